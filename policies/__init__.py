@@ -1,4 +1,4 @@
-"""Policy classes by name. A bundle names its class; any other is found by its import path, `module:class`."""
+"""Registry of policy classes. Classes of other packages are found by import path, `module:class`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ policy_classes = Registry(
     "policy class",
     {
         "gaussian": ("policies.actor:GaussianPolicy", "tanh-Gaussian of the observation"),
-        "embedded": ("policies.embedded:EmbeddedPolicy", "tanh-Gaussian of a learned embedding"),
-        "hilbert": ("policies.hilbert:HilbertPolicy", "tanh-Gaussian of a direction towards the goal"),
+        "embedded": ("policies.actor:EmbeddedPolicy", "tanh-Gaussian of a learned embedding"),
+        "hilbert": ("policies.hilbert:HilbertPolicy", "tanh-Gaussian of the direction to the goal in an embedding"),
         "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
-        "steered": ("policies.steered:SteeredPolicy", "a frozen chunked policy whose noise an actor chooses"),
-        "best-of": ("policies.best_of:BestOfPolicy", "the best of a flow's actions, and of edits of them, by values"),
+        "steered": ("policies.steered:SteeredPolicy", "an actor on the noise of a frozen chunked policy"),
+        "best-of": ("policies.best_of:BestOfPolicy", "the highest-valued sample of a flow, edited or not"),
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
-        "decoded": ("policies.decoded:DecodedPolicy", "Gaussian on the noise of a flow that decodes it into actions"),
+        "decoded": ("policies.feedforward:DecodedPolicy", "Gaussian on the noise of a flow"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),
         "autoregressive": ("policies.autoregressive:AutoregressivePolicy", "bins of each dimension in turn"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
-        "vla-tokens": ("policies.vla.tokens:VLATokensPolicy", "action tokens, of what is seen and said"),
-        "vla-flow": ("policies.vla.flow:VLAFlowPolicy", "flow over action chunks of what is seen and said"),
-        "smolvla": ("policies.vla.smolvla:SmolVLAPolicy", "an action expert that looks into SmolVLM (LeRobot)"),
+        "vla-tokens": ("policies.vla.tokens:VLATokensPolicy", "action tokens given pictures and an instruction"),
+        "vla-flow": ("policies.vla.flow:VLAFlowPolicy", "flow over action chunks given pictures and an instruction"),
+        "smolvla": ("policies.vla.smolvla:SmolVLAPolicy", "an action expert that attends to SmolVLM (LeRobot)"),
     },
     group="robot_rl.policies",
 )

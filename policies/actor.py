@@ -1,17 +1,17 @@
-"""Policies that act every step through a tanh-Gaussian actor and an action transform, for actor-critics.
+"""Policies of actor-critics: an encoder, an actor and an action transform.
 
 features = encoder(observation)       the critic's input
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
 
-Where `horizon` is above 1, u and action are chunks, flat: (B, horizon * A).
+With a `horizon` above 1, u and action are flattened chunks (B, horizon * A).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,34 +19,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from policies.base import Actor, Normalizer, Observation, Policy, Size
+from policies.base import Actor, EncodingPolicy, Normalizer, Observation, Policy, Size
 from policies.networks.chunks import ChunkPolicy
 from policies.networks.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
-from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.gaussian import GaussianActor, GaussianConfig, override_gripper
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import PositiveInt
 
 
-class ActorPolicy(Policy):
-    """An actor behind an action transform.
-
-    `inputs` are the sizes of further inputs of actor and transform by name. `sample_inputs` computes them when acting,
-    the replay keeps them, and the observation dict contains them. One of them may be `FEATURES`, those of a frozen base
-    that sees, which the encoder then reads in place of pictures and words.
-    """
+class ActorPolicy(EncodingPolicy):
+    """An actor followed by an action transform."""
 
     horizon: int = 1
     execute: int = 1
     inputs: Mapping[str, int] = MappingProxyType({})
+    """Sizes of further inputs of actor and transform, by key of the observation dict. `sample_inputs` computes these
+    inputs when acting, and the replay stores them. `FEATURES`, the features of a frozen visual base, replace pictures
+    and instruction in the encoder."""
     actor: Actor
-    normalizer: Normalizer
-    encoder: Encoder | BaseFeatures
     explore: bool
     """Sample u instead of taking its mean."""
 
     @property
     def kept(self) -> ObservationSpec:
-        """Return what a replay keeps of an observation besides observation.state."""
+        """Return the spec of the observations that a replay stores besides observation.state."""
         return ObservationSpec(()) if FEATURES in self.inputs else self.size.extra_inputs
 
     @property
@@ -56,24 +53,16 @@ class ActorPolicy(Policy):
 
     @property
     def grasps(self) -> bool:
-        """Return whether it opens and shuts its gripper by values."""
+        """Return whether a gripper critic opens and closes the gripper."""
         return isinstance(self.actor, GaussianActor) and self.actor.values is not None
-
-    def features(self, observation: Observation) -> Tensor:
-        """Return a critic's features (B, F)."""
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def actor_features(self, observation: Observation) -> Tensor:
         """Return the actor's input (B, F + inputs)."""
         more = (observation[name] for name in self.inputs if name != FEATURES)
         return torch.cat([self.features(observation), *more], -1)
 
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
-
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions for actor outputs u (B, latent), both in [-1, 1]; here the identity."""
+        """Return environment actions for actor outputs u (B, latent), both in [-1, 1]; the identity by default."""
         return u
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
@@ -81,15 +70,15 @@ class ActorPolicy(Policy):
         return action
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the `inputs` of every environment's next step; advances the policy's memory."""
+        """Return the `inputs` of every environment's next step, and advance the policy's state."""
         return {}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return the `inputs` that `sample_inputs` would return for rows (n,) bool, without advancing; others are 0."""
+        """Return `sample_inputs` for rows (n,) bool, 0 for the other rows, without advancing the policy's state."""
         return {}
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the `inputs` along one recorded episode, whose observations are the rows of `observation`."""
+        """Return the `inputs` of every step of a recorded episode; each row of `observation` is a step."""
         return {}
 
     @torch.no_grad()
@@ -108,40 +97,40 @@ class ActorPolicy(Policy):
         return self.transform(u, observation).unflatten(1, (self.horizon, -1))
 
     def memory(self) -> dict[str, Any]:
-        """Return the policy's state per environment, for a checkpoint."""
+        """Return the policy's per-environment state for a checkpoint."""
         return {}
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
-        """Restore what `memory` returned; `observation` is the current one."""
+        """Restore the result of `memory`; `observation` is the current observation."""
 
 
-class FeaturesOf:
-    """The features of a frozen base that sees, as an input of the policy on it."""
+class FrozenFeatures:
+    """Encoder of a policy on a frozen base: the features of a visual base, or an own encoder."""
 
     ROWS = 256
-    """Observations of an episode that are encoded at once."""
+    """Batch size for encoding an episode."""
 
     def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
-        """`frozen`: read the base's features; else pictures and words by an encoder of its own."""
+        """Build the encoder; `frozen` selects the features of a base that reads pictures or instructions."""
         self.base = base if frozen and base.size.extra_inputs and isinstance(base, ChunkPolicy) else None
         self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
         self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])
 
     @torch.no_grad()
     def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
-        """Return the features of rows (n,) bool, or of all; others are 0."""
+        """Return the base's features for rows (n,) bool, 0 for the other rows; None: all rows."""
         if self.base is None:
             return {}
         if rows is None:
             parts = zip(*(v.split(self.ROWS) for v in observation.values()), strict=True)
             return {FEATURES: torch.cat([self.base.condition(dict(zip(observation, p, strict=True))) for p in parts])}
-        found = observation["observation.state"].new_zeros(len(rows), self.inputs[FEATURES])
-        found[rows] = self.base.condition({k: v[rows] for k, v in observation.items()})
-        return {FEATURES: found}
+        features = observation["observation.state"].new_zeros(len(rows), self.inputs[FEATURES])
+        features[rows] = self.base.condition({k: v[rows] for k, v in observation.items()})
+        return {FEATURES: features}
 
 
 class GaussianPolicy(ActorPolicy):
-    """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
+    """Tanh-Gaussian policy (SAC: learned standard deviation; TD3: fixed; behaviour cloning: mean only)."""
 
     class_name, config_class = "gaussian", GaussianConfig
     traceable = True
@@ -151,14 +140,14 @@ class GaussianPolicy(ActorPolicy):
         super().__init__()
         self.size, self.config = size, config or GaussianConfig()
         self.horizon = self.execute = self.config.horizon
-        self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
+        self.normalizer = Normalizer(size.observation, math.inf)  # the identity until it is fitted
         self.encoder = Encoder(size, self.config.encoder)
-        features, kind = self.encoder.size, type(self) is GaussianPolicy
-        self.actor = GaussianActor(features, self.horizon * size.action, self.config, may_grasp=kind)
+        features, plain = self.encoder.size, type(self) is GaussianPolicy
+        self.actor = GaussianActor(features, self.horizon * size.action, self.config, allow_grasp=plain)
         self.explore = False
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        return grasped(u[:, :-1], u, self.config) if self.config.grasp else u
+        return override_gripper(u[:, :-1], u, self.config) if self.config.grasp else u
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         return pad(action, (0, 1)) if self.config.grasp else action
@@ -170,18 +159,60 @@ class GaussianPolicy(ActorPolicy):
 
 
 def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> GaussianPolicy:
-    """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; with `grasp` it
-    decides on the gripper. ConfigError for other policies."""
-    if type(policy) is not GaussianPolicy:  # one on an embedding has more than an actor
+    """Return a Gaussian policy with a learned standard deviation, initialized from another one's mean; `grasp` adds a
+    gripper critic. ConfigError for other policy classes."""
+    if type(policy) is not GaussianPolicy:  # subclasses have further networks
         raise ConfigError(
             f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
         )
     grasp |= policy.config.grasp
     made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std, grasp=grasp))
-    made.load_state_dict(made.state_dict() | policy.state_dict())  # values of the gripper may be new
+    made.load_state_dict(made.state_dict() | policy.state_dict())  # the gripper critic may be new
     head = made.actor.trunk[-1]
     assert isinstance(head, nn.Linear)
     with torch.no_grad():
         head.weight[head.out_features // 2 :].zero_()
         head.bias[head.out_features // 2 :].fill_(math.log(initial_std))
     return made
+
+
+@dataclass(frozen=True)
+class EmbeddedConfig(GaussianConfig):
+    """Gaussian actor on a state embedding."""
+
+    embedding: PositiveInt = 128
+    """Size of the embedding and width of its network."""
+
+
+def embedding(inputs: int, width: int) -> nn.Sequential:
+    """Return three linear layers, each with LayerNorm and ELU, from (B, inputs) to (B, width)."""
+    layers: list[nn.Module] = []
+    for size in (inputs, width, width):
+        layers += [nn.Linear(size, width), nn.LayerNorm(width, elementwise_affine=False), nn.ELU()]
+    return nn.Sequential(*layers)
+
+
+class StateEmbedding(Encoder):
+    """Encoder of observations as embeddings (B, width)."""
+
+    def __init__(self, reads: Size, config: EncoderConfig, width: int):
+        super().__init__(reads, config)
+        self.net = embedding(self.size, width)
+        self.size = width
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.net(super().forward(state, observation))
+
+
+class EmbeddedPolicy(GaussianPolicy):
+    """Tanh-Gaussian of a learned state embedding (MR.Q: Fujimoto et al. 2025, 2501.16142)."""
+
+    class_name, config_class = "embedded", EmbeddedConfig
+    config: EmbeddedConfig
+    encoder: StateEmbedding
+
+    def __init__(self, size: Size, config: EmbeddedConfig | None = None):
+        config = config or EmbeddedConfig()
+        super().__init__(size, config)
+        self.encoder = StateEmbedding(size, config.encoder, config.embedding)
+        self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, config)

@@ -1,11 +1,11 @@
-"""Choose bins one after the other: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
+"""Choose action bins autoregressively: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
 Auto-Regressive Soft Q-Network" (ARSQ, 2502.00288).
 
-Bins are chosen coarse to fine, at each level dimension by dimension, each knowing those before:
+Bins are chosen coarse to fine, and dimension by dimension at each level, conditioned on the earlier bins:
 
-    A(s, a) = sum over bins of A_d(s, bin | bins before),   sum over a dimension's bins of exp(A_d / alpha) = 1
+    A(s, a) = sum over chosen bins of A_d(s, bin | earlier bins),    sum over a dimension's bins of exp(A_d / alpha) = 1
 
-so exp(A_d / alpha) is the probability of a bin: the policy is read off the advantages.
+The policy chooses a bin with probability exp(A_d / alpha).
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class AutoregressiveConfig(BinsConfig):
-    """Bins of an action, and the network that gives their advantages."""
+    """Action bins and their advantage network."""
 
     levels: PositiveInt = 2
-    """Times L that a dimension's range is refined."""
+    """Levels L of refinement of a dimension's range."""
     temperature: PositiveFloat = 0.01
-    """Alpha, in units of the return: values hold this much per nat of entropy."""
+    """Entropy coefficient alpha, in units of the return per nat."""
     conditional: bool = True
-    """Each dimension's bin depends on those that are chosen before it at this level; False: dimensions are
-    independent at a level, as in CQN."""
+    """Condition each bin on the earlier dimensions' bins of its level; False: independent dimensions, as in CQN."""
 
 
 class BinAdvantages(nn.Module):
-    """Two independent values V(s), and normalized advantages of bins."""
+    """Ensemble of two: values V(s) and normalized advantages of bins."""
 
     MEMBERS = 2
 
@@ -57,23 +56,23 @@ class BinAdvantages(nn.Module):
 
         Args:
             features: (N, F)
-            center: (N, A) of the intervals before this level
-            level: of the bins
-            bins: (N, A) of this level; only those before `dimension` are read
-            dimension: (N,)
+            center: (N, A) centres of the intervals that this level refines
+            level: refinement level
+            bins: (N, A) bins of this level; only those of dimensions below `dimension` are read
+            dimension: (N,) index of the action dimension
         """
         c, kind = self.config, features.dtype
-        before = torch.arange(self.actions, device=bins.device) < dimension[:, None]
-        shown = nn.functional.one_hot(bins, c.bins) * before[:, :, None] * c.conditional
-        which = nn.functional.one_hot(dimension, self.actions)
-        at = torch.zeros(len(bins), c.levels, dtype=kind, device=bins.device)
-        at[:, level] = 1
-        raw = self.raw(features, torch.cat([center, at, which.to(kind), shown.flatten(1).to(kind)], 1))
+        earlier = torch.arange(self.actions, device=bins.device) < dimension[:, None]
+        chosen = nn.functional.one_hot(bins, c.bins) * earlier[:, :, None] * c.conditional
+        place = nn.functional.one_hot(dimension, self.actions)
+        depth = torch.zeros(len(bins), c.levels, dtype=kind, device=bins.device)
+        depth[:, level] = 1
+        raw = self.raw(features, torch.cat([center, depth, place.to(kind), chosen.flatten(1).to(kind)], 1))
         return raw - c.temperature * (raw / c.temperature).logsumexp(-1, keepdim=True)
 
 
 class AutoregressivePolicy(BinsPolicy):
-    """Take the likeliest bin of each dimension in turn, or sample it, by the lesser of two advantages."""
+    """Choose or sample each dimension's bin in turn by the minimum of two advantages."""
 
     class_name, config_class = "autoregressive", AutoregressiveConfig
     network: BinAdvantages
@@ -84,7 +83,7 @@ class AutoregressivePolicy(BinsPolicy):
         self.network = BinAdvantages(self.encoder.size, size.action, self.config)
 
     def advantages(self, network: BinAdvantages, features: Tensor, bins: Tensor) -> Tensor:
-        """Return advantages (2, B, L, A, bins) of every bin, given those of bins (B, L, A) before it."""
+        """Return advantages (2, B, L, A, bins) of every bin, given the earlier ones of the chosen bins (B, L, A)."""
         count, levels, actions = bins.shape
         center = self.codec.centers(bins)
         dimension = torch.arange(actions, device=bins.device).repeat(count)

@@ -1,4 +1,4 @@
-"""Protocols and base classes of policies, and their shared parts."""
+"""Protocols, base classes and shared parts of policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Config = TypeVar("Config")
 
 
 def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> Config:
-    """Return a configuration from JSON, where tuples are lists; ValueError names a value out of its range."""
+    """Return a configuration from JSON, with lists as tuples; ValueError names a value outside its range."""
     hints = get_type_hints(kind)
     made = {}
     for name, value in values.items():
@@ -34,30 +34,30 @@ def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> C
 
 @dataclass
 class Chunk:
-    """Consecutive actions of some environments."""
+    """Consecutive actions of a batch of environments."""
 
     actions: Tensor
     """(B, horizon, A) in [-1, 1]"""
     start: int = 0
-    """Control period of the first action relative to the observation's; negative if it lies in the past."""
+    """Control period of the first action minus that of the observation; at most 0."""
     period: float = 0.0
-    """Time from one action to the next, s; 0: a control period."""
+    """Time between actions, s; 0: the control period."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Actions of the previous chunk for the control periods that the next one covers."""
+    """Actions of the previous chunk for the control periods of the next chunk."""
 
     actions: Tensor
     """(B, horizon, A) in [-1, 1]; actions after the previous chunk's end have weight 0"""
     weights: Tensor
-    """(B, horizon) 1: frozen, the action comes back as it is; less: the chunk is pulled towards it; 0: free"""
+    """(B, horizon) in [0, 1]: at 1 the action is kept unchanged, below 1 the chunk is guided towards it, at 0 free"""
     guidance: float
-    """Largest guidance weight; 0: only frozen actions count."""
+    """Largest guidance weight; 0: only weights of 1 have an effect."""
 
 
 class RunnablePolicy(Protocol):
-    """Interface of a policy for an executor: a torch module, an ONNX file or a process behind a socket."""
+    """Policy interface of an executor: a torch module, an ONNX file or a policy server."""
 
     @property
     def horizon(self) -> int:
@@ -65,82 +65,71 @@ class RunnablePolicy(Protocol):
 
     @property
     def execute(self) -> int:
-        """Actions of a chunk that are executed before the next one."""
+        """Actions of a chunk that are executed before the next chunk."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return chunks for observations with leading dimension B. Only policies with `inpaints` get a prefix."""
+        """Return chunks for observations with leading dimension B. A prefix is only passed if `inpaints` is true."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
+        """Start new episodes in environments `ids`; None: all."""
 
 
 class Policy(nn.Module):
-    """A policy as a torch module: what learners train and bundles hold.
-
-    A policy may have state per environment (a residual has its base's chunk); `reset` clears it.
-    """
+    """A trainable policy that can be saved in a bundle; it may have state per environment."""
 
     class_name: ClassVar[str]
     """Name in `policy_classes`, or its import path `module:class`."""
     config_class: ClassVar[Any]
-    """Dataclass of its configuration."""
+    """Dataclass of the configuration."""
     horizon: int
-    """Actions in a chunk."""
     execute: int
-    """Actions of a chunk that are executed before the next one."""
     inpaints: ClassVar[bool] = False
     """`infer` takes a prefix into account."""
     traceable: bool = False
-    """Chunks depend on this moment's observation and, for a `ChunkPolicy`, noise alone: `policies.export` writes it."""
+    """Chunks depend only on the current observation and, for a `ChunkPolicy`, on noise, so ONNX export is possible."""
     config: Any
     size: Size
 
     def describe(self) -> dict[str, Any]:
-        """Return what `build` needs besides the weights, as JSON holds it."""
+        """Return the JSON description from which `build` restores the policy without its weights."""
         return {"class": self.class_name, "config": asdict(self.config), "size": self.size.to_json()}
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> Policy:
-        """Return a policy with fresh weights from what `describe` returned."""
+        """Return a policy with fresh weights from the result of `describe`."""
         return cls(Size.from_json(description["size"]), from_json(cls.config_class, description["config"]))
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the words of instructions that it knows; (): it reads none, or any."""
+        """Return the vocabulary of instructions; () without instructions or with an open vocabulary."""
         base = getattr(self, "base", None)
         return base.words if isinstance(base, Policy) else ()
 
     def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the statistics of demonstrated rows (N, ...); for policies that normalize what they read."""
+        """Fit normalizers to demonstrated rows (N, ...); nothing by default."""
 
     @abstractmethod
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         """Return a chunk (B, horizon, action_dim) for observations with leading dimension B."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return what `act` does, as an executor wants it."""
+        """Return the result of `act` as a `Chunk`."""
         return Chunk(self.act(observation, rng))
 
     def read(self, text: Tensor) -> Tensor:
-        """Return what a graph is given for instructions (B, bytes): numbers of words, or features."""
+        """Return instructions (B, bytes) as the input of an exported graph: word indices, token ids or features."""
         return cast(Tensor, cast(Any, self.encoder).read(text))
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without changing the policy's state.
-
-        Policies with state override it.
-        """
+        """Return `act` (k, horizon, action_dim) for rows (B,) bool; policies with state override this to keep it."""
         return self.act({k: v[rows] for k, v in observation.items()}, rng)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
+        """Start new episodes in environments `ids`; None: all."""
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy of any class with fresh weights, from what its `describe` returned.
-
-    Bundles call this twice, first on torch's device "meta", which allocates nothing: so sizes are checked.
-    """
+    """Return a policy of any class with fresh weights, from the result of its `describe`."""
     name = str(description["class"])
     kind = policy_classes.get(policy_classes.vet(name))
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
@@ -149,14 +138,14 @@ def build_policy(description: dict[str, Any]) -> Policy:
 
 
 class Actor(nn.Module):
-    """A network that gives u (B, actions) for features (B, F)."""
+    """Map features (B, F) to actor outputs u (B, actions)."""
 
     actions: int
     """Size of u."""
     std: float | None
-    """Fixed standard deviation of exploration; None: `sample` explores."""
+    """Fixed standard deviation of exploration; None: not fixed."""
     starts_at_zero: bool
-    """Its mean is 0 before learning."""
+    """The mean is 0 before training."""
 
     @abstractmethod
     def mean(self, features: Tensor) -> Tensor:
@@ -164,11 +153,11 @@ class Actor(nn.Module):
 
     @abstractmethod
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a reparametrized u and its log-probability (B,), 0 if it is not known."""
+        """Return a reparametrized u and its log-probability (B,), 0 if unknown."""
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions up to `reach`, a baseline; with 0, the controller alone."""
+    """Uniformly random actions in [-reach, reach]; with reach 0, the controller alone."""
 
     horizon = execute = 1
 
@@ -193,11 +182,11 @@ class Size:
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """Return (height, width, 3) of the pictures it reads, by key."""
+        """Return (height, width, 3) of each picture input, by key."""
         return self.extra_inputs.pictures
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; "others" is left out if it is empty."""
+        """Return a JSON object; without extra inputs, "others" is omitted."""
         sizes = {"observation": self.observation, "action": self.action}
         return sizes | ({"others": self.extra_inputs.to_json()} if self.extra_inputs else {})
 
@@ -207,7 +196,7 @@ class Size:
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
-    """Build an MLP of linear layers with the activation, and optionally LayerNorm before it, between them."""
+    """Build an MLP with activations between linear layers; `norm` adds LayerNorm before each activation."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
         layers.append(nn.Linear(a, b))
@@ -218,17 +207,17 @@ def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: b
 
 
 def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
-    """Draw a standard normal tensor where `rng` lives and move it to `device`: a CPU generator repeats anywhere."""
+    """Draw a standard normal tensor on the generator's device, so draws do not depend on `device`."""
     return torch.randn(shape, generator=rng, device=rng.device).to(device)
 
 
 def elu() -> nn.Module:
-    """Apply ELU in place; the copy dominates its CPU cost."""
+    """Return an in-place ELU; the copy would dominate its CPU cost."""
     return nn.ELU(inplace=True)
 
 
 class Normalizer(nn.Module):
-    """Shift and scale observations by statistics that are saved with the policy."""
+    """Standardize observations by statistics that are saved with the policy."""
 
     mean: Tensor
     std: Tensor
@@ -249,8 +238,23 @@ class Normalizer(nn.Module):
         return ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
 
 
+class EncodingPolicy(Policy):
+    """Policy that encodes the normalized state together with the other observations."""
+
+    normalizer: Normalizer
+    encoder: Any
+
+    def features(self, observation: Observation) -> Tensor:
+        """Return the encoder's features (B, F)."""
+        features: Tensor = self.encoder(self.normalizer(observation["observation.state"]), observation)
+        return features
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        self.normalizer.fit(columns["observation.state"])
+
+
 class RunningNormalizer(Normalizer):
-    """A normalizer with running statistics of all rows seen; without any, it only clips."""
+    """Normalizer with running statistics; before the first update it only clips."""
 
     count: Tensor
 
@@ -260,9 +264,9 @@ class RunningNormalizer(Normalizer):
 
     @torch.no_grad()
     def update(self, data: Tensor, floor: float = 1e-2) -> None:
-        """Take in rows (N, size) (Chan et al. 1979, pairwise update); `floor` is the least standard deviation."""
-        seen, new = float(self.count), len(data)
-        share = new / (seen + new)
+        """Add rows (N, size) (Chan et al. 1979, pairwise update); `floor` is the smallest standard deviation."""
+        new = len(data)
+        share = new / (float(self.count) + new)
         mean = data.mean(0)
         shift = mean - self.mean
         variance = (1 - share) * self.std.square() + share * (data - mean).square().mean(0)

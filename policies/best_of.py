@@ -1,6 +1,6 @@
-"""The best of several actions that a cloned flow samples, and of edits of them, by learned values.
+"""Choose among samples of a cloned flow, and edits of the samples, by learned values.
 
-    candidates   a_k ~ flow(s), and a_k + scale * actor(s, a_k);   action = argmax of the values' mean
+    candidates   a_k ~ flow(s) and a_k + scale * actor(s, a_k);   action = candidate with the highest mean value
 
 Dong et al. 2025, "EXPO: Stable Reinforcement Learning with Expressive Policies" (2507.07986); without edits, the
 best-of-N form of Q-chunking (Li et al. 2025, 2507.07969) and IDQL (Hansen-Estruch et al. 2023).
@@ -30,21 +30,21 @@ Values = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BestOfConfig:
-    """A flow, an actor that edits its actions, and the choice among them."""
+    """Best-of-N policy: a flow, and an actor that edits the flow's samples."""
 
     candidates: PositiveInt = 8
-    """Actions N that the flow samples; each has an edit beside it."""
+    """Samples N of the flow; each has one edited copy."""
     scale: NonNegativeFloat = 0.2
     """Largest edit, in units of the action range [-1, 1]; 0: no edits."""
     flow: GenerativeConfig = field(default_factory=GenerativeConfig)
-    """The flow that clones the data."""
+    """Flow that clones the data."""
     actor: GaussianConfig = field(default_factory=GaussianConfig)
-    """The actor that edits."""
+    """Actor that edits the samples."""
 
 
 @dataclass(frozen=True)
 class CriticSize:
-    """Size of the critics that choose; those of the agent."""
+    """Size of the critics that choose the action, equal to the agent's."""
 
     critics: PositiveInt = 2
     """Ensemble size."""
@@ -55,7 +55,7 @@ class CriticSize:
 
 
 class BestOfPolicy(ActorPolicy):
-    """Sample, edit, and take the most valuable; u is the action itself."""
+    """Sample candidates, edit them and return the one with the highest value; u is the action."""
 
     class_name, config_class = "best-of", BestOfConfig
 
@@ -86,14 +86,14 @@ class BestOfPolicy(ActorPolicy):
 
     @torch.no_grad()
     def best(self, features: Tensor, rng: torch.Generator, values: Values | None = None) -> Tensor:
-        """Return the most valuable candidates (B, A) for features (B, F); without `values`, by the policy's critics."""
+        """Return the best candidate (B, A) for features (B, F), judged by `values` or else the policy's critics."""
         rows, n = len(features), self.config.candidates
         every = features.repeat_interleave(n, 0)
         sampled = self.flow.sample(every, rng)[0].clamp(-1, 1)
-        found = [sampled.view(rows, n, -1)]
+        candidates = [sampled.view(rows, n, -1)]
         if self.config.scale:
-            found.append(self.edit(every, sampled, rng)[0].view(rows, n, -1))
-        actions = torch.cat(found, 1)
+            candidates.append(self.edit(every, sampled, rng)[0].view(rows, n, -1))
+        actions = torch.cat(candidates, 1)
         if actions.shape[1] == 1:
             return actions[:, 0]
         each, flat = features.repeat_interleave(actions.shape[1], 0), actions.flatten(0, 1)

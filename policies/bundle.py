@@ -1,10 +1,10 @@
-"""A bundle: one folder with everything a robot's computer needs to run a policy, and no pickled code.
+"""Bundles: one folder with everything that a robot's computer needs to run a policy, without pickled code.
 
 policy.json          class, configuration, interface, robot, provenance, sha256 of the weights
 policy.safetensors   weights and normalization
-critic.safetensors   optional: value functions, for whoever goes on learning
+critic.safetensors   optional: value functions, for further training
 policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl export` writes
-policy.yaml          optional: what goes into policy.onnx and comes out
+policy.yaml          optional: inputs and outputs of policy.onnx
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from robot_rl.util.registry import check_trusted_task
 FORMAT = 1
 WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
 Runtime = Literal["torch", "onnx"]
-"""What computes the policy."""
+"""Library that evaluates the policy."""
 
 
 @dataclass
@@ -46,31 +46,31 @@ class Bundle:
 
     policy: Policy
     contract: Interface | None
-    """What the policy sees and its actions do; None for a Gymnasium environment, which no robot runs."""
+    """Meaning of observations and actions; None for a Gymnasium environment, which no robot runs."""
     robot: dict[str, Any]
     """The robot's fingerprint."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Task, recipe, seed, dataset, commit, versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
-    """Settings of the learner, for whoever goes on learning with the critic."""
+    """Settings of the learner, for further training with the critic."""
     task: str = ""
     folder: Path | None = None
-    """Where it was read from."""
+    """Folder that the bundle was read from."""
     described: EnvInfo | None = None
-    """What the policy reads and writes where there is no contract; None in bundles of earlier versions."""
+    """Observations and actions of a policy without a contract; None in bundles of earlier versions."""
 
     def __post_init__(self) -> None:
         self.task = self.task or (self.contract.task if self.contract else "")
 
     @property
     def specs(self) -> EnvInfo | None:
-        """Return what the policy reads and writes, if that is known."""
+        """Return the policy's observations and actions; None if unknown."""
         return EnvInfo.of(Pipeline(self.contract)) if self.contract else self.described
 
     @property
     def info(self) -> EnvInfo:
-        """Return what the policy reads and writes; raise WrongBundle where that is not known."""
+        """Return the policy's observations and actions; raise WrongBundle if unknown."""
         if (found := self.specs) is None:
             raise WrongBundle(
                 f"{self.called} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"
@@ -79,21 +79,21 @@ class Bundle:
 
     @property
     def interface(self) -> Interface:
-        """The contract; WrongBundle if there is none."""
+        """Return the contract; raise WrongBundle without one."""
         if self.contract is None:
             raise WrongBundle(f"{self.called} is for {self.task}, which no robot runs; take one of a robot's task")
         return self.contract
 
     @property
     def called(self) -> str:
-        """Name of the policy in messages."""
+        """Return the name of the policy in messages."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def close(self) -> None:
-        """Release what the policy holds: nothing, unless it is on a server."""
+        """Close the connection of a policy on a server; nothing for a local policy."""
 
     def check_robot(self, robot: RobotSpec) -> None:
-        """Refuse another robot, naming the fields that differ, and a bundle that lacks a field."""
+        """Raise BundleError if the bundle does not fit a robot, naming the fields that differ or are missing."""
         theirs = robot.fingerprint() | {"interface": robot.name}
         ours = self.robot | {"interface": self.interface.robot}
         if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.name:
@@ -142,10 +142,10 @@ class Bundle:
             )
 
     def check_task(self, interface: Interface) -> None:
-        """Refuse a task whose policies see something else, whose actions do something else, or that judges otherwise.
+        """Raise WrongBundle if a task's observations, actions, shield or episode ends differ from the bundle's.
 
-        What runs in simulation is the task's interface, and on a robot the bundle's: figures of the one say something
-        about the other only where both are shielded alike and end their episodes alike.
+        Simulation uses the task's interface and a robot the bundle's, so success rates are comparable only if they
+        agree.
         """
         same = ("robot", "observations", "pictures", "command", "gait", "controller", "shield")
         for name in (*same, "success", "success_hold", "failure", "horizon"):
@@ -158,12 +158,11 @@ class Bundle:
 
 
 def _listed(spec: ObservationSpec) -> str:
-    """Return the keys of a spec with their shapes."""
     return ", ".join(f"{key} {'x'.join(map(str, field.shape))}".strip() for key, field in spec.items()) or "nothing"
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle; the folder appears under its name only when it is whole."""
+    """Write a bundle; its folder gets its name only after all files are written."""
     try:
         with replacing_folder(path) as temporary:
             weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
@@ -187,16 +186,13 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
 
 
 def bundle_folder(path: Path | str) -> Path:
-    """The folder of a bundle; a run folder stands for the bundle in it."""
+    """Return the folder of a bundle, given that folder or a run folder."""
     inner = Path(path) / "bundle"
     return inner if (inner / "policy.json").is_file() else Path(path)
 
 
 def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
-    """Read a bundle; needs nothing besides the folder. A run folder stands for the bundle in it.
-
-    With runtime "onnx" the policy is that of policy.onnx, which is refused where it does not fit the rest.
-    """
+    """Read a bundle from its folder or a run folder; with runtime "onnx", use policy.onnx if it fits the bundle."""
     path = bundle_folder(path)
     file = path / "policy.json"
     if not file.is_file():
@@ -212,7 +208,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             remedy = "update robot-rl" if newer else "train it again, or use the robot-rl that wrote it"
             raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; {remedy}")
         check_names(meta)
-        with torch.device("meta"):  # nothing is allocated until the sizes are those of the weights
+        with torch.device("meta"):  # nothing is allocated until the sizes match those of the weights
             wanted = build_policy(meta["policy"]).state_dict()
         interface = Interface.from_json(meta["interface"]) if meta["interface"] is not None else None
         if interface is not None:
@@ -241,8 +237,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         bundle.critic = read_weights(path / CRITIC, sums)
         if not all(v.isfinite().all() for v in bundle.critic.values()):
             raise BundleError(
-                f"{path / CRITIC} holds non-finite weights; train it again, or delete that file: what "
-                "goes on learning then begins with new critics"
+                f"{path / CRITIC} holds non-finite weights; train it again, or delete that file: further training "
+                "then starts with new critics"
             )
     policy.eval()
     if runtime == "onnx":
@@ -251,7 +247,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
 
 
 def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
-    """Return the specs in a bundle's or server's description, if any; ValueError where the policy has other sizes."""
+    """Return the specs in a bundle's or server's description, if any; ValueError if the policy's sizes differ."""
     if meta["interface"] is not None or meta.get("specs") is None:
         return None
     info = EnvInfo.from_json(task, meta["specs"])
@@ -261,13 +257,13 @@ def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
 
 
 def check_names(meta: dict[str, Any]) -> None:
-    """Refuse names that would import a package that is not trusted; `build_policy` does so for the policy's class."""
+    """Refuse names that would import an untrusted package; `build_policy` checks the policy's class."""
     check_trusted_task(str(meta.get("task", "")))
     if (interface := meta["interface"]) is not None:
         robots.vet(str(interface["robot"]))
         for name in interface["observations"]:
             terms.vet(str(name))
-        told = [each["success"] for each in interface.get("instructions", ())]
-        for name in filter(None, (interface.get("success"), interface.get("failure"), *told)):
+        per_instruction = [each["success"] for each in interface.get("instructions", ())]
+        for name in filter(None, (interface.get("success"), interface.get("failure"), *per_instruction)):
             tests.vet(str(name))
         check_trusted_task(str(interface["task"]))

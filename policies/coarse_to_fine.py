@@ -1,8 +1,8 @@
-"""Choose actions by values of bins, coarse to fine: Seo et al. 2024, "Continuous Control with Coarse-to-fine
+"""Choose action bins by their values, coarse to fine: Seo et al. 2024, "Continuous Control with Coarse-to-fine
 Reinforcement Learning" (CQN, 2407.07787).
 
-At each level the network reads the features, the centres of all dimensions' intervals and the level, and values every
-bin of every dimension as a distribution of returns; each dimension zooms into its best bin.
+At each level the network maps features, interval centres and the level to a distribution of returns for every bin of
+every dimension. Each dimension then zooms into its bin with the highest mean.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class BinValues(nn.Module):
         sizes = [features + actions + config.levels, *config.hidden]
         self.trunk = nn.Sequential(mlp(sizes, norm=True), nn.LayerNorm(sizes[-1], elementwise_affine=False), nn.SiLU())
         self.value, self.advantage = (nn.Linear(sizes[-1], actions * n * atoms) for n in (1, config.bins))
-        for head in (self.value, self.advantage):  # all bins are alike at first
+        for head in (self.value, self.advantage):  # all bins have equal values at first
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
     def forward(self, features: Tensor, center: Tensor, level: Tensor) -> Tensor:
         """Return logits (N, A, bins, atoms) for features (N, F), interval centres (N, A) and levels (N,), long."""
-        at = nn.functional.one_hot(level, self.levels).to(features.dtype)
-        h = self.trunk(torch.cat([features, center, at], -1))
+        depth = nn.functional.one_hot(level, self.levels).to(features.dtype)
+        h = self.trunk(torch.cat([features, center, depth], -1))
         value = self.value(h).view(len(h), self.actions, 1, -1)
         advantage = self.advantage(h).view(len(h), self.actions, self.bins, -1)
         return value + advantage - advantage.mean(2, keepdim=True)
 
 
 class CoarseToFinePolicy(BinsPolicy):
-    """Zoom into the most valuable bin of every dimension, level by level."""
+    """Zoom into the highest-valued bin of every dimension, level by level."""
 
     class_name = "coarse-to-fine"
     network: BinValues
@@ -72,7 +72,7 @@ class CoarseToFinePolicy(BinsPolicy):
         return cls(Size.from_json(description["size"]), config, atoms)
 
     def logits(self, network: BinValues, features: Tensor, bins: Tensor) -> Tensor:
-        """Return the logits (B, L, A, bins, atoms) at every level on the way to bins (B, L, A)."""
+        """Return logits (B, L, A, bins, atoms) of all bins at every level, along the chosen bins (B, L, A)."""
         levels = self.codec.levels
         center = self.codec.centers(bins)[:, :-1].flatten(0, 1)
         level = torch.arange(levels, device=bins.device).repeat(len(bins))
@@ -82,10 +82,10 @@ class CoarseToFinePolicy(BinsPolicy):
         return self.greedy(self.network, features)
 
     def greedy(self, network: BinValues, features: Tensor) -> Tensor:
-        """Return the bins (B, L, A) that a network prefers for features (B, F)."""
+        """Return a network's highest-valued bins (B, L, A) for features (B, F)."""
         bins = torch.zeros(len(features), self.codec.levels, self.size.action, dtype=torch.long, device=features.device)
         for level in range(self.codec.levels):
             center = self.codec.centers(bins)[:, level]
-            at = torch.full((len(features),), level, device=features.device)
-            bins[:, level] = self.atoms.mean(network(features, center, at)).argmax(-1)
+            depth = torch.full((len(features),), level, device=features.device)
+            bins[:, level] = self.atoms.mean(network(features, center, depth)).argmax(-1)
         return bins

@@ -1,4 +1,4 @@
-"""Diffusion policy on low-dimensional observations (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
+"""Diffusion policy over action chunks (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
 et al. 2020), with diffusers' schedulers."""
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, freeze, pull
+from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, guidance_term, keep_frozen
 from robot_rl.util.limits import Interval, NonNegativeInt
 
 
 @dataclass(frozen=True)
 class DiffusionConfig(ChunkConfig):
-    """A chunked diffusion policy. `sample_steps` must divide `train_steps`, or DDIM leaves its time grid."""
+    """Diffusion policy over action chunks. DDIM's time grid needs `sample_steps` to divide `train_steps`."""
 
     train_steps: Annotated[int, Interval(ge=1, le=10_000)] = 100
     """Noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
-    """The network's output: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon is
-    divided by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
-
+    """Output of the network: sample (the clean chunk) or epsilon (the noise). The first denoising step divides epsilon
+    by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
     frozen_steps: NonNegativeInt = 0
-    """First denoising steps, which a frozen copy of the network makes; dppo learns the others."""
+    """Number of first denoising steps by a frozen copy of the network; dppo trains the remaining steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,18 +36,14 @@ class DiffusionConfig(ChunkConfig):
             raise ValueError(
                 f"frozen_steps is {self.frozen_steps} of {self.sample_steps} sample_steps; leave at least one to learn"
             )
-        if self.prediction not in ("sample", "epsilon"):
-            raise ValueError(f"prediction is {self.prediction!r}; choose sample or epsilon")
-        if min(self.train_steps, self.sample_steps) < 1:
-            raise ValueError(f"train_steps {self.train_steps} and sample_steps {self.sample_steps} must be positive")
         if self.train_steps % self.sample_steps:
             raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
 
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Hide `torch._dynamo` while diffusers is imported: importing it is slow and adds a third of the objects that the
-    garbage collector scans."""
+    """Hide `torch._dynamo` from the import of diffusers: its import is slow, and a third of all objects that the
+    garbage collector then scans are its own."""
     name = "torch._dynamo"
     if name in sys.modules:
         yield
@@ -80,14 +75,14 @@ class DiffusionPolicy(ChunkPolicy):
         )
         self.scheduler.set_timesteps(c.sample_steps)
         self.times: list[int] = self.scheduler.timesteps.tolist()
-        """Noise levels at which chunks are denoised, the noisiest first."""
+        """Noise levels of the denoising steps, in descending order."""
         self.frozen: Denoiser | None = None
         if c.frozen_steps:
             hidden = [c.hidden] * c.layers
             self.frozen = Denoiser(c.horizon * size.action, self.encoder.size, hidden).requires_grad_(False)
 
     def freeze_first(self) -> None:
-        """Make the frozen steps those of the network as it is now."""
+        """Copy the network's current weights to the frozen steps."""
         if self.frozen is not None:
             self.frozen.load_state_dict(self.denoiser.state_dict())
 
@@ -106,7 +101,7 @@ class DiffusionPolicy(ChunkPolicy):
 
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """DDIM with eta = 0 (Song et al. 2020)."""
+        """Denoise by DDIM with eta = 0 (Song et al. 2020)."""
         condition = self.condition(observation)
         chunk = noise
         for k, t in enumerate(self.times):
@@ -117,17 +112,72 @@ class DiffusionPolicy(ChunkPolicy):
                 signal = float(self.scheduler.alphas_cumprod[t])
                 prediction = prediction + self._guide(chunk, time, condition, frozen, signal, prefix)
             chunk = self.scheduler.step(prediction, t, chunk).prev_sample
-        return freeze(chunk, prefix)
+        return keep_frozen(chunk, prefix)
 
     def _guide(
         self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None, signal: float, prefix: Prefix
     ) -> Tensor:
-        """Return what guidance adds to a prediction, where noise has left the share `signal` of the variance."""
+        """Return the guidance term of a prediction; `signal` is the signal's share of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
-            return pull(lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix)
+            return guidance_term(
+                lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix
+            )
 
         def denoise(noisy: Tensor) -> Tensor:
             return (noisy - sigma * self._predict(noisy, time, condition, frozen)) / alpha
 
-        return -alpha / sigma * pull(denoise, chunk, alpha, sigma, prefix)
+        return -alpha / sigma * guidance_term(denoise, chunk, alpha, sigma, prefix)
+
+
+class Chain:
+    """Denoising steps after `frozen_steps` as Gaussian transitions: stochastic DDIM (Song et al. 2020, equation 12).
+
+        x' = mean(x, k, s) + std_k noise        std_k = max(eta sqrt((1 - p) / (1 - q) (1 - q / p)), min_std)
+
+    q and p are the signal's shares of the variance before and after step k. With eta = min_std = 0 the chain equals the
+    policy's deterministic sampler.
+    """
+
+    def __init__(self, policy: DiffusionPolicy, eta: float, min_std: float):
+        """`eta` is the share of DDPM's noise, `min_std` the smallest standard deviation of a transition."""
+        self.policy = policy
+        scheduler, count, device = policy.scheduler, policy.config.sample_steps, policy.normalizer.mean.device
+        self.times: Tensor = torch.tensor(policy.times, device=device)
+        """(sample_steps,)"""
+        later = self.times - policy.config.train_steps // count
+        signal = scheduler.alphas_cumprod.to(device)
+        before = signal[self.times]
+        after = torch.where(later < 0, scheduler.final_alpha_cumprod.to(device), signal[later.clamp_min(0)])
+        drawn = eta * ((1 - after) / (1 - before) * (1 - before / after)).sqrt()
+        self._signal, self._noise = before.sqrt(), (1 - before).sqrt()
+        self._clean, self._direction = after.sqrt(), (1 - after - drawn.square()).clamp_min(0).sqrt()
+        self.first = policy.config.frozen_steps
+        self._every_std = drawn.clamp_min(min_std)
+        self.std = self._every_std[self.first :]
+        """(K,) standard deviations of the trained transitions"""
+
+    def mean(self, noisy: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
+        """Return means (B, horizon, A) of the transitions from noisy chunks at denoising step `step`, or steps (B,)."""
+        time = self.times[step].expand(len(noisy))
+        frozen = self.policy.frozen if isinstance(step, int) and step < self.first else None
+        output = self.policy._predict(noisy, time, condition, frozen)
+        signal, share, clean, direction = (
+            x[step].view(-1, 1, 1) for x in (self._signal, self._noise, self._clean, self._direction)
+        )
+        if self.policy.config.prediction == "sample":
+            chunk, noise = output, (noisy - signal * output) / share
+        else:
+            chunk, noise = (noisy - share * output) / signal, output
+        return clean * chunk.clamp(-1, 1) + direction * noise
+
+    @torch.no_grad()
+    def sample(self, observation: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
+        """Return chains (B, K + 1, horizon, A) from noise (B, horizon, A); the last element is not clipped."""
+        condition, chunk = self.policy.condition(observation), noise
+        links = [chunk]
+        for step in range(len(self.times)):
+            drawn = normal(chunk.shape, rng, chunk.device)
+            chunk = self.mean(chunk, step, condition) + self._every_std[step] * drawn
+            links.append(chunk)
+        return torch.stack(links[self.first :], 1)

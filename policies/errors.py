@@ -8,29 +8,29 @@ from robot_rl.util.errors import ConfigError, UserError
 
 
 class BundleError(ConfigError):
-    """A bundle that is missing, damaged, or made for something else."""
+    """A bundle is missing, damaged, or made for another robot or task."""
 
 
 class NoBundle(BundleError):  # noqa: N818 - it reads as a sentence
-    """A folder without a bundle; of a run that was stopped, the message says how to make one."""
+    """A folder has no bundle; for a stopped run the message says how to make one."""
 
     def __init__(self, folder: Path):
         if (folder / "config.json").is_file() and (folder / "checkpoint.safetensors").is_file():
-            said = f"{folder} is a run that was stopped before its bundle: make one with `robot-rl bundle {folder}`"
+            message = f"{folder} is a run that was stopped before its bundle: make one with `robot-rl bundle {folder}`"
         else:
-            said = f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote"
-        super().__init__(said)
+            message = f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote"
+        super().__init__(message)
 
 
 class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
-    """A sound bundle for something else."""
+    """An intact bundle is made for another robot or task."""
 
 
 class RemoteFailure(UserError):  # noqa: N818 - it reads as a sentence
-    """A policy server that cannot be reached, has gone, is late, reports an error, or answers nonsense.
+    """A policy server is unreachable, gone or late, reports an error, or sends an invalid answer.
 
     Attributes:
-        kind: what it is counted as: unreachable, closed, timeout, error, nonsense, shape or nonfinite.
+        kind: category in the counts: unreachable, closed, timeout, error, nonsense, shape or nonfinite.
     """
 
     def __init__(self, kind: str, message: str):

@@ -1,14 +1,14 @@
-"""Decide which chunk action runs in each control period while inference takes time, in simulation and on a robot.
+"""Schedule chunk actions over control periods while inference takes time, in simulation and on a robot.
 
-A chunk is stamped with the control period of its observation. Here it holds 8 actions, of which 4 are executed, and
-inference takes 2 periods; "." is a period in which the robot holds::
+Chunks are stamped with the control period of their observation. In this example a chunk has 8 actions, 4 of them are
+executed, and inference takes 2 periods; in periods marked "." the robot holds its position::
 
     period         0  1  2  3  4  5  6  7  8  9
-    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay it never holds
+    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; no holding without a delay
     asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; late actions are dropped
 
-`ensemble` infers all the time and averages every chunk that has an action for the period (Zhao et al. 2023, ACT).
-`realtime` is asynchronous, and the next chunk continues this one (Black et al. 2025, real-time chunking).
+`ensemble` infers continuously and averages all chunks with an action for the period (Zhao et al. 2023, ACT).
+`realtime` is asynchronous, and each chunk continues the previous one (Black et al. 2025, real-time chunking).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Execution:
 
     mode: Mode = "receding"
     delay: NonNegativeInt = 0
-    """Control periods that inference takes. In simulation it pretends to; on a robot this is the first estimate."""
+    """Duration of inference, control periods: simulated in simulation, the first estimate on a robot."""
     background: bool = False
-    """Infer in a thread; the caller never waits longer than `patience`."""
+    """Infer in a thread; the caller waits at most `patience`."""
     patience: NonNegativeFloat = 0.0
-    """Longest wait for an inference that has just begun in the background, s."""
+    """Longest wait for a new inference in the background, s."""
     limit: PositiveFloat = 2.0
-    """Longest inference in the background before the policy counts as hung, s."""
+    """Longest inference in the background before `InferenceHung` is raised, s."""
     guidance: NonNegativeFloat = 5.0
-    """Largest weight of the pull towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
+    """Largest guidance weight towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
     decay: NonNegativeFloat = 0.01
     """With `ensemble`, the i-th oldest chunk has weight exp(-decay * i), as in ACT."""
     period: NonNegativeFloat = 0.0
-    """Control period, s, that a chunk's own must equal; 0: not checked."""
+    """Control period, s, that a chunk's period must equal; 0: not checked."""
 
     def __post_init__(self) -> None:
         validate(self, "execution.")
@@ -65,13 +65,13 @@ class Execution:
 
 
 class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
-    """An inference in the background that is older than the limit."""
+    """An inference in the background took longer than the limit."""
 
 
 class ChunkExecutor:
-    """Return every environment's action for each control period, and request chunks from the policy in time.
+    """Execute chunks: return an action per control period and environment, and infer the next chunk in time.
 
-    Environments are independent: each has its own chunk, its own time and at most one inference in flight.
+    Environments are independent: each has its own chunk and clock, and at most one inference in flight.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class ChunkExecutor:
         hold_action: Callable[[], Tensor] | None = None,
         execute: int | None = None,
     ):
-        """`hold_action` returns actions (num_envs, A) that hold; only receding execution without a delay needs none.
+        """`hold_action` returns actions (num_envs, A) that hold; optional for receding execution without a delay.
 
         Raises:
-            ConfigError: the chunks do not last through the delay, or the policy cannot continue a chunk (`realtime`).
-            ValueError: `execute` is more than a chunk holds.
+            ConfigError: chunks are shorter than the delay, or the policy cannot continue a chunk (`realtime`).
+            ValueError: `execute` is larger than the horizon.
         """
         execution = execution or Execution()
-        if set_base := getattr(policy, "set_base_execution", None):  # a residual acts every step; its base is slow
+        if set_base := getattr(policy, "set_base_execution", None):  # residuals act every step; only the base is slow
             set_base(execution, hold_action)
             execution = Execution()
         self.policy, self.execution = policy, execution
@@ -110,40 +110,40 @@ class ChunkExecutor:
             raise ValueError(f"{mode} execution with inference that takes time needs `hold_action`")
         self.hold_action = hold_action
         self.chunks: Tensor | None = None
-        """(n, horizon, A) the chunks in execution"""
+        """(n, horizon, A) chunks in execution"""
         self.used = torch.full((num_envs,), self.horizon)
-        """(n,) index in `chunks` of this period's action; the horizon or more: none"""
+        """(n,) index in `chunks` of this period's action; at least the horizon: no action"""
         self.next: Chunk | None = None
         """Chunks being inferred, (n, horizon, A)"""
         self.age = torch.full((num_envs,), -1)
         """(n,) control periods since the observation of `next`; -1: no inference in flight"""
         self.idle = torch.zeros(num_envs, dtype=torch.bool)
-        """(n,) whether the robot held in the last control period, for lack of an action"""
-        self._past: list[tuple[Tensor, Tensor]] = []  # of an ensemble: chunks, oldest first, and their `used`
+        """(n,) bool: the robot held in the last control period because there was no action"""
+        self._past: list[tuple[Tensor, Tensor]] = []  # with `ensemble`: chunks, oldest first, and their `used`
         self._durations: deque[int] = deque(maxlen=10)
         self._future: Future[Chunk] | None = None
         self._started, self._rows = 0.0, torch.zeros(num_envs, dtype=torch.bool)
-        self._forget: list[Tensor | None] = []
+        self._resets: list[Tensor | None] = []
         self._lock = threading.Lock()
 
     @property
     def expected_delay(self) -> int:
-        """Return the control periods that the next inference is expected to take: the longest of the last ten."""
+        """Return the expected duration of the next inference, control periods: the maximum of the last ten."""
         return self.longest_inference if self._durations else self.execution.delay
 
     @property
     def longest_inference(self) -> int:
-        """Return the control periods of the longest of the last ten inferences in the background, 0 before any."""
+        """Return the longest of the last ten inferences in the background, control periods; 0 before the first."""
         return max(self._durations, default=0)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all, and inferences in flight for them."""
+        """Drop chunks and inferences in flight of environments `ids`; None: all."""
         rows = slice(None) if ids is None else ids.cpu()
         self.used[rows], self.age[rows] = self.horizon, -1
         for _, used in self._past:
             used[rows] = self.horizon
         if self.execution.background:
-            self._forget.append(ids)  # the thread may be using the policy
+            self._resets.append(ids)  # the thread may be using the policy
             if not (self._rows & (self.age >= 0)).any():
                 self._future = None
         else:
@@ -151,21 +151,18 @@ class ChunkExecutor:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return the action (n, A) of every environment for this control period; call it once in each."""
+        """Return the actions (n, A) of this control period; call it once per period."""
         receding = self.execution.mode == "receding"
         self._receive(receding)
         due = (self.age < 0) & (self.used >= self._interval())
         if due.any() and self._future is None:
             self._infer(observation, due, rng)
             self._receive(receding)
-        here = self.used
-        idle = here >= (self.execute if receding else self.horizon)
-        if self.chunks is not None:
-            action = (
-                self._average()
-                if self._past
-                else self.chunks[torch.arange(len(here)), here.clamp_max(self.horizon - 1)]
-            )
+        idle = self.used >= (self.execute if receding else self.horizon)
+        if self._past:
+            action = self._average()
+        elif self.chunks is not None:
+            action = self.chunks[torch.arange(len(idle)), self.used.clamp_max(self.horizon - 1)]
         if idle.any():
             assert self.hold_action is not None
             held = self.hold_action()
@@ -177,40 +174,40 @@ class ChunkExecutor:
 
     @property
     def reads_next(self) -> Tensor | None:
-        """Return the environments (n,) bool that infer from the next observation; None: it may be all."""
+        """Return the environments (n,) bool that infer from the next observation; None: possibly all."""
         return None if self.execution.delayed else self.used >= self.execute
 
     def _interval(self) -> int:
-        """Return the control periods from one chunk's observation to the next one's."""
+        """Return the control periods between the observations of consecutive chunks."""
         if self.execution.mode == "ensemble":
             return 1
         if self.execution.mode == "receding":
             return self.execute
-        return max(1, min(self.execute, self.horizon - self.expected_delay))  # earlier if the chunk would run out
+        return max(1, min(self.execute, self.horizon - self.expected_delay))  # before the chunk runs out
 
     def _infer(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> None:
-        seen = {k: v[rows] for k, v in observation.items()}
+        selected = {k: v[rows] for k, v in observation.items()}
         prefix = self._prefix(rows) if self.execution.mode == "realtime" and self.chunks is not None else None
         self.age = torch.where(rows, 0, self.age)
         if not self.execution.background:
-            self._keep(self.policy.infer(seen, rng, prefix), rows)
+            self._keep(self.policy.infer(selected, rng, prefix), rows)
             return
-        # The thread needs its own generator: the caller continues to sample from `rng`.
+        # The thread needs its own generator, because the caller continues to sample from `rng`.
         own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
-        forget, self._forget = self._forget, []
+        resets, self._resets = self._resets, []
 
         @torch.no_grad()
         def infer() -> Chunk:
-            with self._lock:  # an inference from before a reset may still be running
-                for ids in forget:
+            with self._lock:  # an inference that started before a reset may still be running
+                for ids in resets:
                     self.policy.reset(ids)
-                return self.policy.infer(seen, own, prefix)
+                return self.policy.infer(selected, own, prefix)
 
         self._future, self._started, self._rows = in_thread(infer), time.monotonic(), rows
         wait([self._future], self.execution.patience)
 
     def _keep(self, chunk: Chunk, rows: Tensor) -> None:
-        """Store the chunk inferred for `rows`."""
+        """Check and store the chunk inferred for `rows`."""
         shape, period = chunk.actions.shape, self.execution.period
         if shape[:2] != (int(rows.sum()), self.horizon):
             raise ValueError(f"chunks have shape {tuple(shape)}, not ({int(rows.sum())}, {self.horizon}, A)")
@@ -265,11 +262,11 @@ class ChunkExecutor:
         return (weight[..., None] * actions).sum(0)
 
     def _prefix(self, rows: Tensor) -> Prefix | None:
-        """Return the remaining actions of the chunks, with the weights of Black et al. 2025, equation 5."""
+        """Return the chunks' remaining actions with the weights of Black et al. 2025, equation 5."""
         assert self.chunks is not None
-        here, k = self.used[rows, None], torch.arange(self.horizon)
-        left, chunks = (self.horizon - here).clamp_min(0), self.chunks[rows]
-        index = (here + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks).to(chunks.device)
+        used, k = self.used[rows, None], torch.arange(self.horizon)
+        left, chunks = (self.horizon - used).clamp_min(0), self.chunks[rows]
+        index = (used + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks).to(chunks.device)
         frozen = (k < self.expected_delay) & (k < left)
         share = ((left - k) / (left - self.expected_delay + 1).clamp_min(1)).clamp(0, 1)
         weights = torch.where(frozen, 1.0, share * share.expm1() / (math.e - 1) * bool(self.execution.guidance))
@@ -279,33 +276,32 @@ class ChunkExecutor:
 
     @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return what `act` would in environments `rows` (n,) bool, without advancing; other rows are 0.
+        """Return the result of `act` for environments `rows` (n,) bool without advancing; the other rows are 0.
 
-        Takes receding execution without a delay, and a policy that has `peek`.
+        Requires receding execution without a delay, and a policy with `peek`.
         """
         assert self.chunks is not None
         policy: Any = self.policy
         action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()
-        goes_on = rows & (self.used < self.execute)
-        action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
-        asks = rows & (self.used >= self.execute)
-        if asks.any():
-            action[asks] = policy.peek(observation, asks, rng)[:, 0]
+        continued, due = rows & (self.used < self.execute), rows & (self.used >= self.execute)
+        action[continued] = self.chunks[continued, self.used[continued]]
+        if due.any():
+            action[due] = policy.peek(observation, due, rng)[:, 0]
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the chunks that are executed; inferences in flight are repeated after a resume."""
+        """Return the chunks in execution; inferences in flight are repeated after a resume."""
         return {"chunks": self.chunks, "used": self.used}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         self.chunks, self.used = state["chunks"], state["used"].cpu()
         self.age = torch.full_like(self.used, -1)
 
 
 @torch.no_grad()
 def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
-    """Act once before anything moves, and drop the action: a first inference loads libraries for seconds."""
+    """Infer once and drop the result: the first inference loads libraries for seconds."""
     policy = getattr(policy, "base", policy) if hasattr(policy, "set_base_execution") else policy
     rng = torch.Generator()
     runner = ChunkExecutor(policy, len(next(iter(observation.values()))))
@@ -317,7 +313,7 @@ def warm_up(policy: RunnablePolicy, observation: Observation, execution: Executi
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a thread that is not joined at exit: a hanging model must not keep the process alive."""
+    """Run `work` in a daemon thread: a hanging model must not keep the process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

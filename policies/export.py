@@ -1,7 +1,7 @@
-"""Write a policy as ONNX, by torch's exporter: what it normalizes, remembers and samples is in one graph, and what goes
-in and comes out is said in the file's metadata and beside it, see `policies.onnx`.
+"""Export a policy as ONNX with torch's exporter. One graph holds normalization, history and unrolled sampling steps.
 
-An instruction goes in as what `read` makes of it: numbers of words, or features. Steps of sampling are unrolled.
+Metadata in the file and in policy.yaml describe the graph's inputs and outputs, see `policies.onnx`. The graph takes
+instructions as encoded by `Policy.read`.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 
 OPSET, IR = 18, 8
-"""Versions of ONNX's operators and of its file format, both of 2022."""
+"""Versions of ONNX's operators and of its file format, both from 2022."""
 LARGEST = 2**31
-"""Bytes that an ONNX file can hold."""
+"""Largest size of an ONNX file, bytes."""
 
 
 class FeedforwardGraph(nn.Module):
-    """A feed-forward policy as a function of tensors, with its history."""
+    """Feed-forward policy with its history as a function of tensors."""
 
     def __init__(self, policy: FeedforwardPolicy):
         super().__init__()
         self.policy = policy
 
     def forward(self, observation: Tensor, start: Tensor | None = None, history: Tensor | None = None) -> Any:
-        """Return actions (B, A) for observations (B, D); with a history (B, H, D) also the next one."""
+        """Return actions (B, A) for observations (B, D); given a history (B, H, D), also the next history."""
         if start is None or history is None:
             return self._action(observation)
         newest = observation[:, None]
@@ -65,7 +65,7 @@ class FeedforwardGraph(nn.Module):
 
 
 class ChunkGraph(nn.Module):
-    """A policy of chunks as a function of tensors."""
+    """Chunked policy as a function of tensors."""
 
     def __init__(self, policy: Policy, keys: list[str]):
         super().__init__()
@@ -81,8 +81,8 @@ class ChunkGraph(nn.Module):
 
 
 def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
-    """Return the policy without exploration as an ONNX model; every value of the metadata is JSON. BundleError where
-    torch cannot trace it."""
+    """Return the policy without exploration as an ONNX model with JSON values as metadata; BundleError if torch cannot
+    trace it."""
     onnx = require("onnx")
     require("onnxscript")
     weights = sum(v.numel() * v.element_size() for v in (*policy.parameters(), *policy.buffers()))
@@ -92,21 +92,21 @@ def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
             "with --runtime torch"
         )
     batched = is_feedforward(policy)
-    given = example_inputs(policy, 2 if batched else 1)
-    graph = FeedforwardGraph(policy) if isinstance(policy, FeedforwardPolicy) else ChunkGraph(policy, list(given))
-    names = ["action", "next_history"][: 1 + ("history" in given)] if batched else ["chunk"]
-    batch = tuple({0: torch.export.Dim("batch")} for _ in given)
+    inputs = example_inputs(policy, 2 if batched else 1)
+    graph = FeedforwardGraph(policy) if isinstance(policy, FeedforwardPolicy) else ChunkGraph(policy, list(inputs))
+    names = ["action", "next_history"][: 1 + ("history" in inputs)] if batched else ["chunk"]
+    batch = tuple({0: torch.export.Dim("batch")} for _ in inputs)
     with _quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
-                graph.eval(), tuple(given.values()), dynamo=True, opset_version=OPSET, input_names=list(given),
+                graph.eval(), tuple(inputs.values()), dynamo=True, opset_version=OPSET, input_names=list(inputs),
                 output_names=names, dynamic_shapes=batch if batched else None, verbose=False,
                 custom_translation_table=_translations(),
             )  # fmt: skip
-        except Exception as error:  # of torch's tracer and of its exporter, without a common base
-            said = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+        except Exception as error:  # torch's tracer and exporter have no common base class of errors
+            reason = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
             raise BundleError(
-                f"torch cannot write this {policy.class_name} policy as a graph ({said[0][:200]}); run it with "
+                f"torch cannot write this {policy.class_name} policy as a graph ({reason[0][:200]}); run it with "
                 "--runtime torch"
             ) from None
     assert program is not None
@@ -119,9 +119,9 @@ def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
 
 
 def export_onnx(path: Path) -> tuple[Policy, OnnxPolicy, float]:
-    """Write policy.onnx and policy.yaml into a bundle, once the graph is shown to act alike.
+    """Write policy.onnx and policy.yaml into a bundle after checking that graph and policy agree.
 
-    Returns the policy in torch, the same in ONNX Runtime, and the largest difference of their actions.
+    Returns the torch policy, the ONNX policy, and the largest difference between their actions.
     """
     folder, bundle = bundle_folder(path), load_bundle(path)
     policy = exportable(bundle.policy)
@@ -147,7 +147,7 @@ def export_onnx(path: Path) -> tuple[Policy, OnnxPolicy, float]:
 
 
 def _translations() -> dict[Any, Any]:
-    """Return operators of transformers' masks that the exporter lacks."""
+    """Return translations of operators in transformers' attention masks that the exporter lacks."""
     from onnxscript import BOOL, INT64, opset18
 
     op: Any = opset18
@@ -161,7 +161,7 @@ def _translations() -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Trace without messages about packages that are not needed, and without attention that cannot be traced."""
+    """Silence the exporter's messages about optional packages, and disable attention kernels that cannot be traced."""
     log, fast = logging.getLogger("torch.onnx"), torch.backends.mha.get_fastpath_enabled()
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,33 +1,34 @@
-"""A feed-forward Gaussian policy with its own observation normalizer and history, for on-policy learning."""
+"""Feed-forward Gaussian policy with observation normalizer and history, for on-policy learning."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
+from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp, normal
+from policies.flow import FlowConfig, FlowPolicy
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import ActionStd, PositiveInt
 
 
 @dataclass(frozen=True)
 class FeedforwardConfig:
-    """An actor network."""
+    """Feed-forward actor."""
 
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
-    """Widths of the hidden layers, ELU between them."""
+    """Widths of the hidden layers, with ELU activations."""
     history: PositiveInt = 1
-    """Number of observations in the actor's input, the newest included."""
+    """Number of observations in the actor's input, including the newest."""
     initial_std: ActionStd = 0.5
     """Initial standard deviation of exploration, in units of the action range [-1, 1]."""
 
 
 class History:
-    """The last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
+    """Last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
 
     frames        A B C D|E F      (length = 3, a reset before E)
     oldest        A A A B|E E
@@ -48,12 +49,8 @@ class History:
             return frame
         if self.frames is None or self.starts is None:
             self.frames = frame[:, None].repeat(1, self.length, 1)
-        elif len(self.frames) != len(frame):
-            raise ValueError(
-                f"the policy has the history of {len(self.frames)} environments, the observation has {len(frame)}: "
-                "reset first"
-            )
         else:
+            require_count(len(self.frames), len(frame))
             moved = torch.cat([self.frames[:, 1:], frame[:, None]], 1)
             self.frames = torch.where(self.starts[:, None, None], frame[:, None], moved)
         self.starts = torch.zeros(len(frame), dtype=torch.bool, device=frame.device)
@@ -76,16 +73,16 @@ class History:
 
 
 class FeedforwardPolicy(Policy):
-    """Action = clip(mean(normalized last observations), -1, 1); with `explore`, noise is added before the clip.
+    """Action = clip(mean(normalized last observations), -1, 1); `explore` adds Gaussian noise before the clip.
 
-    Normalization and history are part of the policy, so simulator and robot run the same code; only a learner updates
-    the statistics. The standard deviation is independent of the state.
+    Normalization and history belong to the policy, so simulator and robot run the same code. Only learners update the
+    normalizer. The standard deviation does not depend on the state.
     """
 
     class_name, config_class = "feedforward", FeedforwardConfig
     horizon = execute = 1
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-    """Bounds of `log_std` for learners: if the std underflows, density ratios are infinite."""
+    """Bounds of `log_std` for learners: density ratios are infinite if the std underflows."""
 
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
@@ -107,30 +104,26 @@ class FeedforwardPolicy(Policy):
         """Sample actions instead of taking their mean."""
 
     def remember(self, observation: Observation) -> Tensor:
-        """Append the newest observation; return the raw history (B, history * D), oldest first."""
+        """Append the newest observation; return the unnormalized history (B, history * D), oldest first."""
         state = observation["observation.state"]
-        if state.ndim != 2 or state.shape[1] != self.size.observation:
-            raise ValueError(
-                f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})"
-            )
+        require_shape(state, self.size.observation)
         return self.history.push(state)
 
     def features(self, frames: Tensor) -> Tensor:
-        """Return the actor's input: each of the frames (..., history * D) normalized."""
+        """Return the actor's input: frames (..., history * D), each normalized."""
         split = frames.unflatten(-1, (self.config.history, self.size.observation))
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Return the mean action (B, A), not clipped, for a raw history."""
+        """Return the mean action (B, A), not clipped, for an unnormalized history."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """Return an action (B, A) sampled around the mean, not clipped."""
-        noise = torch.randn(mean.shape, generator=rng, device=rng.device)
-        return mean + self.log_std.exp() * noise.to(mean.device)
+        """Return a sampled action (B, A), not clipped."""
+        return mean + self.log_std.exp() * normal(mean.shape, rng, mean.device)
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions (B, A) in [-1, 1] for outputs u (B, A) of the actor; here clipped ones."""
+        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, A); clipped u by default."""
         return u.clamp(-1, 1)
 
     def reset(self, ids: Tensor | None = None) -> None:
@@ -147,3 +140,58 @@ class FeedforwardPolicy(Policy):
         chunk = self.act(observation, rng)  # all rows, because the history covers every environment
         self.history.load_state_dict(kept)
         return chunk[rows]
+
+
+def require_shape(state: Tensor, size: int) -> None:
+    """Raise ValueError unless states have shape (B, size)."""
+    if state.ndim != 2 or state.shape[1] != size:
+        raise ValueError(f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {size})")
+
+
+def require_count(kept: int, count: int) -> None:
+    """Raise ValueError if the number of environments changes without a reset."""
+    if kept != count:
+        raise ValueError(f"the policy has the history of {kept} environments, the observation has {count}: reset first")
+
+
+@dataclass(frozen=True)
+class DecodedConfig(FeedforwardConfig):
+    """Gaussian actor, followed by a flow that is conditioned on the newest observation."""
+
+    decoder: FlowConfig = field(default_factory=lambda: FlowConfig(horizon=1, execute=1, hidden=64, layers=4))
+
+    def __post_init__(self) -> None:
+        if self.decoder.horizon != 1:
+            raise ValueError(f"decoder.horizon is {self.decoder.horizon}, and single actions are decoded; make it 1")
+
+
+class DecodedPolicy(FeedforwardPolicy):
+    """Gaussian on the noise of a flow (GoRL, arXiv 2512.02581).
+
+    u ~ N(mean(s), std^2), action = clip(flow(s, u), -1, 1); before the first fit of the flow, clip(u, -1, 1).
+    """
+
+    class_name, config_class = "decoded", DecodedConfig
+    config: DecodedConfig
+    fits: Tensor
+    """Number of fits of the flow; at 0 the flow is not used."""
+
+    def __init__(self, size: Size, config: DecodedConfig | None = None):
+        config = config or DecodedConfig()
+        super().__init__(size, config)
+        self.decoder = FlowPolicy(size, config.decoder)
+        self.register_buffer("fits", torch.zeros((), dtype=torch.long))
+
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        if not self.fits:
+            return super().transform(u, observation)
+        return self.decoder.base(observation, u[:, None])[:, 0]
+
+    @torch.no_grad()
+    def anchor(self) -> None:
+        """Count a fit and reset the actor to N(0, I), so the policy's distribution is the flow's."""
+        self.fits += 1
+        head = self.actor[-1]
+        assert isinstance(head, nn.Linear)
+        for parameter in (head.weight, head.bias, self.log_std):
+            parameter.zero_()

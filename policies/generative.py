@@ -1,8 +1,8 @@
-"""Generative actors: maps from noise and features to actions, or chunks of them, for actor-critics.
+"""Generative actors: maps from noise and features to actions or chunks, for actor-critics.
 
 one-step    u = network(z, features)                              the actor of FQL (Park et al. 2025)
-mean-flow   u = z - network(z, 0, 1, features), averaged velocity (Geng et al. 2025; OFQL, Nguyen et al. 2025)
-flow        velocity integrated in Euler steps (Lipman et al. 2023); guided: CFGRL (Frans et al. 2025)
+mean-flow   u = z - network(z, 0, 1, features), average velocity  (Geng et al. 2025; OFQL, Nguyen et al. 2025)
+flow        integral of the velocity by Euler steps               (Lipman et al. 2023; guided: CFGRL, Frans et al. 2025)
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class GenerativeConfig:
     """A generative actor."""
 
     kind: Literal["one-step", "mean-flow", "flow"] = "flow"
-    """How noise becomes actions: one evaluation, one evaluation of an averaged velocity, or integration."""
+    """Map from noise to actions: one evaluation, one evaluation of an average velocity, or integration."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     horizon: PositiveInt = 1
-    """Actions that it gives at once."""
+    """Actions in a chunk."""
     layer_norm: bool = False
     """LayerNorm before each activation (one-step)."""
     sample_steps: PositiveInt = 10
     """Euler steps (flow)."""
     guided: bool = False
-    """Also read whether the action is better than average, and extrapolate by `guidance` (flow)."""
+    """Condition on whether the action is better than average, and apply `guidance` (flow)."""
     guidance: NonNegativeFloat = 1.0
-    """Weight w of guidance: 0 clones all data, 1 the better actions, above 1 extrapolates (CFGRL)."""
+    """Guidance weight w (CFGRL): 0 clones all data, 1 clones better actions, above 1 extrapolates."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
 class GenerativeActor(Actor):
-    """Actions for features (B, F) and noise (B, A)."""
+    """Map features (B, F) and noise (B, A) to actions."""
 
     std = None
     starts_at_zero = False
@@ -59,17 +59,17 @@ class GenerativeActor(Actor):
         """Return u (B, A), not clipped, for noise z (B, A)."""
 
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return u (B, A), not clipped, and 0 (B,), for its log-probability is not known."""
+        """Return u (B, A), not clipped, and 0 (B,) in place of the unknown log-probability."""
         z = normal((len(features), self.actions), rng, features.device)
         return self.decode(features, z), features.new_zeros(len(features))
 
     def mean(self, features: Tensor) -> Tensor:
-        """Return u (B, A) of no noise."""
+        """Return u (B, A) for zero noise."""
         return self.decode(features, features.new_zeros(len(features), self.actions)).clamp(-1, 1)
 
 
 class OneStepActor(GenerativeActor):
-    """A network of noise and features."""
+    """MLP of noise and features."""
 
     def __init__(self, features: int, actions: int, config: GenerativeConfig):
         super().__init__(features, actions, config)
@@ -80,19 +80,19 @@ class OneStepActor(GenerativeActor):
 
 
 class MeanFlowActor(GenerativeActor):
-    """The velocity averaged over [r, t] of the path a_t = (1 - t) action + t noise."""
+    """Average velocity over [r, t] of the path a_t = (1 - t) action + t noise."""
 
     SAME: float = 0.5
-    """Share of samples with r = t, where the average is the velocity itself."""
+    """Share of samples with r = t, where the average equals the velocity."""
     LOGIT_MEAN, LOGIT_STD = -0.4, 1.0
-    # Times are not scaled up as a flow's are: the loss holds du/dt, which would grow with them.
+    # Times have no TIME_SCALE: the loss contains du/dt, which would grow with it.
 
     def __init__(self, features: int, actions: int, config: GenerativeConfig):
         super().__init__(features, actions, config)
         self.net = Denoiser(actions, features, list(config.hidden), times=2)
 
     def velocity(self, noisy: Tensor, r: Tensor, t: Tensor, features: Tensor) -> Tensor:
-        """Return averaged velocities (B, A) of noisy actions (B, A) over times [r, t], (B,) each."""
+        """Return average velocities (B, A) of noisy actions (B, A) over times [r, t], (B,) each."""
         return self.net(noisy, features, t, t - r)
 
     def decode(self, features: Tensor, z: Tensor) -> Tensor:
@@ -122,14 +122,14 @@ class MeanFlowActor(GenerativeActor):
 
 
 class FlowActor(GenerativeActor):
-    """A velocity field; with `guided` one of better actions and one of all, in one network."""
+    """Velocity field; with `guided`, one network models the fields of better actions and of all actions."""
 
     def __init__(self, features: int, actions: int, config: GenerativeConfig):
         super().__init__(features, actions, config)
         self.net = Denoiser(actions, features + 2 * config.guided, list(config.hidden))
 
     def velocity(self, features: Tensor, better: Tensor | None = None) -> Velocity:
-        """Return the field; `better` (B,) is 1 for the one of better actions, 0 for the one of all."""
+        """Return the velocity field; `better` (B,) is 1 for better actions, 0 for all actions."""
         if better is not None:
             features = torch.cat([features, better[:, None], 1 - better[:, None]], -1)
         return lambda noisy, time: self.net(noisy, features, TIME_SCALE * time)
@@ -149,7 +149,7 @@ class FlowActor(GenerativeActor):
         return integrate(velocity, z, c.sample_steps)
 
     def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator, better: Tensor | None = None) -> Tensor:
-        """Return the squared velocity errors (B, A) of cloning actions (B, A); `better` as for `velocity`."""
+        """Return the flow-matching errors (B, A) for actions (B, A); `better` as for `velocity`."""
         return velocity_error(self.velocity(features, better), actions, rng)
 
 
@@ -157,7 +157,7 @@ ACTORS: dict[str, type[GenerativeActor]] = {"one-step": OneStepActor, "mean-flow
 
 
 class GenerativePolicy(ActorPolicy):
-    """A generative actor as a policy. It always samples: its most likely action is not known."""
+    """Policy with a generative actor; it always samples because its most likely action is unknown."""
 
     class_name, config_class = "generative", GenerativeConfig
     actor: GenerativeActor

@@ -1,10 +1,10 @@
-"""A Gaussian that moves along directions of a learned embedding: Park et al. 2024, "Foundation Policies with Hilbert
+"""Gaussian conditioned on directions in a learned embedding: Park et al. 2024, "Foundation Policies with Hilbert
 Representations" (HILP, arXiv 2402.15567).
 
     skill  = (phi(goal) - phi(achieved)) / |phi(goal) - phi(achieved)|
     action = actor(state without its goal, skill)
 
-Distances of phi are steps between what was achieved and a goal, so that a skill points along the shortest way.
+Distances in the embedding are numbers of steps to a goal, so a skill points along the shortest path.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SKILL = "skill"
 
 @dataclass(frozen=True)
 class HilbertConfig(GaussianConfig):
-    """An actor network, and the embedding in which it moves."""
+    """Gaussian actor and goal embedding."""
 
     embedding: PositiveInt = 32
     """Dimensions of the embedding."""
     metric: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths of the embedding's network."""
+    """Hidden widths of the embedding network."""
 
 
 @dataclass(frozen=True)
 class GoalIndices:
-    """Indices of the components of observation.state that tell goals."""
+    """Indices of the goal components of observation.state."""
 
     achieved: tuple[int, ...]
     wanted: tuple[int, ...]
@@ -47,7 +47,7 @@ class GoalIndices:
 
 
 class SkillEncoder(Encoder):
-    """The normalized state without its goal, and the skill."""
+    """Encoder: the normalized state without the goal, and the skill."""
 
     def __init__(self, reads: Size, config: EncoderConfig, indices: GoalIndices, skill: int):
         super().__init__(reads, config)
@@ -60,7 +60,7 @@ class SkillEncoder(Encoder):
 
 
 class HilbertPolicy(GaussianPolicy):
-    """A Gaussian of the state and of a skill, which follows from the goal in the state."""
+    """Gaussian of the state and a skill, which is computed from the goal in the state."""
 
     class_name, config_class = "hilbert", HilbertConfig
     traceable = False
@@ -79,27 +79,24 @@ class HilbertPolicy(GaussianPolicy):
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> HilbertPolicy:
-        config, indices = (
-            from_json(HilbertConfig, description["config"]),
-            from_json(GoalIndices, description["indices"]),
-        )
-        return cls(Size.from_json(description["size"]), config, indices)
+        config = from_json(HilbertConfig, description["config"])
+        return cls(Size.from_json(description["size"]), config, from_json(GoalIndices, description["indices"]))
 
     def achieved(self, state: Tensor) -> Tensor:
-        """Return what was achieved (B, G) in states (B, D)."""
+        """Return the achieved goals (B, G) of states (B, D)."""
         return state[:, list(self.indices.achieved)]
 
-    def scaled(self, places: Tensor) -> Tensor:
-        """Return what was achieved or is wanted (B, G) as the embedding reads it: in standard deviations."""
+    def scaled(self, goals: Tensor) -> Tensor:
+        """Return standardized achieved or desired goals (B, G)."""
         at = list(self.indices.achieved)
-        return (places - self.normalizer.mean[at]) / self.normalizer.std[at]
+        return (goals - self.normalizer.mean[at]) / self.normalizer.std[at]
 
-    def embed(self, places: Tensor) -> Tensor:
-        """Return embeddings (B, embedding) of what was achieved or is wanted (B, G)."""
-        return self.metric(self.scaled(places))
+    def embed(self, goals: Tensor) -> Tensor:
+        """Return embeddings (B, embedding) of achieved or desired goals (B, G)."""
+        return self.metric(self.scaled(goals))
 
     def actor_features(self, observation: Observation) -> Tensor:
-        return self.features(observation)  # critics read the skill, too, so the encoder has it
+        return self.features(observation)  # the skill is in the encoder's features, because critics need it
 
     @torch.no_grad()
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:

@@ -1,7 +1,7 @@
-"""Run a policy's policy.onnx in ONNX Runtime, and say what goes into the file and what comes out.
+"""Run policy.onnx in ONNX Runtime, and describe its inputs and outputs.
 
-A feed-forward policy's graph takes a batch, and shifts and resets the history of observations itself: a caller in any
-language only passes back the last output. All others take one robot's moment, and noise if they sample::
+The graph of a feed-forward policy takes a batch, and shifts and resets the history of observations: the caller passes
+the last history back. Other graphs take one robot's current observation, and noise if the policy samples::
 
     action, next_history = graph(observation, start, history)    (history 1: action = graph(observation))
     chunk = graph(observation.state, pictures, observation.language, noise)
@@ -10,9 +10,9 @@ language only passes back the last output. All others take one robot's moment, a
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from policies.base import Observation, Policy
 from policies.errors import BundleError
-from policies.feedforward import FeedforwardPolicy
+from policies.feedforward import FeedforwardPolicy, require_count, require_shape
 from policies.networks.chunks import ChunkPolicy
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
@@ -30,30 +30,23 @@ from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, STATE
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.robots import robots
-from robot_rl.util.errors import UserError
+from robot_rl.util import errors
 
 FILE, MEANING = "policy.onnx", "policy.yaml"
 """The graph with its metadata, and the metadata alone."""
 NOISE = "noise"
-"""Name of the graph's input of noise."""
+"""Name of the noise input."""
 TOLERANCE = 1e-4
-"""Largest difference from torch's action, in units of the action range [-1, 1]."""
+"""Largest accepted difference from torch's action, in units of the action range [-1, 1]."""
 OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")
-"""Metadata that come from the robot's spec; the rest come from policy.json."""
+"""Metadata from the robot's spec; the others are from policy.json."""
 
 
-def require(name: str) -> Any:
-    """Import and return a package that only ONNX needs; raise UserError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(
-            f"ONNX needs the package {name}, which is not installed: pip install -c constraints.txt -e '.[onnx]'"
-        ) from None
+require = partial(errors.require, use="ONNX", extra="onnx")
 
 
 def exportable(policy: Policy) -> Policy:
-    """Return the policy if it can be exported; raise BundleError otherwise."""
+    """Return the policy; raise BundleError if it cannot be exported."""
     if is_feedforward(policy) or policy.traceable:
         return policy
     raise BundleError(
@@ -63,31 +56,30 @@ def exportable(policy: Policy) -> Policy:
 
 
 def is_feedforward(policy: Policy) -> bool:
-    """Return whether a policy takes a batch and its history, and not what is built on such a one."""
+    """Return whether the class is exactly `FeedforwardPolicy`, not a subclass."""
     return type(policy) is FeedforwardPolicy
 
 
 def open_session(model: bytes) -> tuple[Any, dict[str, Any]]:
-    """Return ONNX Runtime's session of a model, on as many threads as torch has, and the model's metadata."""
+    """Return an ONNX Runtime session with torch's number of threads, and the model's metadata."""
     runtime = require("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the control loop needs the core
-    options.log_severity_level = 4  # errors are raised as well
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave the core to the control loop
+    options.log_severity_level = 4  # errors are raised anyway
     session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return session, {k: json.loads(v) for k, v in session.get_modelmeta().custom_metadata_map.items()}
 
 
 class OnnxPolicy(Policy):
-    """Act as the exported policy without exploration: a feed-forward one with all robots at once, another with one
-    after the other."""
+    """Exported policy without exploration; only feed-forward policies are evaluated as a batch."""
 
     def __init__(self, model: bytes, reference: Policy):
-        """`reference` tells sizes, reads instructions and draws noise."""
+        """`reference` defines sizes, encodes instructions and draws noise."""
         super().__init__()
         self.size, self.config = reference.size, reference.config
         self.horizon, self.execute = reference.horizon, reference.execute
-        self._reference = [reference]  # its weights are not ours
+        self._reference = [reference]  # in a list, so its weights are not registered as submodules
         self.session, self.metadata = open_session(model)
         self.batched = is_feedforward(reference)
         self.frames = reference.config.history if self.batched else 1
@@ -109,34 +101,29 @@ class OnnxPolicy(Policy):
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         state = observation[STATE]
-        if state.ndim != 2 or state.shape[1] != self.size.observation:
-            raise ValueError(f"{STATE} has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})")
-        given = {key: v.numpy() for key, v in graph_inputs(self._reference[0], observation, rng).items()}
+        require_shape(state, self.size.observation)
+        inputs = {key: v.numpy() for key, v in graph_inputs(self._reference[0], observation, rng).items()}
         if self.batched:
-            return torch.from_numpy(self._all(given))[:, None]
+            return torch.from_numpy(self._batch(inputs))[:, None]
         rows = [
-            self.session.run(["chunk"], {key: values[k : k + 1] for key, values in given.items()})[0]
+            self.session.run(["chunk"], {key: values[k : k + 1] for key, values in inputs.items()})[0]
             for k in range(len(state))
         ]
         return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
-    def _all(self, given: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """Return the actions (B, A) of all robots, and keep their history."""
+    def _batch(self, inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Return the actions (B, A) of all robots and update the history."""
         action: np.ndarray[Any, Any]
         if self.frames == 1:
-            (action,) = self.session.run(["action"], given)
+            (action,) = self.session.run(["action"], inputs)
             return action
-        count = len(given["observation"])
+        count = len(inputs["observation"])
         if self.history is None:
             self.history = np.zeros((count, self.frames, self.size.observation), dtype=np.float32)
             self.start = np.ones(count, dtype=np.bool_)
-        elif len(self.history) != count:
-            raise ValueError(
-                f"the policy has the history of {len(self.history)} environments, the observation has {count}: "
-                "reset first"
-            )
-        given |= {"start": self.start, "history": self.history}
-        action, self.history = self.session.run(["action", "next_history"], given)
+        require_count(len(self.history), count)
+        inputs |= {"start": self.start, "history": self.history}
+        action, self.history = self.session.run(["action", "next_history"], inputs)
         self.start[:] = False
         return action
 
@@ -149,9 +136,9 @@ class OnnxPolicy(Policy):
         return chunk[rows]
 
     def difference(self, reference: Policy) -> float:
-        """Return the largest difference from a policy's actions over random episodes; reset both before and after.
+        """Return the largest difference from a policy's actions over random episodes; both are reset.
 
-        Infinity if one of them maps a non-finite observation to a finite action: the shield must be able to reject it.
+        Infinity if only one returns NaN for a NaN observation, because the shield must be able to reject NaN.
         """
         rng, rows, worst = torch.Generator().manual_seed(0), 8 if self.batched else 2, 0.0
         self.reset()
@@ -174,47 +161,47 @@ class OnnxPolicy(Policy):
 
 
 def graph_inputs(policy: Policy, observation: Observation, rng: torch.Generator) -> dict[str, Tensor]:
-    """Return the inputs of a policy's graph for observations with leading dimension B, without its history."""
+    """Return the graph's inputs for observations with leading dimension B, without the history."""
     state = observation[STATE].cpu().float().contiguous()
     if is_feedforward(policy):
         return {"observation": state}
-    given = {STATE: state} | {key: observation[key].cpu().contiguous() for key in policy.size.extra_inputs}
-    if LANGUAGE in given:
-        given[LANGUAGE] = policy.read(given[LANGUAGE])
+    inputs = {STATE: state} | {key: observation[key].cpu().contiguous() for key in policy.size.extra_inputs}
+    if LANGUAGE in inputs:
+        inputs[LANGUAGE] = policy.read(inputs[LANGUAGE])
     if isinstance(policy, ChunkPolicy):
-        given[NOISE] = policy.noise(len(state), rng).cpu()
-    return given
+        inputs[NOISE] = policy.noise(len(state), rng).cpu()
+    return inputs
 
 
 def example_inputs(policy: Policy, rows: int = 1) -> dict[str, Tensor]:
-    """Return random inputs of a policy's graph, with a history if it has one."""
+    """Return random inputs of a policy's graph, including the history if there is one."""
     rng = torch.Generator().manual_seed(0)
-    given = graph_inputs(policy, example(policy, rows, rng), rng)
+    inputs = graph_inputs(policy, example(policy, rows, rng), rng)
     if is_feedforward(policy) and policy.config.history > 1:
         frames = torch.randn(rows, policy.config.history, policy.size.observation, generator=rng)
-        given |= {"start": torch.zeros(rows, dtype=torch.bool), "history": frames}
-    return given
+        inputs |= {"start": torch.zeros(rows, dtype=torch.bool), "history": frames}
+    return inputs
 
 
 def example(policy: Policy, rows: int, rng: torch.Generator) -> Observation:
-    """Return random observations (rows, ...) that a policy can read."""
+    """Return random observations (rows, ...) of a policy's sizes."""
     state = torch.randn(rows, policy.size.observation, generator=rng)
-    if isinstance(policy, FeedforwardPolicy):  # around those that it was trained on
+    if isinstance(policy, FeedforwardPolicy):  # distributed like the training data
         state = policy.normalizer.mean + 2 * policy.normalizer.std * state
-    found = {STATE: state}
+    observation = {STATE: state}
     for key, field in policy.size.extra_inputs.items():
         shape = (rows, *field.shape)
         if key == LANGUAGE:
-            found[key] = encode([f"move the thing {k}" for k in range(rows)])
+            observation[key] = encode([f"move the thing {k}" for k in range(rows)])
         elif field.dtype == "uint8":
-            found[key] = torch.randint(0, 256, shape, generator=rng, dtype=torch.uint8)
+            observation[key] = torch.randint(0, 256, shape, generator=rng, dtype=torch.uint8)
         else:
-            found[key] = torch.randn(shape, generator=rng)
-    return found
+            observation[key] = torch.randn(shape, generator=rng)
+    return observation
 
 
 def describe(info: EnvInfo, policy: Policy, weights: Path) -> dict[str, Any]:
-    """Return the metadata of the ONNX file; robot, policy.json and policy.safetensors must agree with it."""
+    """Return the metadata of the ONNX file, derived from robot, policy.json and policy.safetensors."""
     metadata = {
         "task": info.task,
         "control_rate": info.rate,
@@ -237,7 +224,7 @@ def describe(info: EnvInfo, policy: Policy, weights: Path) -> dict[str, Any]:
 
 
 def _of_robot(interface: Interface) -> dict[str, Any]:
-    """Return the metadata of a policy that a robot runs."""
+    """Return the metadata that only robots' policies have."""
     robot = robots.get(interface.robot)
     return {
         "robot": robot.name,
@@ -254,10 +241,10 @@ def _of_robot(interface: Interface) -> dict[str, Any]:
 
 
 def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
-    """Return shape, type and meaning of each of the graph's inputs."""
+    """Return shape, type and meaning of each input."""
     first = "batch" if is_feedforward(policy) else 1
     inside = "none: the graph normalizes"
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for key, value in example_inputs(policy).items():
         about: dict[str, Any] = {}
         if key in (STATE, "observation"):
@@ -277,12 +264,12 @@ def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
         elif key == "history":
             about = {"order": "oldest frame first", "meaning": "next_history of the call before; where start, ignored"}
         kind = str(value.dtype).removeprefix("torch.")
-        found[key] = {"shape": [first, *value.shape[1:]], "dtype": kind} | about
-    return found
+        inputs[key] = {"shape": [first, *value.shape[1:]], "dtype": kind} | about
+    return inputs
 
 
 def _outputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
-    """Return shape, type and meaning of each of the graph's outputs."""
+    """Return shape, type and meaning of each output."""
     size, batched = info.actions.size, is_feedforward(policy)
     action = {
         "shape": ["batch", size] if batched else [1, policy.horizon, size], "dtype": "float32", "range": [-1.0, 1.0],
@@ -294,7 +281,7 @@ def _outputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
 
 
 def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
-    """Return the policy of a bundle's policy.onnx; raise BundleError if robot, interface, weights or outputs differ."""
+    """Return the policy of policy.onnx; raise BundleError if metadata, weights or actions differ from the bundle's."""
     reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():
@@ -302,7 +289,7 @@ def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
     require("onnxruntime")
     try:
         loaded = OnnxPolicy(file.read_bytes(), reference)
-    except Exception as error:  # the runtime has a dozen error types without a common base
+    except Exception as error:  # ONNX Runtime has no common base class of errors
         raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
     ours, theirs = describe(info, reference, folder / "policy.safetensors"), loaded.metadata
     for name in ours:
@@ -324,7 +311,8 @@ def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
 
 
 def _first_difference(one: Any, other: Any, path: str) -> tuple[str, Any, Any]:
-    """Return where two JSON values first differ, and what is there; numbers and texts in a list are shown together."""
+    """Return the path of the first difference between two JSON values, and both values; a list of scalars is one
+    value."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
             if one.get(key) != other.get(key):

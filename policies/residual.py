@@ -1,4 +1,4 @@
-"""A frozen chunked policy plus a learned correction at every step (Ankile et al. 2025, ResFiT)."""
+"""Residual policy: a frozen chunked policy plus a learned correction at every step (Ankile et al. 2025, ResFiT)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from policies.actor import ActorPolicy, FeaturesOf
+from policies.actor import ActorPolicy, FrozenFeatures
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.execution import ChunkExecutor, Execution
-from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.gaussian import GaussianActor, GaussianConfig, override_gripper
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
 BASE = "base"
-"""Column of the base's actions in [-1, 1]."""
+"""Observation key of the base's actions in [-1, 1]."""
 
 
 @dataclass(frozen=True)
 class ResidualConfig:
-    """A correction of a base policy."""
+    """Residual correction of a base policy."""
 
     scale: NonNegativeFloat = 0.5
-    """Largest correction, in units of the action range [-1, 1]; 0 is exactly the base."""
+    """Largest correction, in units of the action range [-1, 1]; 0: exactly the base."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
     frozen_features: bool = True
-    """Of a base that sees, read the features that it has; else learn to see (as published)."""
+    """Read the features of a visual base instead of training an encoder (as published)."""
 
 
 class ResidualPolicy(ActorPolicy):
     """Action = clip(base + scale * actor(observation, base), -1, 1).
 
-    The base samples one chunk at a time; the actor acts every step, so the policy's own horizon is 1.
+    The base samples chunks, but the actor acts at every step, so the policy's horizon is 1.
     """
 
     class_name, config_class = "residual", ResidualConfig
@@ -50,10 +50,10 @@ class ResidualPolicy(ActorPolicy):
         self.normalizer = Normalizer(base.size.observation)
         if isinstance(statistics := getattr(base, "normalizer", None), Normalizer):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
-        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
-        self.encoder, self.inputs = self.seen.encoder, {BASE: base.size.action} | self.seen.inputs
-        read, moves = self.encoder.size + base.size.action, base.size.action
-        self.actor = GaussianActor(read, moves, self.config.actor, may_grasp=True)
+        self.base_features = FrozenFeatures(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.base_features.encoder, {BASE: base.size.action} | self.base_features.inputs
+        actions = base.size.action
+        self.actor = GaussianActor(self.encoder.size + actions, actions, self.config.actor, allow_grasp=True)
         self.explore = False
         self.runner: ChunkExecutor | None = None
         self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)
@@ -68,7 +68,7 @@ class ResidualPolicy(ActorPolicy):
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
         actor = self.config.actor
         action = (observation[BASE] + self.config.scale * (u[:, :-1] if actor.grasp else u)).clamp(-1, 1)
-        return grasped(action, u, actor) if actor.grasp else action
+        return override_gripper(action, u, actor) if actor.grasp else action
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         if not self.config.scale:
@@ -81,8 +81,8 @@ class ResidualPolicy(ActorPolicy):
             self.runner.reset(ids)
 
     def set_base_execution(self, execution: Execution, hold_action: Callable[[], Tensor] | None) -> None:
-        """Set how the base's chunks are executed, see `ChunkExecutor`. The residual actor still acts every period."""
-        ChunkExecutor(self.base, 1, execution, hold_action)  # raises if they do not match, before anything moves
+        """Set the execution of the base's chunks, see `ChunkExecutor`; the residual actor still acts every period."""
+        ChunkExecutor(self.base, 1, execution, hold_action)  # raises if policy and execution do not match
         self.runner, self._execution = None, (execution, hold_action)
 
     def _runner(self, observation: Observation) -> ChunkExecutor:
@@ -92,21 +92,21 @@ class ResidualPolicy(ActorPolicy):
         return self.runner
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        seen = self.seen(observation)
-        return {BASE: self._runner(observation).act(observation | seen, rng)} | seen
+        base_features = self.base_features(observation)
+        return {BASE: self._runner(observation).act(observation | base_features, rng)} | base_features
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         assert self.runner is not None
-        seen = self.seen(observation, rows)
-        return {BASE: self.runner.peek(observation | seen, rows, rng)} | seen
+        base_features = self.base_features(observation, rows)
+        return {BASE: self.runner.peek(observation | base_features, rows, rng)} | base_features
 
     @torch.no_grad()
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the base's actions along an episode, as if it had sampled a chunk at every `execute`-th state."""
-        seen = self.seen(observation)
-        every = {k: v[:: self.base.execute] for k, v in (observation | seen).items()}
+        """Return the base's actions along an episode, with a chunk sampled at every `execute`-th state."""
+        base_features = self.base_features(observation)
+        every = {k: v[:: self.base.execute] for k, v in (observation | base_features).items()}
         chunks = self.base.act(every, rng)[:, : self.base.execute].flatten(0, 1)
-        return {BASE: chunks[: len(observation["observation.state"])]} | seen
+        return {BASE: chunks[: len(observation["observation.state"])]} | base_features
 
     def memory(self) -> dict[str, Any]:
         return self.runner.state_dict() if self.runner else {}
@@ -119,14 +119,15 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
-    """Return a residual with a learned standard deviation, initialized from `policy`: from its actor if it is a
-    residual, from zero on top of it if it plans chunks; with `grasp` it decides on the gripper. Raise ConfigError for
-    other policies."""
+    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic.
+
+    From a residual policy it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies.
+    """
     if isinstance(policy, ResidualPolicy):
         grasp |= policy.config.actor.grasp
         actor = replace(policy.config.actor, std=None, zero_init=False, grasp=grasp)
         made = ResidualPolicy(policy.base, replace(policy.config, actor=actor))
-        made.actor.load_state_dict(made.actor.state_dict() | policy.actor.state_dict())  # values may be new
+        made.actor.load_state_dict(made.actor.state_dict() | policy.actor.state_dict())  # gripper critic may be new
         return made
     if policy.horizon == 1:
         raise ConfigError(

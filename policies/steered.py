@@ -1,5 +1,5 @@
-"""A frozen chunked policy whose initial noise an actor chooses: Wagenmaker et al. 2025, "Steering Your Diffusion Policy
-with Latent Space Reinforcement Learning" (DSRL, 2506.15799)."""
+"""Actor on the initial noise of a frozen chunked policy: Wagenmaker et al. 2025, "Steering Your Diffusion Policy with
+Latent Space Reinforcement Learning" (DSRL, 2506.15799)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy, FeaturesOf
+from policies.actor import ActorPolicy, FrozenFeatures
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.networks.chunks import ChunkPolicy
 from policies.networks.encoder import FEATURES
@@ -21,17 +21,17 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class SteeredConfig:
-    """An actor on a policy's noise."""
+    """Actor on a base policy's noise."""
 
     scale: NonNegativeFloat = 1.5
-    """Largest noise m; 0 is the base with noise 0."""
+    """Largest noise m; 0: the base with zero noise."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5, layer_norm=False))
     frozen_features: bool = True
-    """Of a base that sees, read the features that it has; else learn to see (as published)."""
+    """Read the features of a visual base instead of training an encoder (as published)."""
 
 
 class SteeredPolicy(ActorPolicy):
-    """chunk = base(observation, noise = scale * actor(observation)); of it, `execute` actions are executed."""
+    """chunk = first `execute` actions of base(observation, noise = scale * actor(observation))."""
 
     class_name, config_class = "steered", SteeredConfig
 
@@ -44,11 +44,12 @@ class SteeredPolicy(ActorPolicy):
         self.size, self.horizon, self.execute = base.size, base.execute, base.execute
         self.normalizer = Normalizer(base.size.observation)
         self.normalizer.load_state_dict({k: v for k, v in base.normalizer.state_dict().items() if k != "count"})
-        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
-        self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
+        self.base_features = FrozenFeatures(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.base_features.encoder, self.base_features.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
-        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.extra_inputs  # else both read
+        # Otherwise both encoders would have to read the instruction.
+        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.extra_inputs
 
     def read(self, text: Tensor) -> Tensor:
         return self.base.read(text)
@@ -61,13 +62,13 @@ class SteeredPolicy(ActorPolicy):
         return cls(build_policy(description["base"]), from_json(SteeredConfig, description["config"]))
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return self.seen(observation)
+        return self.base_features(observation)
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        return self.seen(observation, rows)
+        return self.base_features(observation, rows)
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return self.seen(observation)
+        return self.base_features(observation)
 
     @torch.no_grad()
     def transform(self, u: Tensor, observation: Observation) -> Tensor:

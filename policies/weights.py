@@ -1,4 +1,4 @@
-"""Weights in a safetensors file of a folder whose JSON file describes them: read without pickled code, and checked."""
+"""Read and check safetensors weights against the JSON description in the same folder."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from policies.errors import BundleError
 def require_fit(
     weights: dict[str, Tensor], network: dict[str, Tensor], file: Path, what: str = "policy", where: str = "bundle"
 ) -> None:
-    """Refuse weights of another network than `{what}.json` describes, naming the first difference."""
+    """Raise BundleError if weights and network differ in names, shapes or types, naming the first difference."""
     found, wanted = ({k: (str(tuple(v.shape)), str(v.dtype)) for k, v in s.items()} for s in (weights, network))
     different = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
     if different:
         name = different[0]
         shapes, types = zip(*(s.get(name, ("absent", "")) for s in (found, wanted)), strict=True)
-        there, here = shapes if shapes[0] != shapes[1] else types
+        actual, expected = shapes if shapes[0] != shapes[1] else types
         more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
         raise BundleError(
-            f"{file} holds the weights of another {what} than {what}.json says: {name} is {there} in it, not {here}"
-            f"{more}; copy the {where} again"
+            f"{file} holds the weights of another {what} than {what}.json says: {name} is {actual} in it, not "
+            f"{expected}{more}; copy the {where} again"
         )
 
 
 def sha256(data: bytes) -> str:
-    """Return the checksum of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
 def read_weights(file: Path, sums: dict[str, str], what: str = "policy", where: str = "bundle") -> dict[str, Tensor]:
-    """Return the tensors of a file whose checksum is in `sums`, those in `{what}.json`."""
+    """Return the tensors of a file; `sums` holds the checksums in `{what}.json`."""
     try:
         data = file.read_bytes()
         if sha256(data) != sums.get(file.name):
@@ -46,5 +45,5 @@ def read_weights(file: Path, sums: dict[str, str], what: str = "policy", where: 
         raise
     except FileNotFoundError:
         raise BundleError(f"{file} is missing; copy the whole {where} folder") from None
-    except Exception as error:  # safetensors raises its own error type for truncated or foreign files
+    except Exception as error:  # safetensors has its own error type for truncated or foreign files
         raise BundleError(f"{file} is damaged ({error}); copy the {where} again") from None

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from robot_rl.interface.rates import command_ticks, is_whole
-from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.robot import RobotSpec, command_ticks, is_whole
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 

@@ -1,4 +1,4 @@
-"""Shared builders, small by default; every test overrides what it is about."""
+"""Shared fixtures and builders, small by default; tests override the parts that they are about."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-import sim  # noqa: F401 - chooses MuJoCo's GL library, before a test imports MuJoCo
+import sim  # noqa: F401 - selects MuJoCo's GL library before MuJoCo is imported
 
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # of learners that tests start: two tests run side by side
+os.environ["OMP_NUM_THREADS"] = "1"  # for learners in subprocesses, because two tests run in parallel
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
-    os.environ.pop(_name, None)  # of `make test`; tests run make, too
+    os.environ.pop(_name, None)  # set by `make test`; some tests run make
 REALTIME = (
     "tests/real/test_clock.py",
     "tests/real/test_go2_twin.py",
@@ -39,11 +39,11 @@ REALTIME = (
     "tests/robot_rl/cli/test_main.py::test_help_and_lists",
     "tests/robot_rl/data/lerobot/test_round_trip.py::test_encodes_faster",
 )
-"""What another test beside it would make late."""
+"""Tests that are judged by the clock, and run alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is judged by the clock, for `make test`."""
+    """Mark REALTIME tests for `make test`."""
     for item in items:
         if item.nodeid.startswith(REALTIME):
             item.add_marker("realtime")
@@ -51,23 +51,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """`make test ARGS=...` may choose nothing of one half: no failure."""
+    """Succeed without tests, because `make test ARGS=...` may select tests of one half only."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.option.markexpr:
         session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Network weights are drawn from torch's global generator: the same in every run of a test."""
+    """Seed torch's global generator, from which network weights are drawn."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def ordinary_process() -> Iterator[None]:
-    """A command loop that was armed, or measured, leaves this process in real time and without a garbage collector.
-
-    Genesis leaves it with a processor that takes subnormal numbers for 0.
-    """
+    """Undo process settings: real-time scheduling and a disabled garbage collector of command loops, and Genesis'
+    flushing of subnormal numbers to 0."""
     interval = sys.getswitchinterval()
     torch.set_flush_denormal(False)
     yield
@@ -80,7 +78,7 @@ def ordinary_process() -> Iterator[None]:
 
 @pytest.fixture
 def learners() -> Callable[[Path], list[int]]:
-    """Processes that learn for a run folder."""
+    """Return the ids of learner processes of a run folder."""
 
     def find(folder: Path) -> list[int]:
         found = []
@@ -105,7 +103,7 @@ def panda() -> Any:
 
 @pytest.fixture
 def state_at(panda: Any) -> Callable[..., Any]:
-    """Measured state of robots at joint positions (n, J), tool by forward kinematics."""
+    """Build the measured state of Pandas at joint positions (n, 7), with forward kinematics."""
     from robot_rl.interface.kinematics import Kinematics
     from robot_rl.interface.state import RobotState
 
@@ -132,7 +130,7 @@ def go2() -> Any:
 
 @pytest.fixture
 def standing(go2: Any) -> Callable[..., Any]:
-    """True state of n Go2s that stand still at home on level ground; every view of a walking robot is there."""
+    """Build the true state, with all views, of n Go2s that stand at home on level ground."""
     from robot_rl.interface.state import RobotState
 
     def build(n: int = 2, **views: Any) -> RobotState:
@@ -175,19 +173,19 @@ def _shipped(name: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def task() -> Callable[..., Any]:
-    """The shipped lift task; keywords go to its interface, `randomization` replaces the task's."""
+    """Build the shipped lift task; keywords replace fields of its interface, `randomization` that of the task."""
     return _shipped("panda-lift")
 
 
 @pytest.fixture
 def walk() -> Callable[..., Any]:
-    """The shipped walking task; `commands` replaces the schedule, the rest as for `task`."""
+    """Build the shipped Go2 task; `commands` replaces the schedule, other keywords as for `task`."""
     return _shipped("go2-velocity")
 
 
 @pytest.fixture
 def diffusion() -> Callable[..., Any]:
-    """A tiny diffusion policy."""
+    """Build a tiny diffusion policy."""
     from policies.base import Size
     from policies.diffusion import DiffusionConfig, DiffusionPolicy
 
@@ -200,7 +198,7 @@ def diffusion() -> Callable[..., Any]:
 
 @pytest.fixture
 def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
-    """A tiny residual policy on a tiny diffusion policy; keywords go to the actor."""
+    """Build a tiny residual policy on a tiny diffusion policy; keywords go to the actor."""
     from policies.networks.gaussian import GaussianConfig
     from policies.residual import ResidualConfig, ResidualPolicy
 
@@ -216,7 +214,7 @@ def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
-    """A tiny actor-critic on a tiny residual policy, for returns in [0, 1]; keywords go to the actor-critic."""
+    """Build a tiny actor-critic on a tiny residual policy, for returns in [0, 1]; keywords go to its config."""
     from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 
     def build(policy: Any = None, seed: int = 0, **config: Any) -> ActorCritic:
@@ -228,7 +226,7 @@ def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def verdict() -> Callable[..., Any]:
-    """A success classifier that always, or never, sees success in pictures `others`, (height, width) by camera."""
+    """Build a success classifier with constant output for pictures `others`, (height, width) by camera."""
     from policies.base import Size
     from policies.networks.encoder import EncoderConfig
     from robot_rl.interface.observation_spec import ObservationSpec, picture_field
@@ -251,7 +249,7 @@ def verdict() -> Callable[..., Any]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open run folders, closed at the end."""
+    """Build run folders that are closed after the test."""
     from robot_rl.training.run import Run
 
     opened = []
@@ -267,7 +265,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
-    """Start `robot-rl serve BUNDLE` at a free port; return its address and process."""
+    """Start `robot-rl serve BUNDLE` on a free port; return address and process."""
     started: list[subprocess.Popen[str]] = []
 
     def start(bundle: Path, *options: str) -> tuple[str, subprocess.Popen[str]]:
@@ -288,7 +286,7 @@ def serve() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
 
 @pytest.fixture
 def foreign() -> Iterator[Callable[..., str]]:
-    """A policy server of another program: serve with a function of the connection; return the address."""
+    """Start a policy server that handles connections by a function; return the address."""
     from websockets.sync.server import Server, ServerConnection
     from websockets.sync.server import serve as listen
 
@@ -310,17 +308,17 @@ def foreign() -> Iterator[Callable[..., str]]:
     for server, thread in running:
         server.shutdown()
         thread.join()
-    for connection in connections:  # its thread would keep this process alive
+    for connection in connections:  # the connection's thread would keep this process alive
         connection.close_socket()
 
 
 @pytest.fixture
 def same() -> Callable[[Any, Any], bool]:
-    """Whether two trees of dicts, lists and tensors are equal to the bit, NaN equal to NaN."""
+    """Compare two trees of dicts, lists and tensors bit for bit, with NaN equal to NaN."""
     import numpy as np
 
     def compare(a: Any, b: Any) -> bool:
-        if isinstance(a, torch.Tensor) and a.dtype == torch.bfloat16:  # unknown to numpy
+        if isinstance(a, torch.Tensor) and a.dtype == torch.bfloat16:  # not supported by numpy
             return a.dtype == b.dtype and compare(a.float(), b.float())
         if isinstance(a, torch.Tensor | np.ndarray):
             left, right = np.asarray(a), np.asarray(b)
@@ -337,7 +335,7 @@ def same() -> Callable[[Any, Any], bool]:
 
 
 class _Operators(TorchFunctionMode):
-    """Calls the operators behind `x[...]` and others whose Python bindings refuse a GPU that is not there."""
+    """Calls operators directly whose Python bindings refuse fake CUDA tensors, such as `x[...]`."""
 
     DIRECT: ClassVar[dict[Any, Any]] = {
         torch.Tensor.__invert__: torch.bitwise_not,
@@ -382,15 +380,15 @@ class _Operators(TorchFunctionMode):
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Undo what a command before has set: with another number of threads, sums differ in the last bit."""
+    """Reset the number of threads, because sums differ in the last bit with another number."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def fake_cuda() -> Iterator[torch.device]:
-    """A GPU without numbers: fake tensors that know shape, dtype and device.
+    """Fake CUDA tensors with shape, dtype and device but no values.
 
-    Mixing devices raises, as on a GPU; so does whatever needs a number on the host, for which a GPU would have to wait.
+    Mixing devices raises, as on a GPU. Reading a value on the host raises too, because a GPU would have to synchronize.
     """
     with FakeTensorMode(), _Operators(), torch.no_grad():
         yield torch.device("cuda", 0)

@@ -1,5 +1,7 @@
-"""Actions as bins, coarse to fine (Seo et al. 2024, 2407.07787, section 3): every dimension's range [-1, 1] is cut into
-B bins, the chosen bin into B again, L times. An action is L bins per dimension, and stands for the last one's centre.
+"""Discretize actions coarse to fine (Seo et al. 2024, 2407.07787, section 3).
+
+Each dimension's range [-1, 1] is divided into B bins, the chosen bin again into B, L times. L bins per dimension encode
+the centre of the last bin.
 
     level 0   |----0----|----1----|----2----|      B = 3: bin 1
     level 1             |0-|1-|2--|                       bin 2
@@ -15,14 +17,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from policies.base import Normalizer, Observation, Policy, Size
+from policies.base import EncodingPolicy, Normalizer, Observation, Size
 from policies.networks.encoder import Encoder, EncoderConfig
 from robot_rl.util.limits import PositiveInt
 
 
 @dataclass(frozen=True)
 class CoarseToFineCodec:
-    """Turn actions in [-1, 1] into bins and back."""
+    """Convert actions in [-1, 1] to bins and back."""
 
     levels: int
     bins: int
@@ -40,58 +42,51 @@ class CoarseToFineCodec:
         return torch.stack([finest // place % self.bins for place in places], 1)
 
     def centers(self, bins: Tensor) -> Tensor:
-        """Return the centres (B, L + 1, A) of the interval before each of the bins (B, L, A), and after the last."""
+        """Return centres (B, L + 1, A) of the intervals that bins (B, L, A) refine, then of the last bin."""
         width = 2 / self.bins ** torch.arange(1, self.levels + 1, device=bins.device)
         moves = (bins - (self.bins - 1) / 2) * width[:, None]
         return torch.cat([torch.zeros_like(moves[:, :1]), moves.cumsum(1)], 1)
 
     def decode(self, bins: Tensor) -> Tensor:
-        """Return the actions (B, A) that bins (B, L, A) stand for."""
+        """Return the actions (B, A) of bins (B, L, A)."""
         return self.centers(bins)[:, -1]
 
     def snap(self, action: Tensor) -> Tensor:
-        """Return the representable actions (B, A) nearest to actions (B, A)."""
+        """Round actions (B, A) to the nearest bin centres (B, A)."""
         return self.decode(self.encode(action))
 
 
 @dataclass(frozen=True)
 class BinsConfig:
-    """Bins of an action, and the network that values them."""
+    """Action bins and their value network."""
 
     levels: PositiveInt = 3
-    """Times L that a dimension's range is refined."""
+    """Levels L of refinement of a dimension's range."""
     bins: PositiveInt = 5
-    """Bins B of a level; B ** L values per dimension in all."""
+    """Bins B per level; B ** L values per dimension."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
-class BinsPolicy(Policy):
-    """A policy whose actions are read off the values of bins."""
+class BinsPolicy(EncodingPolicy):
+    """Policy that chooses actions by the values of bins."""
 
     config_class: ClassVar[Any] = BinsConfig
     horizon = execute = 1
     network: nn.Module
-    """Values of bins; a learner's target network, so it acts as it bootstraps."""
+    """Value network of bins: the learner's target network."""
 
     def __init__(self, size: Size, config: BinsConfig):
         super().__init__()
         self.size, self.config = size, config
         self.codec = CoarseToFineCodec(config.levels, config.bins)
-        self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
+        self.normalizer = Normalizer(size.observation, math.inf)  # the identity until it is fitted
         self.encoder = Encoder(size, config.encoder)
-
-    def features(self, observation: Observation) -> Tensor:
-        """Return the network's features (B, F)."""
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        self.normalizer.fit(columns["observation.state"])
 
     @abstractmethod
     def choose(self, features: Tensor, rng: torch.Generator, explore: bool = False) -> Tensor:
-        """Return bins (B, L, A) for features (B, F); with `explore`, sampled where the policy is stochastic."""
+        """Return bins (B, L, A) for features (B, F); with `explore`, sample if the policy is stochastic."""
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Generative policies of action chunks on low-dimensional observations: a network, and a map from noise to a chunk."""
+"""Base of generative policies over action chunks: a network, and a map from noise to a chunk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
+from policies.base import Chunk, EncodingPolicy, Normalizer, Observation, Prefix, Size, mlp, normal
 from policies.networks.encoder import FEATURES, EncoderConfig
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 
 @dataclass(frozen=True)
 class ChunkConfig:
-    """A policy that samples chunks of actions."""
+    """Generative policy over action chunks."""
 
     horizon: PositiveInt = 16
     """Actions predicted at once."""
@@ -31,17 +31,18 @@ class ChunkConfig:
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
     regression: NonNegativeFloat = 0.0
-    """Weight of predicting the chunk from the features alone: from a noisy chunk, much of the answer can be read
-    without looking at the pictures."""
+    """Weight of an auxiliary loss that predicts the chunk from the features alone, because a noisy chunk reveals much
+    of the target without the pictures."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
+        validate(self)
         if self.execute > self.horizon:
             raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
 
 
 class Denoiser(nn.Sequential):
-    """An MLP on noisy actions, a condition and one or more times, as diffusion and flow policies train it."""
+    """MLP of noisy actions, a condition and one or more times, for diffusion and flow policies."""
 
     EMBED = 32
     """Size of a time's embedding."""
@@ -59,8 +60,8 @@ class Denoiser(nn.Sequential):
         return super().forward(torch.cat([noisy, condition, *embedded], -1))
 
 
-class ChunkPolicy(Policy):
-    """A denoiser of action chunks, applied `sample_steps` times."""
+class ChunkPolicy(EncodingPolicy):
+    """Policy that denoises action chunks in `sample_steps` steps."""
 
     inpaints = traceable = True
 
@@ -75,15 +76,15 @@ class ChunkPolicy(Policy):
         self.guess = nn.Linear(self.encoder.size, config.horizon * size.action) if config.regression else None
 
     def make_encoder(self) -> Any:
-        """Return the network that turns observations into features, with fresh weights."""
+        """Return an encoder of observations with fresh weights."""
         return self.config.encoder.build(self.size)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
-        """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""
+        """Evaluate the network or its frozen copy on chunks (B, horizon, A) at times (B,)."""
         return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of cloning chunks (B, horizon, A) in [-1, 1], per row (B,)."""
+        """Return the training error (B,) for demonstrated chunks (B, horizon, A) in [-1, 1]."""
         condition = self.condition(self.encoder.augment(observation, rng))
         error = self._error(condition, chunk, rng)
         if self.guess is None:
@@ -92,17 +93,11 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of the network's output per row (B,) at random noise levels."""
+        """Return the error (B,) of the network's output at random noise levels."""
 
     def condition(self, observation: Observation) -> Tensor:
-        """Return the network's input (B, F) for an observation, which may have it already, as `FEATURES`."""
-        if FEATURES in observation:
-            return observation[FEATURES]
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Fit the normalizer to demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
+        """Return the features (B, F) of an observation, taken from its `FEATURES` if present."""
+        return observation[FEATURES] if FEATURES in observation else self.features(observation)
 
     def noise(self, count: int, rng: torch.Generator) -> Tensor:
         """Draw initial noise (count, horizon, A)."""
@@ -110,12 +105,12 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
+        """Map noise deterministically to chunks (B, horizon, A) in [-1, 1] that continue a prefix."""
 
     @abstractmethod
     def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
-        """Return the network's output (B, horizon, A) for pure noise, with gradients, not clipped: the clean chunk if
-        `prediction` is sample, and then, clipped, what `base` returns with a single sample step."""
+        """Return the network's output (B, horizon, A) for pure noise, with gradients and not clipped. If `prediction`
+        is sample, it is the clean chunk; clipped, it equals `base` with one sample step."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
@@ -124,12 +119,14 @@ class ChunkPolicy(Policy):
         return self.infer(observation, rng).actions
 
 
-def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
-    """Return the guidance term for the clean chunk (B, horizon, A) that a sampler expects at one noise level.
+def guidance_term(
+    denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix
+) -> Tensor:
+    """Return the guidance term (B, horizon, A) on the predicted clean chunk at one noise level.
 
-    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4, whose weight
-    min(beta, (1 - t) / (t r^2)) on the velocity is min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk for
-    any noise schedule noisy = alpha clean + sigma noise.
+    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4. Their weight
+    min(beta, (1 - t) / (t r^2)) on the velocity becomes min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk
+    for any noise schedule noisy = alpha clean + sigma noise.
     """
     weight = min(prefix.guidance * sigma, (alpha**2 + sigma**2) / max(alpha, 1e-6))
     with torch.enable_grad():
@@ -139,7 +136,7 @@ def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma
         return weight * torch.autograd.grad(clean, noisy, error)[0]
 
 
-def freeze(chunk: Tensor, prefix: Prefix | None) -> Tensor:
-    """Return the chunk in [-1, 1], with the frozen actions of the prefix."""
+def keep_frozen(chunk: Tensor, prefix: Prefix | None) -> Tensor:
+    """Clip a chunk to [-1, 1] and replace its frozen actions by the prefix's."""
     chunk = chunk.clamp(-1, 1)
     return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

@@ -1,36 +1,38 @@
-"""Encode an observation dict as features: the normalized state, the instruction's words, and a convolutional embedding
-of each picture.
+"""Encode an observation dict as features: normalized state, hashed instruction, and an embedding of each picture.
 
-    features = [state, words, embed(picture of the first camera), embed(second) ...]
+    features = [state, words, embed(first picture), embed(second picture), ...]
 
-Random shifts are those of DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"), the network is similar to
-DrQ's with strides in every layer.
+Random shifts follow DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"); the network resembles DrQ's, with
+strides in every layer.
 """
 
 from __future__ import annotations
 
 import math
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from policies.networks.hashed_words import WORDS, hashed_words
 from policies.networks.pretrained_vision import PretrainedVision, VisionConfig
+from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import NonNegativeInt, PositiveInt
+from robot_rl.util.limits import NonNegativeInt, PositiveInt, validate
 
 FEATURES = "features"
-"""Column of a frozen base's features."""
+"""Observation key of a frozen base's features."""
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Networks that embed pictures."""
+    """Networks for picture embeddings."""
 
     channels: tuple[PositiveInt, ...] = (16, 32, 32, 32)
     """Channels of the convolutions, 3x3; each halves height and width."""
@@ -39,22 +41,21 @@ class EncoderConfig:
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
     pooling: Literal["all", "places"] = "all"
-    """What is read of the last convolution: all, or where each channel is strongest and how strong (then it does not
-    halve)."""
+    """Pooling of the last convolution: flatten all, or spatial softmax (places: expected position and peak per channel;
+    the last convolution then has stride 1)."""
     vision: VisionConfig = field(default_factory=VisionConfig)
-    """A pretrained model in place of the convolutions; of `channels`, the last one counts."""
+    """Pretrained model that replaces the convolutions; only the last of `channels` is used then."""
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("all", "places"):
-            raise ValueError(f"pooling is {self.pooling!r}; choose all or places")
+        validate(self)
 
     def build(self, reads: Size) -> Encoder:
-        """Return the encoder with fresh weights."""
+        """Return an encoder with fresh weights."""
         return Encoder(reads, self)
 
 
 class Encoder(nn.Module):
-    """Features (B, size) of observations with leading dimension B."""
+    """Encode observations as features (B, size)."""
 
     def __init__(self, reads: Size, config: EncoderConfig):
         super().__init__()
@@ -62,22 +63,21 @@ class Encoder(nn.Module):
         if other := [key for key in reads.extra_inputs if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
         self.words = WORDS * (LANGUAGE in reads.extra_inputs)
-        self.vision = None
-        if config.vision.model and self.shapes:  # one for all cameras
-            self.vision = PretrainedVision(config.vision)
+        shared = bool(config.vision.model and self.shapes)
+        self.vision = PretrainedVision(config.vision) if shared else None  # one model for all cameras
         self.cameras = nn.ModuleDict({camera_name(key): self._embed(key) for key in self.shapes})
         self.size = reads.observation + self.words + len(self.shapes) * config.embedding
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
-        pictures, uint8 (B, H, W, 3)."""
+        """Return features of the normalized state (B, D), the instruction uint8 (B, bytes), and pictures uint8
+        (B, H, W, 3)."""
         parts = [self.read(observation[LANGUAGE])] if self.words else []
-        seen = scaled if self.vision is None else self.vision
-        parts += [self.cameras[camera_name(key)](seen(observation[key])) for key in self.shapes]
+        prepare = scaled if self.vision is None else self.vision
+        parts += [self.cameras[camera_name(key)](prepare(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
 
     def _embed(self, key: str) -> nn.Sequential:
-        """Return the network of one camera: pictures, or the pretrained model's maps, to (B, embedding) in [-1, 1]."""
+        """Return one camera's network from pictures, or feature maps, to embeddings (B, embedding) in [-1, 1]."""
         c = self.config
         if self.vision is None:
             layers, shape = _convolutions(key, self.shapes[key], c)
@@ -89,18 +89,18 @@ class Encoder(nn.Module):
         return nn.Sequential(*layers, pool, nn.Linear(size, c.embedding), nn.LayerNorm(c.embedding), nn.Tanh())
 
     def read(self, text: Tensor) -> Tensor:
-        """Return features (B, WORDS) of instructions (B, bytes); `forward` takes them as well."""
+        """Return features (B, WORDS) of instructions (B, bytes); `forward` accepts both."""
         return hashed_words(text) if text.dtype == torch.uint8 else text
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
+        """Return the observation with every picture randomly shifted; its keys have the given prefix."""
         return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
 
 
 class BaseFeatures(nn.Module):
-    """Features (B, size) that a frozen base has of an observation, in place of pictures and words, after the state.
+    """Encoder that appends a frozen base's features to the state.
 
-    They are computed once, when acting; a replay keeps them and needs no pictures.
+    The features are computed once, when acting, and stored in the replay, which then needs no pictures.
     """
 
     shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
@@ -110,11 +110,11 @@ class BaseFeatures(nn.Module):
         self.size = reads.observation + width
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """Return the normalized state (B, D) with the base's features (B, width)."""
+        """Return the normalized state (B, D) followed by the base's features (B, width)."""
         return torch.cat([state, observation[FEATURES]], -1)
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation: there is nothing to shift."""
+        """Return the observation unchanged."""
         return observation
 
 
@@ -124,10 +124,10 @@ class SpatialSoftmax(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.sharpness = nn.Parameter(torch.zeros(()))
-        """Logarithm of the softmax's inverse temperature."""
+        """Logarithm of the inverse temperature of the softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, 3 C) of x (B, C, H, W): columns and rows in [-1, 1], then the maxima."""
+        """Return (B, 3 C) for x (B, C, H, W): expected column and row in [-1, 1] per channel, then the maxima."""
         height, width = x.shape[2:]
         y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
         grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
@@ -139,7 +139,7 @@ class SpatialSoftmax(nn.Module):
 def augmented(
     observation: Observation, keys: list[str], shift: int, rng: torch.Generator, prefix: str = ""
 ) -> Observation:
-    """Return the observation, whose keys begin with `prefix`, with its pictures `keys` shifted by up to `shift`."""
+    """Return the observation with pictures `prefix + key` randomly shifted by up to `shift` pixels."""
     if not shift:
         return observation
     return observation | {prefix + key: shifted(observation[prefix + key], shift, rng) for key in keys}
@@ -151,7 +151,7 @@ def scaled(pictures: Tensor) -> Tensor:
 
 
 def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
-    """Shift pictures (B, H, W, C) independently by up to `most` pixels, repeating the edge."""
+    """Shift each picture (B, H, W, C) by up to `most` pixels with replicated edges."""
     count, height, width, _ = pictures.shape
     offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
     rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)
@@ -161,14 +161,14 @@ def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
 
 
 def camera_name(key: str) -> str:
-    """Return a picture's key as a name of a module, which has no dots."""
+    """Return a picture's key as a module name, without dots."""
     return key.removeprefix(IMAGES).replace(".", "_")
 
 
 def _convolutions(
     key: str, shape: tuple[int, ...], config: EncoderConfig
 ) -> tuple[list[nn.Module], tuple[int, int, int]]:
-    """Return the convolutions of one camera, which read floats (B, 3, H, W), and the shape of what comes out."""
+    """Return one camera's convolutions, for floats (B, 3, H, W), and the shape (C, H, W) of their output."""
     height, width, channels = shape
     if min(height, width) < 2 ** len(config.channels):
         raise ConfigError(
@@ -181,3 +181,28 @@ def _convolutions(
         layers += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU()]
         channels, height, width = out, math.ceil(height / stride), math.ceil(width / stride)
     return layers, (channels, height, width)
+
+
+WORDS = 64
+"""Number of features of an instruction."""
+
+
+def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
+    """Return fixed features (B, size) of instructions (B, bytes) uint8, to distinguish instructions.
+
+    Each word and each pair of adjacent words adds a random sign vector, seeded by a hash of its spelling (feature
+    hashing, Weinberger et al. 2009, arXiv 0902.2206). There is no vocabulary and no parameter.
+    """
+    distinct, index = torch.unique(text, dim=0, return_inverse=True)
+    return torch.stack([_features(words, size) for words in decode(distinct)]).to(text.device)[index]
+
+
+@lru_cache(10_000)
+def _features(text: str, size: int) -> Tensor:
+    words = re.findall(r"\w+", text.lower())
+    parts = [*words, *map(" ".join, zip(words, words[1:], strict=False))]
+    total = torch.zeros(size)
+    for part in parts:
+        rng = torch.Generator().manual_seed(zlib.crc32(part.encode()))
+        total += 2.0 * torch.randint(0, 2, (size,), generator=rng) - 1
+    return total / max(1, len(parts)) ** 0.5

@@ -1,4 +1,4 @@
-"""Ensembles of networks as one batched network."""
+"""Ensembles of networks, evaluated as one batched network."""
 
 from __future__ import annotations
 
@@ -22,36 +22,33 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleBatchNorm(nn.Module):
-    """Batch normalization of each member's features, (E, B, W) to (E, B, W) (Ioffe and Szegedy 2015).
-
-    In training by the batch's own statistics, else by running ones. The next layer has its own scale and shift.
-    """
+    """Batch normalization of each member's features (E, B, W) (Ioffe and Szegedy 2015), without scale and shift."""
 
     mean: Tensor
     variance: Tensor
 
     def __init__(self, members: int, width: int, follow: float = 0.01):
-        """`follow` is the share of a batch in the running statistics."""
+        """`follow` is the weight of a batch in the running statistics."""
         super().__init__()
         self.members, self.follow = members, follow
         self.register_buffer("mean", torch.zeros(members * width))
         self.register_buffer("variance", torch.ones(members * width))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.transpose(0, 1).flatten(1)  # torch's own kernel takes (B, E * W), and a fifth of the time
+        wide = x.transpose(0, 1).flatten(1)  # torch's kernel for (B, E * W) takes a fifth of the time
         wide = nn.functional.batch_norm(wide, self.mean, self.variance, training=self.training, momentum=self.follow)
         return wide.unflatten(1, (self.members, -1)).transpose(0, 1)
 
 
 class ResidualBlock(nn.Sequential):
-    """Layers whose result is added to their input (He et al. 2016)."""
+    """Layers with a skip connection (He et al. 2016)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + super().forward(x)
 
 
 class ActionValues(nn.Module):
-    """`members` independent functions of features and actions, by default with LayerNorm (Ball et al. 2023, RLPD)."""
+    """Ensemble of `members` MLPs of features and actions, with LayerNorm as in RLPD (Ball et al. 2023)."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], layer_norm: bool, outputs: int = 1
@@ -61,7 +58,7 @@ class ActionValues(nn.Module):
         layers: list[nn.Module] = []
         sizes = (features + actions, *hidden)
         for a, b in zip(sizes[:-1], sizes[1:], strict=True):
-            # No learned scale and shift: the next layer has its own, and they cost a fifth of the update.
+            # No scale and shift: the next layer makes them redundant, and they would cost a fifth of the update.
             norm = [nn.LayerNorm(b, elementwise_affine=False)] if layer_norm else []
             layers += [EnsembleLinear(members, a, b), *norm, nn.ReLU()]
         self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], outputs))

@@ -1,4 +1,4 @@
-"""Gaussians over actions: a squashed one conditioned on a feature vector, and the densities of plain ones."""
+"""Gaussians over actions: a tanh-squashed actor, and densities without squashing."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from robot_rl.util.limits import ActionStd, NonNegativeFloat, PositiveInt
 
 @dataclass(frozen=True)
 class GaussianConfig:
-    """An actor network."""
+    """Tanh-Gaussian actor."""
 
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     horizon: PositiveInt = 1
-    """Actions that it gives at once."""
+    """Actions in a chunk."""
     std: NonNegativeFloat | None = None
-    """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
+    """Fixed standard deviation of noise added after tanh and clipped (TD3); None: learned, before tanh (SAC)."""
     initial_std: ActionStd = 0.1
-    """Standard deviation that a learned one starts from."""
+    """Initial value of a learned standard deviation."""
     zero_init: bool = False
-    """Start with the mean action 0 everywhere."""
+    """Initialize the mean action to 0 for all observations."""
     layer_norm: bool = True
     """LayerNorm before each activation."""
     grasp: bool = False
-    """Open or close the gripper, the last action, by values of its own, as HIL-SERL (Luo et al. 2024, arXiv
-    2410.21845)."""
+    """Open or close the gripper, the last action, by a gripper critic (HIL-SERL, Luo et al. 2024, arXiv 2410.21845)."""
     grasp_margin: NonNegativeFloat = 0.02
     """Value margin, in units of the reward, above which the gripper critic overrides the mean action."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -43,23 +42,23 @@ class GaussianConfig:
 
 
 class GaussianActor(Actor):
-    """Actions in [-1, 1] for features (B, F); with `grasp` also by how much an open gripper is worth more, clipped to
-    [-1, 1], as the last component."""
+    """Tanh-Gaussian actor for features (B, F). With `grasp`, u ends with the value of an open minus that of a closed
+    gripper, clipped to [-1, 1]."""
 
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
     INSIDE = 0.999
 
-    def __init__(self, features: int, actions: int, config: GaussianConfig, may_grasp: bool = False):
-        """`may_grasp`: the policy takes the decisions of `grasp`."""
+    def __init__(self, features: int, actions: int, config: GaussianConfig, allow_grasp: bool = False):
+        """`allow_grasp`: the policy supports `grasp`."""
         super().__init__()
-        if config.grasp and not may_grasp:
+        if config.grasp and not allow_grasp:
             raise ConfigError("this policy takes no grasp: it does not act every step in the robot's own actions")
         self.config, self.actions = config, actions + config.grasp
         self.values: nn.Sequential | None = None
-        """Values (B, 2) of a shut and of an open gripper."""
+        """Gripper critic: values (B, 2) of a closed and an open gripper."""
         if config.grasp:
             self.values = mlp([features, *config.hidden, 2], nn.ReLU, norm=True)
-            nn.init.zeros_(self.values[-1].weight)  # type: ignore[arg-type]  # begin as the mean action says
+            nn.init.zeros_(self.values[-1].weight)  # type: ignore[arg-type]  # no override at first
             nn.init.zeros_(self.values[-1].bias)  # type: ignore[arg-type]
         self.std, self.starts_at_zero = config.std, config.zero_init
         self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=config.layer_norm)
@@ -78,28 +77,28 @@ class GaussianActor(Actor):
 
     def mean(self, features: Tensor) -> Tensor:
         """Return the most likely action (B, A)."""
-        return self._decided(self.forward(features)[0].tanh(), features)
+        return self._with_gripper(self.forward(features)[0].tanh(), features)
 
-    def _decided(self, action: Tensor, features: Tensor) -> Tensor:
+    def _with_gripper(self, action: Tensor, features: Tensor) -> Tensor:
         if self.values is None:
             return action
-        with torch.no_grad():  # their own loss trains them
-            shut, opened = self.values(features).unbind(-1)
-        return torch.cat([action, (opened - shut).clamp(-1, 1)[:, None]], -1)
+        with torch.no_grad():  # the gripper critic has its own loss
+            closed, opened = self.values(features).unbind(-1)
+        return torch.cat([action, (opened - closed).clamp(-1, 1)[:, None]], -1)
 
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a reparametrized action (B, A) and its log-probability (B,), which is 0 for a fixed std."""
+        """Return a reparametrized action (B, A) and its log-probability (B,), 0 for a fixed std."""
         mean, log_std = self.forward(features)
         noise = normal(mean.shape, rng, mean.device)
         if self.config.std is not None:
             action = (mean.tanh() + self.config.std * noise).clamp(-1, 1)
-            return self._decided(action, features), mean.new_zeros(len(mean))
+            return self._with_gripper(action, features), mean.new_zeros(len(mean))
         raw = mean + log_std.exp() * noise
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return self._decided(raw.tanh(), features), (density - _squash(raw)).sum(-1)
+        return self._with_gripper(raw.tanh(), features), (density - _squash(raw)).sum(-1)
 
     def log_prob(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return the log-probability (B,) of actions (B, A); those at the limits count as a little inside."""
+        """Return the log-probability (B,) of actions (B, A), clipped to [-INSIDE, INSIDE]."""
         mean, log_std = self.forward(features)
         if self.config.std is not None:
             return -0.5 * ((action - mean.tanh()) / self.config.std).square().sum(-1)
@@ -109,20 +108,20 @@ class GaussianActor(Actor):
 
 
 def _squash(raw: Tensor) -> Tensor:
-    """Return log(1 - tanh(raw)^2) in a form that does not lose digits for large values."""
+    """Return log(1 - tanh(raw)^2), numerically stable for large values."""
     return 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
 
 
-def grasped(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
-    """Return actions (B, A) whose last component, the gripper's, is -1 or 1 where the last of u says so with enough
-    conviction."""
-    worth = u[:, -1:]
-    gripper = torch.where(worth.abs() > config.grasp_margin, worth.sign(), action[:, -1:])
+def override_gripper(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
+    """Override the gripper, the last component of actions (B, A), by the sign of the last component of u where its
+    magnitude exceeds `grasp_margin`."""
+    advantage = u[:, -1:]
+    gripper = torch.where(advantage.abs() > config.grasp_margin, advantage.sign(), action[:, -1:])
     return torch.cat([action[:, :-1], gripper], -1)
 
 
 def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-density (...) of unsquashed actions (..., A), up to a constant that cancels in ratios."""
+    """Return the log-density (...) of unsquashed actions (..., A), up to a constant."""
     return -0.5 * ((action - mean) / log_std.exp()).square().sum(-1) - log_std.sum()
 
 

@@ -1,7 +1,7 @@
-"""Pretrained models from a folder or the Hugging Face hub: where they lie, and how they are loaded. Only `safetensors`
-are read and no code of a model's runs.
+"""Find and load pretrained models from a folder or the Hugging Face hub, without running a model's own code.
 
-What is saved of a network that stands on a model is what was trained, and a hash of the model: it is not copied."""
+Weights are read from safetensors only. A network that contains a pretrained model saves the trained weights and a hash
+of the model, not the model itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,56 +21,48 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from robot_rl.util import errors
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 MODELS = "ROBOT_RL_MODELS"
-"""Environment variable with a folder of models, where one is sought that is not where it is said to be."""
+"""Environment variable: folder to search for models that are missing at their configured path."""
 WEIGHTS = "*.safetensors"
 READ = ("config.json", WEIGHTS, "tokenizer.json", "tokenizer.model", "*processor_config.json")
-"""Files that a model's features depend on."""
+"""Files that determine a model's features."""
 HASH = "model_sha256"
-"""Name of a model's fingerprint among saved weights."""
+"""Name of a model's fingerprint among the saved weights."""
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class PretrainedConfig:
-    """A pretrained vision-language model."""
+    """Pretrained vision-language model and its adaptation."""
 
     model: str = ""
-    """Its folder, or its name on the Hugging Face hub; empty: the small backbone, which learns from nothing."""
+    """Folder or name on the Hugging Face hub; empty: the small backbone, trained from scratch."""
     train: Literal["lora", "full", "frozen"] = "lora"
-    """What of it is trained: low-rank additions (Hu et al. 2021, arXiv 2106.09685) to the language model's linear
-    layers, all weights, or nothing."""
+    """Trained weights: LoRA on the language model's linear layers (Hu et al. 2021, arXiv 2106.09685), all, or none."""
     lora_rank: PositiveInt = 16
-    """Rank of the additions."""
+    """Rank of the LoRA matrices."""
     lora_alpha: PositiveInt = 32
-    """The additions count lora_alpha / lora_rank."""
+    """LoRA scaling: the low-rank term has the factor lora_alpha / lora_rank."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """In which it computes; weights that are trained stay in float32."""
+    """Type of computation; trained weights stay in float32."""
     gradient_checkpointing: bool = False
-    """Compute each layer again in the backward pass, which takes time and saves memory."""
+    """Recompute activations in the backward pass, which saves memory and takes time."""
     layers: NonNegativeInt = 0
-    """Layers of the language model that are used, the first ones, as in SmolVLA; 0: all."""
+    """Number of first layers of the language model to use, as in SmolVLA; 0: all."""
     pixels: PositiveInt = 224
-    """Height and width that pictures get, where the model leaves it open (Qwen)."""
+    """Height and width of pictures for models that accept any size (Qwen)."""
 
 
-def require(name: str) -> Any:
-    """Import and return a package that only pretrained models need; ConfigError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(
-            f"a pretrained model needs the package {name}, which is not installed: "
-            "pip install -c constraints.txt -e '.[vla]'"
-        ) from None
+require = partial(errors.require, use="a pretrained model", extra="vla")
 
 
 def find(model: str, weights: bool = True) -> Path:
-    """Return the folder of a model; one on the hub is downloaded once, or its `weights` are left there. ConfigError
-    where there is none."""
+    """Return a model's folder, after a download from the hub if needed, optionally without `weights`; ConfigError if
+    there is none."""
     named = Path(model).expanduser()
     shelf = os.environ.get(MODELS)
     for place in (named, *([Path(shelf) / named.name] if shelf else [])):
@@ -83,7 +76,7 @@ def find(model: str, weights: bool = True) -> Path:
     try:
         files = [name for name in (*READ, "*.json", "*.txt") if weights or name != WEIGHTS]
         return Path(require("huggingface_hub").snapshot_download(model, allow_patterns=files))
-    except (OSError, ValueError) as error:  # its own errors, too, are of these
+    except (OSError, ValueError) as error:  # base classes of the package's own errors
         raise ConfigError(
             f"the model {model} is no folder here, not in the cache, and cannot be downloaded "
             f"({str(error).strip().splitlines()[0]}); download it where there is a network and {hint}"
@@ -91,37 +84,34 @@ def find(model: str, weights: bool = True) -> Path:
 
 
 def fingerprint(folder: Path, weights: bool = True) -> bytes:
-    """Return the sha256 of what a model's features depend on: weights, configuration, tokenizer, picture statistics."""
-    whole = hashlib.sha256()
+    """Return the sha256 of weights, configuration, tokenizer and picture statistics of a model."""
+    total = hashlib.sha256()
     for file in sorted({file for pattern in READ for file in folder.glob(pattern) if weights or pattern != WEIGHTS}):
         with file.open("rb") as data:
-            whole.update(f"{file.name} {hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
-    return whole.digest()
+            total.update(f"{file.name} {hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
+    return total.digest()
 
 
-def remember(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
-    """Save a model's fingerprint with the module that was built on it, which then loads on no other model."""
+def add_fingerprint(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
+    """Add a model's fingerprint to a module's state; loading a state with another fingerprint raises ConfigError."""
     meta = torch.get_default_device().type == "meta"
     digest = bytes(32) if meta else fingerprint(folder, weights)
     module.register_buffer(HASH, torch.tensor(list(digest), dtype=torch.uint8))
 
     def check(built: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        saved, here = state.get(prefix + HASH), built.get_buffer(HASH)
-        if saved is not None and not torch.equal(saved.cpu(), here.cpu()):
+        saved, own = state.get(prefix + HASH), built.get_buffer(HASH)
+        if saved is not None and not torch.equal(saved.cpu(), own.cpu()):
+            ours, theirs = (bytes(value.tolist()).hex()[:12] for value in (own, saved))
             raise ConfigError(
-                f"the model {model} is another than the policy was trained on: its sha256 begins with {_hex(here)}, "
-                f"not {_hex(saved)}; bring that model back, or train the policy again"
+                f"the model {model} is another than the policy was trained on: its sha256 begins with {ours}, "
+                f"not {theirs}; bring that model back, or train the policy again"
             )
 
     module.register_load_state_dict_pre_hook(check)
 
 
-def _hex(digest: Tensor) -> str:
-    return bytes(digest.tolist()).hex()[:12]
-
-
 def load_config(folder: Path, layers: int) -> Any:
-    """Return a model's configuration with its first `layers` layers; ConfigError where it is foreign or has fewer."""
+    """Return a model's configuration, cut to the first `layers` layers; ConfigError if unknown or too shallow."""
     transformers = require("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -143,27 +133,36 @@ def load_config(folder: Path, layers: int) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return a model's tokenizer; ConfigError where it has none."""
+    """Return a model's tokenizer; ConfigError if there is none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ConfigError(f"{folder} has no tokenizer: tokenizer.json is missing; copy all of the model's files")
     try:
         return require("transformers").AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:  # each kind of tokenizer has its own errors
+    except Exception as error:  # tokenizers have no common base class of errors
         raise ConfigError(
             f"the tokenizer of {folder} cannot be read ({str(error).strip().splitlines()[0]}); copy it again"
         ) from None
 
 
-def load_statistics(folder: Path) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of the colours, in [0, 1], that a model expects."""
+def normalized(pictures: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:
+    """Return uint8 pictures (B, H, W, 3) resized to a square of `side` pixels (0: not resized) and standardized,
+    (B, 3, side, side)."""
+    x = pictures.permute(0, 3, 1, 2).float() / 255
+    if side:
+        x = nn.functional.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
+    return (x - mean) / std
+
+
+def load_statistics(folder: Path) -> dict[str, Tensor]:
+    """Return a model's mean and std (3, 1, 1) of RGB values in [0, 1]."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_bytes())
             values = values.get("image_processor", values)
             if "image_mean" in values and "image_std" in values:
-                return values["image_mean"], values["image_std"]
+                return {k: torch.tensor(values[f"image_{k}"]).view(3, 1, 1) for k in ("mean", "std")}
     raise ConfigError(
         f"{folder} does not say how pictures are normalized: preprocessor_config.json with image_mean and image_std "
         "is missing; copy all of the model's files"
@@ -171,14 +170,14 @@ def load_statistics(folder: Path) -> tuple[list[float], list[float]]:
 
 
 def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Return a model without its head; on torch's device "meta" without weights. ConfigError names what is missing."""
+    """Return a model without its head, and without weights on the device "meta"; ConfigError names missing weights."""
     auto = require("transformers").AutoModel
     if torch.get_default_device().type == "meta":
         return auto.from_config(config, dtype=dtype, trust_remote_code=False)
     _require_weights(folder)
     try:
         with _quiet():
-            model, told = auto.from_pretrained(
+            model, info = auto.from_pretrained(
                 folder, config=config, dtype=dtype, trust_remote_code=False, local_files_only=True,
                 use_safetensors=True, output_loading_info=True,
             )  # fmt: skip
@@ -186,17 +185,17 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
         raise ConfigError(
             f"the weights of {folder} cannot be read ({str(error).strip().splitlines()[0]}); copy the folder again"
         ) from None
-    for what in ("missing_keys", "mismatched_keys"):
-        if lacks := sorted(map(str, told[what])):
+    for kind in ("missing_keys", "mismatched_keys"):
+        if lacking := sorted(map(str, info[kind])):
             raise ConfigError(
-                f"{folder} lacks {len(lacks)} of the weights that its config.json describes, first {lacks[0]}; copy "
-                "the folder again"
+                f"{folder} lacks {len(lacking)} of the weights that its config.json describes, first {lacking[0]}; "
+                "copy the folder again"
             )
     return model
 
 
-def leave_out_untrained(module: nn.Module, name: str) -> None:
-    """Save what of `module.<name>`, a pretrained model, is trained, and take the rest from the model itself."""
+def save_only_trained(module: nn.Module, name: str) -> None:
+    """Save only the trained weights of the pretrained model `module.<name>`; loading keeps its other weights."""
     model = module.get_submodule(name)
     trained = {f"{name}.{key}" for key, weight in model.named_parameters() if weight.requires_grad}
     kept = {f"{name}.{key}" for key in model.state_dict()} - trained
@@ -214,7 +213,7 @@ def leave_out_untrained(module: nn.Module, name: str) -> None:
 
 
 def _require_weights(folder: Path) -> None:
-    """Refuse a folder without its files of weights, naming the first that is missing."""
+    """Raise ConfigError if a file of weights is missing."""
     index = folder / "model.safetensors.index.json"
     names = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     if missing := sorted(name for name in names if not (folder / name).is_file()):
@@ -226,7 +225,7 @@ def _require_weights(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from reporting layers that are left out."""
+    """Silence transformers' warnings about omitted layers, and its progress bars."""
     logging = importlib.import_module("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Policies on a server, for an executor: ours answers as the local policy would, a foreign one in its own units."""
+"""Clients of policy servers: robot-rl's own, equal to the local policy, and other servers with physical actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Policy, Prefix, Size
 from policies.remote.connection import Connection
-from policies.remote.contract import Terms
+from policies.remote.contract import ServedContract
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.spec import VectorSpec
@@ -20,7 +20,7 @@ from robot_rl.util.errors import ConfigError, nearest
 
 
 class RemotePolicy(Policy):
-    """A policy behind a connection."""
+    """Policy on a server."""
 
     def __init__(self, connection: Connection, size: Size, horizon: int, execute: int):
         super().__init__()
@@ -30,57 +30,56 @@ class RemotePolicy(Policy):
         return self.infer(observation, rng).actions
 
     def seen(self, observation: Observation) -> Observation:
-        """Return what the policy reads: a simulation's observation also has what only critics and experts may see."""
+        """Return the entries of an observation that the policy reads, without privileged ones."""
         return {key: observation[key] for key in (STATE, *self.size.extra_inputs)}
 
     def numbers(self, answer: Mapping[str, Any], key: str, shape: tuple[int | None, ...]) -> Tensor:
-        """Return finite float32 numbers of an answer; RemoteFailure unless they have the shape (None: any size)."""
-        said = answer.get(key)
-        if not isinstance(said, np.ndarray) or said.dtype.kind not in "fiu":
-            kind = f"{key!r} is {type(said).__name__}" if key in answer else f"there is no {key!r}"
+        """Return an answer's array as float32; RemoteFailure unless it is finite and has the shape (None: any size)."""
+        array = answer.get(key)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+            kind = f"{key!r} is {type(array).__name__}" if key in answer else f"there is no {key!r}"
             raise self.connection.fail("nonsense", f"answers nonsense: {kind}, not an array of numbers")
-        if said.ndim != len(shape) or any(b not in (None, a) for a, b in zip(said.shape, shape, strict=True)):
+        if array.ndim != len(shape) or any(b not in (None, a) for a, b in zip(array.shape, shape, strict=True)):
             wanted = "(" + ", ".join("n" if size is None else str(size) for size in shape) + ")"
-            raise self.connection.fail("shape", f"answers with {key!r} of shape {said.shape}, not {wanted}")
-        actions = torch.from_numpy(said).float()
+            raise self.connection.fail("shape", f"answers with {key!r} of shape {array.shape}, not {wanted}")
+        actions = torch.from_numpy(array).float()
         if not actions.isfinite().all():
             raise self.connection.fail("nonfinite", f"answers with {key!r} that are NaN or infinite")
         return actions
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
 
 class ServedPolicy(RemotePolicy):
-    """A policy that `robot-rl serve` holds. It gets whole batches, and the state of the random generator, so that it
-    acts as the local policy does, to the bit where both compute alike."""
+    """Policy on a `robot-rl serve` process. Requests contain whole batches and the random generator's state, so actions
+    are bit-identical to the local policy's on equal hardware."""
 
-    def __init__(self, connection: Connection, terms: Terms):
+    def __init__(self, connection: Connection, terms: ServedContract):
         super().__init__(connection, terms.size, terms.horizon, terms.execute)
         self.inpaints = terms.inpaints  # type: ignore[misc]
-        self._forget: set[int] | None = None
+        self._resets: set[int] | None = None
         """Environments to reset with the next request; None: all."""
 
     def reset(self, ids: Tensor | None = None) -> None:
         if ids is None:
-            self._forget = None
-        elif self._forget is not None:
-            self._forget |= set(ids.tolist())
+            self._resets = None
+        elif self._resets is not None:
+            self._resets |= set(ids.tolist())
 
     @torch.no_grad()
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         state = observation[STATE]
         request: dict[str, Any] = {k: v.cpu().numpy() for k, v in self.seen(observation).items()}
         request |= {"robots": len(state), "rng": rng.get_state().numpy()}
-        request["reset"] = True if self._forget is None else sorted(self._forget)
+        request["reset"] = True if self._resets is None else sorted(self._resets)
         if prefix is not None:
             request["prefix"] = {
                 "actions": prefix.actions.cpu().numpy(), "weights": prefix.weights.cpu().numpy(),
                 "guidance": float(prefix.guidance),
             }  # fmt: skip
         answer = self.connection.ask(request)
-        self._forget = set()
+        self._resets = set()
         actions = self.numbers(answer, "unit_actions", (len(state), self.horizon, self.size.action))
         try:
             rng.set_state(torch.from_numpy(answer["rng"]))
@@ -93,23 +92,23 @@ class ServedPolicy(RemotePolicy):
 
 
 class ForeignPolicy(RemotePolicy):
-    """A policy on any server that speaks openpi's protocol: one request for each robot, without memory.
+    """Stateless policy on any server with openpi's protocol; one request per robot.
 
-    Its actions are physical, in the order of the interface's, and are clipped to the limits of these.
+    The server's actions are physical, in the interface's order; they are clipped to the interface's limits.
     """
 
     def __init__(
         self, connection: Connection, size: Size, actions: VectorSpec, keys: Mapping[str, str], execute: int = 0
     ):
-        """Ask once, with zeros, how many actions a chunk holds; `execute` 0 executes all of them.
+        """Send zeros once to find the chunk length; `execute` 0 executes whole chunks.
 
         Args:
-            keys: the server's name of each of our keys, for what it does not call as we do.
+            keys: the server's names for our observation keys, where they differ.
         """
         super().__init__(connection, size, 1, 1)
         self.actions, self.names = actions, dict(keys)
-        nothing = torch.zeros(size.observation)
-        zeros = {STATE: nothing} | {key: field[0] for key, field in size.extra_inputs.zeros(1).items()}
+        zeros = {STATE: torch.zeros(size.observation)}
+        zeros |= {key: field[0] for key, field in size.extra_inputs.zeros(1).items()}
         self.horizon = len(self._ask(zeros, None))
         if not 1 <= (execute or self.horizon) <= self.horizon:
             raise ConfigError(
@@ -126,8 +125,8 @@ class ForeignPolicy(RemotePolicy):
         """Return the chunk (horizon, A) in [-1, 1] for one robot's observation."""
         request: dict[str, Any] = {}
         for key, value in observation.items():
-            said = decode(value[None])[0] if key == LANGUAGE else value.cpu().numpy()
-            request[self.names.get(key, "prompt" if key == LANGUAGE else key)] = said
+            plain = decode(value[None])[0] if key == LANGUAGE else value.cpu().numpy()
+            request[self.names.get(key, "prompt" if key == LANGUAGE else key)] = plain
         answer = self.connection.ask(request)
         physical = self.numbers(answer, "actions", (horizon, self.actions.size))
         if not len(physical):
@@ -136,7 +135,7 @@ class ForeignPolicy(RemotePolicy):
 
 
 def translation(pairs: tuple[str, ...], spec: ObservationSpec) -> dict[str, str]:
-    """Return the names of a foreign server by our keys, from `OURS=THEIRS`; ConfigError for one that is not ours."""
+    """Parse pairs `OURS=THEIRS` to a server's names by our observation keys; ConfigError for an unknown key."""
     names: dict[str, str] = {}
     for pair in pairs:
         ours, separator, theirs = pair.partition("=")

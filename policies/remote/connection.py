@@ -1,4 +1,4 @@
-"""A client's connection: one request, one answer, and one sentence and one count for everything that goes wrong."""
+"""A client's connection: one answer per request; every failure is counted and reported in one sentence."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from policies.remote.packing import PackingError, pack, unpack
 from robot_rl.util.errors import ConfigError
 
 FIRST = 120.0
-"""Longest wait for the first answer, s: a server may compile its model then."""
+"""Longest wait for the first answer, s, because a server may compile its model first."""
 
 
 class Connection:
-    """A connection to a policy server. After a failure every request fails: an answer that comes late after all would
-    pass for the next one."""
+    """Connection to a policy server. After a failure all requests fail, because a late answer would be taken for the
+    next one."""
 
     def __init__(self, address: str, timeout: float = 60.0, first: float = FIRST):
         """Connect, and read the server's metadata.
 
         Args:
-            timeout: longest time to connect, and to wait for an answer, s.
+            timeout: longest time to connect, and longest wait for an answer, s.
             first: longest wait for the first answer, s.
 
         Raises:
-            ConfigError: `address` is none.
-            RemoteFailure: nobody is there, or nobody who speaks the protocol.
+            ConfigError: `address` is invalid.
+            RemoteFailure: there is no server, or it has another protocol.
         """
         self.address, self.timeout, self.first = address, timeout, max(first, timeout)
         self.requests = 0
-        """Requests that were answered."""
+        """Answered requests."""
         self.longest = 0.0
-        """Longest time from a request to its answer, without the first one, s."""
+        """Longest time from a request to its answer, s, without the first request."""
         self.failures: Counter[str] = Counter()
         self._broken: RemoteFailure | None = None
         self._socket: ClientConnection | None = None
-        try:  # no pings: a server that computes may be silent, and our own waits end by themselves
+        try:  # no pings: a busy server may not respond, and every wait has its own timeout
             self._socket = connect(
                 address, compression=None, max_size=LARGEST, proxy=None, open_timeout=timeout, close_timeout=0.1,
                 ping_interval=None,
@@ -53,23 +53,23 @@ class Connection:
         except TimeoutError:
             raise self.fail("unreachable", f"does not answer within {timeout:g} s") from None
         except (OSError, EOFError, WebSocketException, AssertionError) as error:
-            # The library asserts where a server talks before it is spoken to and hangs up.
+            # The library raises AssertionError if a server sends data before the handshake and disconnects.
             reason = getattr(error, "strerror", None) or str(error) or "it speaks another protocol"
             raise self.fail("unreachable", f"cannot be reached ({reason}); start `robot-rl serve BUNDLE`") from None
-        # Without it, a server that has stopped reading would hold a large request for ever.
+        # Without this timeout, sending a large request to a server that has stopped reading would block forever.
         limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6))
         self._socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.metadata = self._receive(timeout)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; RemoteFailure if there is none in time, or none that is one."""
+        """Return the answer to a request; RemoteFailure if it is late or invalid."""
         if self._broken:
             raise self._broken
         assert self._socket is not None
         begun, data = time.monotonic(), pack(request)
         try:
             self._socket.send(data)
-        except ConnectionClosed as error:  # perhaps after it said why, which `_receive` finds
+        except ConnectionClosed as error:  # `_receive` reports the reason that the server may have sent
             if isinstance(error.__cause__, BlockingIOError):
                 raise self.fail("timeout", f"has read nothing for {self.timeout:g} s") from None
         answer = self._receive(self.timeout if self.requests else self.first)
@@ -79,7 +79,7 @@ class Connection:
         return answer
 
     def fail(self, kind: str, what: str) -> RemoteFailure:
-        """Count a failure, close the connection, and return the failure, to be raised."""
+        """Count a failure, close the connection, and return the exception to raise."""
         self.failures[kind] += 1
         self.close()
         self._broken = RemoteFailure(kind, f"the policy server at {self.address} {what}")
@@ -95,8 +95,8 @@ class Connection:
             reason = f" ({error.rcvd.reason})" if error.rcvd and error.rcvd.reason else ""
             raise self.fail("closed", f"has closed the connection{reason}; see whether it still runs") from None
         if isinstance(message, str):
-            said = [line for line in message.strip().splitlines() if line.strip()] or ["nothing"]
-            raise self.fail("error", f"reports an error: {said[-1].strip()[:500]}")
+            lines = [line for line in message.strip().splitlines() if line.strip()] or ["nothing"]
+            raise self.fail("error", f"reports an error: {lines[-1].strip()[:500]}")
         try:
             answer = unpack(message)
         except PackingError as error:
@@ -106,11 +106,11 @@ class Connection:
         return answer
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, and the longest time to an answer, for the report."""
+        """Return counts and the longest time to an answer, for the report."""
         longest = {"longest_answer_ms": round(1e3 * self.longest, 1)}
         return {"address": self.address, "requests": self.requests, "failures": dict(self.failures)} | longest
 
     def close(self) -> None:
-        """Say good-bye, within a tenth of a second."""
+        """Close the connection within 0.1 s."""
         if self._socket is not None:
             self._socket.close()

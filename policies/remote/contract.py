@@ -1,4 +1,4 @@
-"""What a server says of its policy when a client connects: openpi's metadata, with ours under `robot_rl`."""
+"""Metadata that a server sends when a client connects: openpi's format, with our contract under `robot_rl`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import PositiveInt, validate
 
 NAME = "robot_rl"
-"""Key of our metadata."""
+"""Key of our contract in the metadata."""
 PROTOCOL = 1
 LEARNED = ("inputs", "rename", "image_size")
 
 
 @dataclass
 class ServedBundle(Bundle):
-    """A policy on a server, with its interface."""
+    """Bundle whose policy is on a server."""
 
     address: str = ""
 
     @property
     def called(self) -> str:
-        """Name of the policy in messages."""
         return f"the policy at {self.address}"
 
     def close(self) -> None:
-        """Close the connection."""
         self.policy.close()  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Facts about a served policy that its clients need."""
+class ServedContract:
+    """Description of a served policy for its clients."""
 
     task: str
     interface: Interface | None
@@ -51,7 +49,7 @@ class Terms:
     inpaints: bool
     described: EnvInfo | None = None
     learned: dict[str, Any] = field(default_factory=dict)
-    """What it was trained on, and how that was read, of the bundle's provenance."""
+    """Training data and their preprocessing, from the bundle's provenance."""
 
     def __post_init__(self) -> None:
         validate(self, "metadata, ")
@@ -60,12 +58,12 @@ class Terms:
 
 
 def size_of(pipeline: Pipeline) -> Size:
-    """Return the sizes of a policy that fits an interface."""
+    """Return the sizes of a policy for an interface."""
     return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs)
 
 
 def spec_of(bundle: Bundle) -> ObservationSpec:
-    """Return what a bundle's policy observes."""
+    """Return the spec of a bundle's observations."""
     if bundle.contract is None and bundle.described:
         return ObservationSpec.from_vector(bundle.described.state) | bundle.described.extra_inputs
     if bundle.contract is not None:
@@ -75,7 +73,7 @@ def spec_of(bundle: Bundle) -> ObservationSpec:
 
 
 def describe(bundle: Bundle, version: str) -> dict[str, Any]:
-    """Return the metadata that a server sends."""
+    """Return the server's metadata."""
     policy, interface, specs = bundle.policy, bundle.contract, bundle.specs
     ours = {
         "protocol": PROTOCOL,
@@ -98,30 +96,30 @@ def describe(bundle: Bundle, version: str) -> dict[str, Any]:
     return plain
 
 
-def read(metadata: dict[str, Any], address: str) -> Terms | None:
-    """Return the terms in a server's metadata, None if another program than ours wrote them.
+def read(metadata: dict[str, Any], address: str) -> ServedContract | None:
+    """Return the contract in a server's metadata; None for servers of other programs.
 
     Raises:
-        BundleError: they are ours and damaged, of another protocol, or name code that is not trusted.
+        BundleError: the contract is damaged, of another protocol version, or names untrusted code.
     """
     if NAME not in metadata:
         return None
     try:
-        said = metadata[NAME]
-        if said["protocol"] != PROTOCOL:
+        ours = metadata[NAME]
+        if ours["protocol"] != PROTOCOL:
             raise BundleError(
-                f"the server at {address} speaks protocol {said['protocol']}, this robot-rl {PROTOCOL}; use one version"
+                f"the server at {address} speaks protocol {ours['protocol']}, this robot-rl {PROTOCOL}; use one version"
             )
-        check_names(said)
-        interface = Interface.from_json(said["interface"]) if said["interface"] is not None else None
+        check_names(ours)
+        interface = Interface.from_json(ours["interface"]) if ours["interface"] is not None else None
         if interface is not None:
             robots.get(interface.robot)
-        if not isinstance(said["robot"], dict):
+        if not isinstance(ours["robot"], dict):
             raise TypeError("robot is no table")
-        size = Size.from_json(said["size"])
-        return Terms(
-            said["task"], interface, said["robot"], size, said["horizon"], said["execute"], said["inpaints"],
-            described(said, said["task"], size), dict(said.get("learned", {})),
+        size = Size.from_json(ours["size"])
+        return ServedContract(
+            ours["task"], interface, ours["robot"], size, ours["horizon"], ours["execute"], ours["inpaints"],
+            described(ours, ours["task"], size), dict(ours.get("learned", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error

@@ -1,9 +1,9 @@
-"""Messages as bytes: msgpack, with numpy's arrays and scalars as openpi packs them.
+"""Serialize messages as msgpack, with openpi's encoding of numpy arrays and scalars.
 
     array     {b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}
     scalar    {b"__npgeneric__": True, b"data": 0.5, b"dtype": "<f4"}
 
-Only numbers and booleans: arrays of objects would need pickle, and nothing from a socket is code.
+Arrays hold numbers and booleans only, because object arrays would need pickle.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MOST_AXES = 8
 
 
 class PackingError(ValueError):
-    """Bytes that are no message, or a value that is not for messages."""
+    """Bytes are not a valid message, or a value cannot be serialized."""
 
 
 def pack(message: Any) -> bytes:
-    """Return a message as bytes; PackingError for a value that is neither plain nor numbers."""
+    """Return a message as bytes; PackingError for a value that cannot be serialized."""
     try:
         packed: bytes = msgpack.packb(message, default=_encode)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -34,12 +34,12 @@ def pack(message: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the message in bytes, its arrays of their own and writable; PackingError for anything else."""
+    """Return the message in bytes, with writable arrays; PackingError for invalid bytes."""
     try:
         return msgpack.unpackb(data, object_hook=_decode)
     except PackingError:
         raise
-    except Exception as error:  # msgpack has a dozen, without a common base
+    except Exception as error:  # msgpack has no common base class of errors
         raise PackingError(f"it is no msgpack ({str(error) or type(error).__name__})") from None
 
 

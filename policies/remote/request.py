@@ -1,10 +1,10 @@
-"""What a client may send: an observation, and options that openpi's clients do not know.
+"""Requests of clients: one robot's observation, and options beyond openpi's protocol.
 
-An observation is one robot's: `observation.state` (D,), `observation.images.<camera>` (height, width, 3) uint8, and
-the instruction in words as `prompt`. Options, all of them optional:
+Observation: `observation.state` (D,), `observation.images.<camera>` (height, width, 3) uint8, and the instruction as
+text in `prompt`. Options:
 
     seed      of the sampler's noise for this chunk
-    reset     true: an episode begins
+    reset     true: a new episode starts
     prefix    {"actions": (horizon, A) in [-1, 1], "weights": (horizon,), "guidance"}: the chunk continues this one
     robots    n: all arrays have a leading dimension of n; `reset` may list robots, and the answer has `unit_actions`
     rng       state of torch's generator (5056 bytes); the answer has the next one
@@ -30,21 +30,21 @@ OPTIONS = ("prompt", "seed", "rng", "prefix", "reset", "robots")
 
 @dataclass
 class Request:
-    """A request that fits the policy."""
+    """Validated request."""
 
     observation: Observation
-    """With a leading dimension."""
+    """Tensors with a leading dimension."""
     robots: int | None
-    """None: one, whose arrays have no leading dimension."""
+    """Number of robots; None: one robot, whose arrays have no leading dimension."""
     rng: torch.Generator | None
-    """None: the connection's own."""
+    """None: the connection's generator."""
     prefix: Prefix | None
     reset: Tensor | bool
-    """Robots whose next call starts an episode; True: all."""
+    """Robots that start a new episode; True: all."""
 
 
 def read_request(message: Any, spec: ObservationSpec, policy: Policy) -> Request:
-    """Return a client's request; ConfigError for one that does not fit."""
+    """Validate a client's message; ConfigError if it does not fit spec or policy."""
     if not isinstance(message, dict):
         raise ConfigError(f"a request is a table, not {type(message).__name__}")
     robots = message.get("robots")
@@ -62,24 +62,24 @@ def read_request(message: Any, spec: ObservationSpec, policy: Policy) -> Request
 
 
 def _observation(message: Mapping[Any, Any], spec: ObservationSpec, robots: int | None) -> Observation:
-    found = {}
+    observation = {}
     for key, value in message.items():
         if key in OPTIONS:
             continue
         if key not in spec:
             raise ConfigError(f"the observation has {key!r}, which is not in its spec: {', '.join(spec)}")
-        found[key] = _tensor(key, value, spec[key].dtype == "float32", robots is None)
-    if LANGUAGE in spec and LANGUAGE not in found:
-        said = message.get("prompt")
-        texts = [said] if robots is None else said
+        observation[key] = _tensor(key, value, spec[key].dtype == "float32", robots is None)
+    if LANGUAGE in spec and LANGUAGE not in observation:
+        prompt = message.get("prompt")
+        texts = [prompt] if robots is None else prompt
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ConfigError("the observation lacks the instruction; send it in words, as prompt")
-        found[LANGUAGE] = encode(texts)
-    return found
+        observation[LANGUAGE] = encode(texts)
+    return observation
 
 
 def _tensor(name: str, value: Any, numbers: bool, one: bool) -> Tensor:
-    """Return an array as a tensor with a leading dimension, floats of any width as float32 for `numbers`."""
+    """Return an array as a tensor with a leading dimension; with `numbers`, floats of any width become float32."""
     if not isinstance(value, np.ndarray):
         raise ConfigError(f"{name!r} is {type(value).__name__}, not an array")
     if numbers and value.dtype.kind == "f":
@@ -102,15 +102,15 @@ def _generator(message: Mapping[Any, Any]) -> torch.Generator | None:
         raise ConfigError(f"rng is no state of a generator ({error})") from None
 
 
-def _prefix(said: Any, policy: Policy, robots: int | None) -> Prefix | None:
-    if said is None:
+def _prefix(value: Any, policy: Policy, robots: int | None) -> Prefix | None:
+    if value is None:
         return None
     if not getattr(policy, "inpaints", False):
         raise ConfigError(f"a {policy.class_name} policy continues no prefix; leave it out")
-    if not isinstance(said, dict) or said.keys() != {"actions", "weights", "guidance"}:
+    if not isinstance(value, dict) or value.keys() != {"actions", "weights", "guidance"}:
         raise ConfigError("prefix is a table of actions, weights and guidance")
-    actions, weights = (_tensor(f"prefix.{k}", said[k], True, robots is None) for k in ("actions", "weights"))
-    guidance = said["guidance"]
+    actions, weights = (_tensor(f"prefix.{k}", value[k], True, robots is None) for k in ("actions", "weights"))
+    guidance = value["guidance"]
     if not isinstance(guidance, int | float) or not 0 <= guidance < float("inf"):
         raise ConfigError(f"prefix.guidance is {guidance!r}; give a number from 0")
     if weights.shape != actions.shape[:-1] or not ((weights >= 0) & (weights <= 1)).all():
@@ -120,9 +120,9 @@ def _prefix(said: Any, policy: Policy, robots: int | None) -> Prefix | None:
     return Prefix(actions, weights, float(guidance))
 
 
-def _reset(said: Any) -> Tensor | bool:
-    if said is None or isinstance(said, bool):
-        return bool(said)
-    if not isinstance(said, list) or not all(type(row) is int and row >= 0 for row in said):
-        raise ConfigError(f"reset is {said!r}; give true, or a list of robots")
-    return torch.tensor(said, dtype=torch.long) if said else False
+def _reset(value: Any) -> Tensor | bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if not isinstance(value, list) or not all(type(row) is int and row >= 0 for row in value):
+        raise ConfigError(f"reset is {value!r}; give true, or a list of robots")
+    return torch.tensor(value, dtype=torch.long) if value else False

@@ -1,12 +1,13 @@
-"""A server of one policy for any number of robots, in openpi's websocket protocol.
+"""Serve one policy to any number of robots in openpi's websocket protocol.
 
-One inference runs at a time, in the order of the requests. A bad request gets an error as text and the end of its
-connection, and harms no other.
+Inferences run one at a time, in the order of the requests. An invalid request is answered with an error as text, and
+only its own connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import http
 import logging
 import signal
@@ -21,25 +22,77 @@ from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
+from policies.base import Policy
 from policies.bundle import Bundle
-from policies.execution import in_thread
+from policies.execution import Execution, in_thread, warm_up
 from policies.remote import LARGEST
-from policies.remote.contract import describe
-from policies.remote.packing import pack
-from policies.remote.session import PolicySession
-from robot_rl.util.errors import UserError
+from policies.remote.contract import describe, spec_of
+from policies.remote.packing import PackingError, pack, unpack
+from policies.remote.request import read_request
+from robot_rl.interface.spec import NOTHING
+from robot_rl.util.errors import ConfigError, UserError
 
 logger = logging.getLogger(__name__)
 
 
+class PolicySession:
+    """Answers one client's requests in order."""
+
+    def __init__(self, bundle: Bundle, device: torch.device):
+        self.policy, self.device = with_own_state(bundle.policy), device
+        self.spec = spec_of(bundle)
+        specs = bundle.specs
+        self.actions = specs.actions if specs else NOTHING
+        self.rng = torch.Generator().manual_seed(0)
+        """Generator for requests without seed or generator state."""
+
+    def warm_up(self) -> None:
+        """Infer once, so that the first client need not wait."""
+        warm_up(self.policy, self.spec.zeros(1, self.device), Execution())
+
+    @torch.no_grad()
+    def answer(self, message: bytes | str, previous: float | None = None) -> bytes:
+        """Return the answer to a message, including the duration of the `previous` one, s; ConfigError if invalid."""
+        if isinstance(message, str):
+            raise ConfigError("a request is msgpack in a binary message, not a text")
+        try:
+            request = read_request(unpack(message), self.spec, self.policy)
+        except PackingError as error:
+            raise ConfigError(f"the request is no message: {error}") from None
+        begun = time.monotonic()
+        if request.reset is not False:
+            self.policy.reset(None if request.reset is True else request.reset)
+        observation = {key: value.to(self.device) for key, value in request.observation.items()}
+        prefix, rng = request.prefix, request.rng or self.rng
+        if prefix is not None:
+            prefix = type(prefix)(prefix.actions.to(self.device), prefix.weights.to(self.device), prefix.guidance)
+        chunk = self.policy.infer(observation, rng, prefix)
+        unit = chunk.actions.cpu()
+        physical = self.actions.to_physical(unit) if self.actions.fields else unit
+        timing = {"infer_ms": 1e3 * (time.monotonic() - begun)}
+        timing |= {} if previous is None else {"prev_total_ms": 1e3 * previous}
+        one = request.robots is None
+        answer: dict[str, Any] = {"actions": (physical[0] if one else physical).numpy(), "server_timing": timing}
+        if not one:
+            answer |= {"unit_actions": unit.numpy(), "start": chunk.start, "period": chunk.period}
+            answer["rng"] = rng.get_state().numpy()
+        return pack(answer)
+
+
+def with_own_state(policy: Policy) -> Policy:
+    """Return a copy of the policy with its own state, such as the history, and shared weights."""
+    shared = [*policy.parameters(), *policy.buffers(), *filter(None, (getattr(policy, "session", None),))]
+    return copy.deepcopy(policy, {id(part): part for part in shared})
+
+
 class PolicyServer:
-    """Serves a bundle's policy until a signal, or `end`."""
+    """Server of a bundle's policy, until SIGINT or SIGTERM."""
 
     def __init__(self, bundle: Bundle, version: str, device: str = "cpu"):
-        """Check that the policy infers.
+        """Load the policy and infer once.
 
         Raises:
-            BundleError: it does not fit its interface or robot.
+            BundleError: the policy does not fit its interface or robot.
         """
         self.bundle, self.device = bundle, torch.device(device)
         bundle.policy.to(self.device)
@@ -48,12 +101,12 @@ class PolicyServer:
         PolicySession(bundle, self.device).warm_up()
 
     def run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
-        """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port cannot be had."""
+        """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port is not available."""
         asyncio.run(self._run(host, port, ready))
 
     async def _run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
         self._turn, end, loop = asyncio.Lock(), asyncio.Event(), asyncio.get_running_loop()
-        # Browsers name the page that asks: no page of the web gets at a server of this machine.
+        # Browsers send the Origin of a page: requests of web pages are refused.
         options: dict[str, Any] = dict(compression=None, max_size=LARGEST, origins=[None], process_request=_healthy)
         try:
             server = await serve(self._client, host, port, **options)
@@ -63,7 +116,7 @@ class PolicyServer:
 
         def stop() -> None:
             end.set()
-            for number in handled:  # a second one ends it at once
+            for number in handled:  # a second signal terminates the process immediately
                 loop.remove_signal_handler(number)
 
         handled = (signal.SIGINT, signal.SIGTERM)
@@ -90,18 +143,18 @@ class PolicyServer:
                 await connection.send(answer)
                 self.counts["requests"] += 1
                 previous = time.monotonic() - begun
-        except ConnectionClosed:  # it has gone without a word
+        except ConnectionClosed:  # the client left without a closing handshake
             self.counts["vanished"] += 1
 
     async def _refuse(self, connection: ServerConnection, error: Exception) -> None:
-        """Say what is wrong with a request, or with us, and close its connection."""
+        """Send an error as text and close the connection."""
         self.counts["refused"] += 1
-        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        logger.warning("a request of %s is refused: %s", (connection.remote_address or ["?"])[0], said)
-        await connection.send(said)
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        logger.warning("a request of %s is refused: %s", (connection.remote_address or ["?"])[0], text)
+        await connection.send(text)
         await connection.close(CloseCode.INTERNAL_ERROR, "the error is in the message before")
 
 
 def _healthy(connection: ServerConnection, request: Request) -> Response | None:
-    """Answer GET /healthz, by which load balancers ask."""
+    """Answer GET /healthz, the health check of load balancers."""
     return connection.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None

@@ -1,1 +1,1 @@
-"""Vision-language-action policies: towers for pictures and words, a trunk that joins them, and heads for actions."""
+"""Vision-language-action policies: vision and language towers, a transformer trunk, and action heads."""

@@ -1,11 +1,11 @@
-"""A small vision-language backbone: convolutions that the instruction modulates, words and the robot's state, joined by
-a transformer, whose readout tokens are the features of an action head.
+"""Small vision-language backbone: a transformer over words, pictures and the robot's state. Its readout tokens are the
+features of an action head.
 
     [words | a token per picture | state | readouts] -> transformer -> readouts
 
-Modulation is FiLM (Perez et al. 2018, arXiv 1709.07871) as BC-Z and RT-1 use it. A picture's token holds where each
-channel of the last convolution is strongest, and how strong it is: with few demonstrations, places are learned sooner
-than from patches. Readouts are those of Octo (2024, arXiv 2405.12213).
+The instruction modulates the convolutions by FiLM (Perez et al. 2018, arXiv 1709.07871), as in BC-Z and RT-1. A
+picture's token is the spatial softmax of the last convolution, which needs fewer demonstrations than patches to learn
+positions. Readouts follow Octo (2024, arXiv 2405.12213).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from robot_rl.interface.observation_spec import LANGUAGE
 
 
 class FiLM(nn.Module):
-    """A convolution whose channels the instruction scales and shifts."""
+    """Convolution with channels scaled and shifted by the instruction."""
 
     def __init__(self, inputs: int, channels: int, language: int, stride: int):
         super().__init__()
@@ -43,7 +43,7 @@ class FiLM(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """A token (B, width) of a picture: where each channel is strongest, and how strong."""
+    """Encode a picture as one token (B, width) by spatial softmax."""
 
     def __init__(self, config: BackboneConfig):
         super().__init__()
@@ -62,7 +62,7 @@ class VisionTower(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Features (B, size) of observations with leading dimension B."""
+    """Encode observations as features (B, size)."""
 
     def __init__(self, reads: Size, config: BackboneConfig):
         super().__init__()
@@ -77,38 +77,38 @@ class Backbone(nn.Module):
         self.size = config.readouts * width
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
+        """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""
         return augment_inputs(observation, self.shapes, self.config, rng, prefix)
 
     def read(self, text: Tensor) -> Tensor:
-        """Return the numbers of words (B, MOST) int64 of instructions (B, bytes), which `forward` takes as well."""
-        numbers = self.language.tokens(decode(self._heard(text)))
+        """Return word indices (B, MOST) int64 of instructions (B, bytes); `forward` accepts both."""
+        numbers = self.language.tokens(decode(self._unless_blind(text)))
         return pad(numbers, (0, MOST - numbers.shape[1]), value=NOTHING)
 
-    def _heard(self, text: Tensor) -> Tensor:
+    def _unless_blind(self, text: Tensor) -> Tensor:
         return torch.zeros_like(text) if self.config.blind and text.dtype == torch.uint8 else text
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
+        """Return features (B, size) of normalized state (B, D), pictures and instruction."""
         tokens = self.tokens(state, observation)[0]
         return tokens[:, -self.config.readouts :].flatten(1)
 
     def tokens(self, state: Tensor, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return all tokens (B, N, width), the readouts last, and which of them are filling (B, N)."""
-        words, absent = self.language(self._heard(observation[LANGUAGE]))
+        """Return all tokens (B, N, width), readouts last, and the padding mask (B, N)."""
+        words, absent = self.language(self._unless_blind(observation[LANGUAGE]))
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
         pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]
         proprioception = mask_dropped_state(self.state(state), observation)[:, None]
         readouts = self.readout.expand(len(state), -1, -1)
         tokens = torch.cat([words, *pictures, proprioception, readouts], 1)
-        filling = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        filling[:, : words.shape[1]] = absent
+        padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        padding[:, : words.shape[1]] = absent
         for layer in self.trunk:
-            tokens = layer(tokens, src_key_padding_mask=filling)
-        return self.norm(tokens), filling
+            tokens = layer(tokens, src_key_padding_mask=padding)
+        return self.norm(tokens), padding
 
 
 def build_backbone(reads: Size, config: BackboneConfig) -> Backbone | AdaptedBackbone:
-    """Return the backbone with fresh weights, or with those of the pretrained model."""
+    """Return the configured backbone: pretrained, or small with fresh weights."""
     return AdaptedBackbone(reads, config) if config.pretrained.model else Backbone(reads, config)

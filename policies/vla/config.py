@@ -1,4 +1,4 @@
-"""Settings of vision-language backbones, and what both kinds do with an observation."""
+"""Settings of vision-language backbones, and their shared preprocessing of observations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt
 
 DROPPED = "state_dropped"
-"""Rows (B,) bool of a batch whose state is not read."""
+"""Observation key: (B,) bool, rows whose state is masked."""
 GROUPS = 8
-"""Groups of channels that are normalized together."""
+"""Groups of the group normalization."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,24 @@ class BackboneConfig:
     width: PositiveInt = 128
     """Size of a token."""
     heads: PositiveInt = 4
-    """Heads of attention."""
+    """Attention heads."""
     layers: PositiveInt = 2
     """Layers of the transformer."""
     readouts: PositiveInt = 4
-    """Tokens whose outputs are the features."""
+    """Readout tokens, whose outputs are the features."""
     channels: tuple[PositiveInt, ...] = (16, 32, 64)
-    """Channels of the convolutions that halve height and width; one more keeps them."""
+    """Channels of the convolutions with stride 2; one more has stride 1."""
     shift: NonNegativeInt = 2
     """Largest random shift of a picture in training, pixels; 0: none."""
     state_dropout: Fraction = 0.5
-    """Share of samples in training without the robot's state: where the arm is often tells where a demonstrator is
-    going, and a clone that knows it does not look."""
+    """Share of training samples with masked robot state: a clone could otherwise infer the demonstrator's target from
+    the arm's position and ignore the pictures."""
     blind: bool = False
-    """Do not read the instruction: a control."""
+    """Ignore the instruction, as a control condition."""
     words: tuple[str, ...] = field(default=())
-    """Vocabulary; a recipe takes it from the task and its demonstrations."""
+    """Vocabulary; recipes take it from the task and its demonstrations."""
     pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
-    """A model in place of convolutions, words and transformer, whose settings do not count then."""
+    """Pretrained model that replaces convolutions, words and transformer; their settings are then ignored."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -56,12 +56,12 @@ class BackboneConfig:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Return the words that it knows; (): any, as a pretrained model does."""
+        """Return the vocabulary; () if it is open, as for pretrained models."""
         return () if self.pretrained.model else self.words
 
 
 def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
-    """Return the pictures' shapes; ConfigError if there are none, or no instructions."""
+    """Return the pictures' shapes; ConfigError without pictures or without instructions."""
     if LANGUAGE not in reads.extra_inputs or not reads.pictures:
         lacks = "pictures" if LANGUAGE in reads.extra_inputs else "instructions"
         raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
@@ -71,7 +71,7 @@ def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
 def augment_inputs(
     observation: Observation, pictures: Mapping[str, Any], config: BackboneConfig, rng: torch.Generator, prefix: str
 ) -> Observation:
-    """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
+    """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""
     moved, share = augmented(observation, list(pictures), config.shift, rng, prefix), config.state_dropout
     if not share:
         return moved
@@ -80,7 +80,7 @@ def augment_inputs(
 
 
 def mask_dropped_state(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-    """Return tokens (B, width) of the state, 0 where it is dropped."""
+    """Return state tokens (B, width), 0 where the state is dropped."""
     if DROPPED not in observation:
         return token
     return torch.where(observation[DROPPED].to(token.device)[:, None], 0.0, token)

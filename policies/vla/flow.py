@@ -1,5 +1,5 @@
-"""A vision-language-action policy whose action head is a flow over chunks, as in pi0 (Black et al. 2024, arXiv
-2410.24164), on the readouts of a backbone, as in Octo."""
+"""Vision-language-action policy: a flow over chunks as action head, as in pi0 (Black et al. 2024, arXiv 2410.24164), on
+the readouts of a backbone, as in Octo."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class VLAFlowConfig(FlowConfig):
-    """A flow policy that reads pictures and instructions."""
+    """Flow policy on a vision-language backbone."""
 
     prediction: Literal["velocity", "sample"] = "sample"
-    """The network's output: see `FlowConfig`."""
+    """Output of the network, see `FlowConfig`."""
     regression: NonNegativeFloat = 1.0
-    """Weight of predicting the chunk from the features alone: see `ChunkConfig`."""
+    """Weight of the auxiliary loss that predicts the chunk from the features alone, see `ChunkConfig`."""
     encoder: BackboneConfig = field(default_factory=BackboneConfig)  # type: ignore[assignment]
 
 
 class VLAFlowPolicy(FlowPolicy):
-    """Integrate noise along a velocity field that depends on what is seen and said."""
+    """Flow-matching policy conditioned on pictures, instruction and state."""
 
     class_name, config_class = "vla-flow", VLAFlowConfig  # type: ignore[assignment]
 

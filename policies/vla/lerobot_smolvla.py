@@ -1,4 +1,4 @@
-"""Read LeRobot's checkpoints of SmolVLA: config.json, model.safetensors, and the statistics of its normalizers."""
+"""Read LeRobot's SmolVLA checkpoints: config.json, model.safetensors and normalizer statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
     "layers": "num_vlm_layers", "self_every": "self_attn_every_n_layers", "expert_share": "expert_width_multiplier",
     "min_period": "min_period", "max_period": "max_period",
 }  # fmt: skip
-"""Our settings by LeRobot's."""
+"""LeRobot's names of our settings."""
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "n_obs_steps": (1,), "attention_mode": ("cross_attn",), "num_expert_layers": (-1, 0),
     "add_image_special_tokens": (False,), "adapt_to_pi_aloha": (False,),
@@ -33,41 +33,41 @@ PREFIXES = {
     "model.vlm_with_expert.lm_expert.": "network.expert.",
     "model.": "network.",
 }
-"""Our modules by LeRobot's, the longest first."""
+"""Our module names by LeRobot's, longest first."""
 OLD_STATISTICS = re.compile(
     r"(?:normalize_inputs|unnormalize_outputs)\.\S*buffer_(?:observation_)?(state|action)\.(mean|std)"
 )
-"""Statistics among the weights, as checkpoints of 2025 have them; later ones have files of their own."""
+"""Names of statistics among the weights, in checkpoints of 2025; later checkpoints have separate files."""
 HEAD, EMBEDDING = "network.vlm_with_expert.vlm.lm_head.weight", "network.vlm.text_model.embed_tokens.weight"
 
 
 def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = None, model: str = "") -> SmolVLAPolicy:
-    """Return the policy of a checkpoint for a task's sizes; ConfigError names what is missing or not supported.
+    """Return a checkpoint's policy for a task's sizes; ConfigError names missing or unsupported parts.
 
-    `pictures` names our pictures by the checkpoint's, where they differ, and `model` a folder of the SmolVLM it builds
-    on. Cameras that the checkpoint calls empty are left out: nothing attends to them.
+    `pictures` maps the checkpoint's picture keys to ours where they differ. `model` is the folder of the SmolVLM that
+    it is built on. Cameras named `empty_camera` are dropped because nothing attends to them.
     """
-    said = _json(folder / "config.json")
-    if said.get("type") != "smolvla":
-        raise ConfigError(f"{folder} is no checkpoint of SmolVLA: its config.json has type {said.get('type')!r}")
+    settings = _json(folder / "config.json")
+    if settings.get("type") != "smolvla":
+        raise ConfigError(f"{folder} is no checkpoint of SmolVLA: its config.json has type {settings.get('type')!r}")
     for name, known in SUPPORTED.items():
-        if said.get(name, known[0]) not in known:
-            raise ConfigError(f"{folder} has {name} {said[name]!r}, which is not supported; only {known[0]!r} is")
-    if (modes := said.get("normalization_mapping", MODES)) != MODES:
+        if settings.get(name, known[0]) not in known:
+            raise ConfigError(f"{folder} has {name} {settings[name]!r}, which is not supported; only {known[0]!r} is")
+    if (modes := settings.get("normalization_mapping", MODES)) != MODES:
         raise ConfigError(f"{folder} normalizes by {modes}, which is not supported; only {MODES} is")
     for part in ("input_features", "output_features"):
-        if not isinstance(said.get(part), dict) or not all("type" in each for each in said[part].values()):
+        if not isinstance(settings.get(part), dict) or not all("type" in each for each in settings[part].values()):
             raise ConfigError(f"{folder}/config.json does not say its {part}; copy the checkpoint again")
-    taken = {ours: said[theirs] for ours, theirs in NAMES.items() if theirs in said}
+    taken = {ours: settings[theirs] for ours, theirs in NAMES.items() if theirs in settings}
     taken["layers"] = max(taken.get("layers", 16), 0)
     taken["self_every"] = max(taken.get("self_every", 2), 0)
-    seen = [key for key, value in said["input_features"].items() if value["type"] == "VISUAL"]
-    keys = tuple((pictures or {}).get(key, key) for key in seen if "empty_camera" not in key)
-    across = said.get("resize_imgs_with_padding", [512, 512])
+    visual = [key for key, value in settings["input_features"].items() if value["type"] == "VISUAL"]
+    keys = tuple((pictures or {}).get(key, key) for key in visual if "empty_camera" not in key)
+    across = settings.get("resize_imgs_with_padding", [512, 512])
     if not across or across[0] != across[1]:
         raise ConfigError(f"{folder} has resize_imgs_with_padding {across!r}, which is not supported; only squares are")
     config = SmolVLAConfig(**taken | {"side": across[0], "pictures": keys} | ({"model": model} if model else {}))
-    _require_sizes(folder, said, size)
+    _require_sizes(folder, settings, size)
     policy = SmolVLAPolicy(size, config)
     weights = _weights(folder)
     wanted = policy.state_dict()
@@ -83,10 +83,10 @@ def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = 
     return policy.eval()
 
 
-def _require_sizes(folder: Path, said: dict[str, Any], size: Size) -> None:
-    """Refuse a checkpoint for other states or actions than the task's."""
+def _require_sizes(folder: Path, settings: dict[str, Any], size: Size) -> None:
+    """Raise ConfigError if the checkpoint's state or action size differs from the task's."""
     found = [
-        next((value["shape"][0] for value in said[part].values() if value["type"] == kind), 0)
+        next((value["shape"][0] for value in settings[part].values() if value["type"] == kind), 0)
         for part, kind in (("input_features", "STATE"), ("output_features", "ACTION"))
     ]
     if found != [size.observation, size.action]:
@@ -100,18 +100,18 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     """Return a checkpoint's weights and statistics under our names."""
     renamed = {}
     for name, value in _tensors(folder / "model.safetensors").items():
-        name = name.replace("model._orig_mod.", "model.")  # of a compiled policy
+        name = name.replace("model._orig_mod.", "model.")  # prefix of compiled policies
         if found := OLD_STATISTICS.fullmatch(name):
             name = f"{found[1]}_{found[2]}"
         theirs = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
         renamed[PREFIXES.get(theirs, "") + name.removeprefix(theirs)] = value
-    if HEAD in renamed:  # tied weights are saved once, under either name
+    if HEAD in renamed:  # tied weights are saved under one of two names
         renamed.setdefault(EMBEDDING, renamed[HEAD])
     for file in sorted(folder.glob("policy_*normalizer_processor.safetensors")):
         for name, value in _tensors(file).items():
-            key, _, what = name.rpartition(".")
-            if what in ("mean", "std") and key in ("observation.state", "action"):
-                renamed[f"{key.removeprefix('observation.')}_{what}"] = value
+            key, _, kind = name.rpartition(".")
+            if kind in ("mean", "std") and key in ("observation.state", "action"):
+                renamed[f"{key.removeprefix('observation.')}_{kind}"] = value
     return renamed
 
 
@@ -126,7 +126,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads(file.read_bytes())
+        settings: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read ({error}); name the folder of a checkpoint") from None
-    return said
+    return settings

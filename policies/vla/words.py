@@ -1,4 +1,4 @@
-"""Instructions as words: a vocabulary, and a tower that reads them in order."""
+"""Instructions as words: a vocabulary and a language tower."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from robot_rl.interface.language import LONGEST, decode
 
 WORD = re.compile(r"\w+")
 MOST = LONGEST // 2 + 1
-"""Words of an instruction at most."""
+"""Largest number of words of an instruction."""
 NOTHING, UNKNOWN = 0, 1
-"""Tokens of no word, and of one that the vocabulary lacks."""
+"""Indices of padding and of words outside the vocabulary."""
 
 
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the words of texts in alphabetical order, in lower case."""
+    """Return the distinct words of texts, in lower case and alphabetical order."""
     return tuple(sorted({word for text in texts for word in WORD.findall(text.lower())}))
 
 
 class LanguageTower(nn.Module):
-    """Embed the words of an instruction with their places in it, and let them see each other."""
+    """Embed words and positions, followed by one transformer layer."""
 
     def __init__(self, words: tuple[str, ...], width: int, heads: int):
         super().__init__()
@@ -33,21 +33,19 @@ class LanguageTower(nn.Module):
         self.block = block(width, heads)
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """Return the numbers of the words of n texts (n, L), filled up with NOTHING."""
+        """Return word indices of n texts (n, L), padded with NOTHING."""
         rows = [[self.numbers.get(word, UNKNOWN) for word in WORD.findall(text.lower())] or [UNKNOWN] for text in texts]
         longest = max(map(len, rows))
         return torch.tensor([row + [NOTHING] * (longest - len(row)) for row in rows])
 
     def forward(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embedded words (B, L, width) of instructions, and where there is none (B, L).
-
-        Instructions are bytes (B, bytes) uint8, or the numbers of their words (B, L) int64.
-        """
+        """Return word embeddings (B, L, width) and the padding mask (B, L) of instructions: bytes (B, bytes) uint8, or
+        word indices (B, L) int64."""
         if text.dtype == torch.long:
             return self._embed(text)
-        said, which = torch.unique(text, dim=0, return_inverse=True)  # few: a batch repeats them
-        embedded, absent = self._embed(self.tokens(decode(said)).to(text.device))
-        return embedded[which], absent[which]
+        distinct, index = torch.unique(text, dim=0, return_inverse=True)  # a batch has few distinct instructions
+        embedded, absent = self._embed(self.tokens(decode(distinct)).to(text.device))
+        return embedded[index], absent[index]
 
     def _embed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         absent = tokens == NOTHING
@@ -55,7 +53,7 @@ class LanguageTower(nn.Module):
 
 
 def block(width: int, heads: int) -> nn.TransformerEncoderLayer:
-    """Return one layer of a transformer: attention and an MLP, each after LayerNorm."""
+    """Return one transformer layer: attention and an MLP, each after LayerNorm."""
     return nn.TransformerEncoderLayer(
         width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )

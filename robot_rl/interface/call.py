@@ -1,8 +1,8 @@
-"""Terms and tests written as text: `lifted:cube:0.12`, `object_to_object:cube:bowl`, `my_lab.terms:angle:drawer`.
+"""Parse terms and tests written as text: `lifted:cube:0.12`, `object_to_object:cube:bowl`, `my_lab.terms:angle:drawer`.
 
-A name, or an import path, then its arguments with colons between them. Annotations give the kind of each parameter:
-`ObjectName` is an object of the scene, float, int or a type of `robot_rl.util.limits` a number in its range, `str` or
-`Literal[...]` a word. Trailing parameters with defaults are optional.
+The text is a name or import path, followed by arguments separated by colons. Parameters are converted by annotation:
+`ObjectName` is an object of the scene; float, int or a type of `robot_rl.util.limits` is a number within its range;
+`str` or `Literal[...]` is a word. Trailing parameters with defaults are optional.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from robot_rl.util.registry import Registry
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments."""
+    """Function with arguments."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
     objects: tuple[str, ...]
-    """Objects of the scene among the arguments, in order."""
+    """Scene objects among the arguments, in order."""
 
     def __call__(self) -> Any:
         return self.function(**self.arguments)
 
 
 def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, Any] | None = None) -> Call:
-    """Read a term or test; `given` holds values that parameters receive by their annotation.
+    """Parse a term or test; `given` maps annotations to the values of such parameters.
 
-    A function of another package must be annotated to return `returns`, so that a bundle cannot call others.
+    Functions of other packages must be annotated to return `returns`, so that bundles cannot call arbitrary functions.
 
     Raises:
-        UnknownName: the registry does not have it.
-        ConfigError: it cannot be imported, has another annotation, or its arguments do not fit.
+        UnknownName: the name is not in the registry.
+        ConfigError: import fails, the annotation differs, or the arguments do not fit.
     """
     name, words = registry.split(text)
     function, what, given = registry.get(name), f"{registry.kind} {text!r}", given or {}
@@ -50,7 +50,7 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
         raise ConfigError(
             f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it"
         )
-    arguments = {p: given[hints[p]] for p in parameters if _is_key(hints.get(p), given)}
+    arguments = {p: given[hints[p]] for p in parameters if isinstance(hints.get(p), type) and hints[p] in given}
     open_ = [p for p in parameters if p not in arguments]
     needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
     objects = [p for p in open_ if hints.get(p) is ObjectName]
@@ -62,17 +62,16 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
     return Call(function, arguments, tuple(arguments[p] for p in objects if p in arguments))
 
 
-def _is_key(hint: Any, given: Mapping[Any, Any]) -> bool:
-    return isinstance(hint, type) and hint in given
-
-
 def _value(word: str, hint: Any, what: str) -> Any:
-    """Convert a word to the type of a parameter's annotation."""
+    """Convert a word by a parameter's annotation."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if kind in (ObjectName, str):
         return word
     if kind in (float, int):
-        value = _number(word, kind)
+        try:
+            value: Any = kind(word)
+        except ValueError:
+            value = word
     elif get_origin(kind) is Literal:
         value = word
     else:
@@ -82,10 +81,3 @@ def _value(word: str, hint: Any, what: str) -> Any:
     if found := find_problem(value, hint):
         raise ConfigError(f"{what} is {word}; it must be {found[1]}")
     return value
-
-
-def _number(word: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        return kind(word)
-    except ValueError:
-        return word

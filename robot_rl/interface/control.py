@@ -1,4 +1,4 @@
-"""From an action to joint targets: end-effector control by differential inverse kinematics, or offsets from home."""
+"""Controllers from actions to joint targets: end-effector control by differential IK, or joint offsets from home."""
 
 from __future__ import annotations
 
@@ -27,48 +27,46 @@ class JointTarget:
     gripper: Tensor
     """(n, 1) distance between the fingers, m."""
     reference: Tensor = ABSENT
-    """(n, R) of the next control period, see `RobotState.reference`."""
+    """(n, R) reference of the next control period, see `RobotState.reference`."""
 
 
 class Controller(Protocol):
-    """Turn actions into joint targets and define the meaning of an action.
+    """Convert actions to joint targets.
 
-    Controllers are stateless, so control changes between a policy and a person without a jump. A value that must
-    outlast a control period is the state's `reference`, kept by the caller.
+    Controllers are stateless, so control can switch between a policy and a person without a jump. The caller keeps
+    `reference`, the only value that persists between control periods.
     """
 
     actions: VectorSpec
     twist_limit: Tensor
-    """(6,) largest translation, m, and rotation, rad, about the base axes in one action; 0 for missing directions."""
+    """(6,) largest translation, m, and rotation, rad, per action along the base axes; 0 for uncontrolled directions."""
 
     def reference(self, count: int) -> Tensor:
-        """Return the references (count, R) at the start of an episode, or ABSENT."""
+        """Return the initial references (count, R) of an episode, or ABSENT."""
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for physical actions (n, A) at measured states of n robots."""
+        """Return joint targets for physical actions (n, A) and measured states of n robots."""
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return actions (n, A) in [-1, 1] that hold position.
-
-        `last` (n, A) are the previous actions; `gripper` (n, 1) the target widths to keep, m.
-        """
+        """Return actions (n, A) in [-1, 1] that hold position, given previous actions (n, A) and gripper targets
+        (n, 1), m."""
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Return actions (n, A) in [-1, 1], clipped, that move the tool by a twist; NaN stays NaN.
+        """Return actions (n, A) in [-1, 1], clipped, that move the tool by a twist; NaN is preserved.
 
         Args:
-            twist: (n, 6) translation x y z and rotation vector x y z in the base frame, each a share in [-1, 1] of
-                `twist_limit`. Directions that the controller lacks are dropped.
-            gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper of `hold`.
-            hold: (n, A) the result of `hold_action`; None where no gripper value is 0.
+            twist: (n, 6) translation x y z and rotation vector x y z in the base frame, in [-1, 1] relative to
+                `twist_limit`; uncontrolled directions are ignored.
+            gripper: (n, 1) from -1, closed, to 1, open; 0 keeps the gripper of `hold`.
+            hold: (n, A) the result of `hold_action`; None if no gripper value is 0.
 
         Raises:
             ConfigError: the controller does not move a tool.
         """
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return twist (n, 6) and gripper (n, 1) of actions (n, A), the inverse of `from_twist`; 0 for missing
-        directions.
+        """Return twist (n, 6), 0 in uncontrolled directions, and gripper (n, 1) of actions (n, A), inverting
+        `from_twist`.
 
         Raises:
             ConfigError: the controller does not move a tool.
@@ -77,7 +75,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class ToolDeltaConfig:
-    """End-effector control: a motion of the tool, and the gripper, if there is one, open or closed."""
+    """End-effector control: a displacement of the tool, and the gripper, if there is one, open or closed."""
 
     kind: Literal["tool_delta"] = "tool_delta"
     rate: PositiveFloat = 20.0
@@ -85,13 +83,13 @@ class ToolDeltaConfig:
     step: Annotated[float, Interval(gt=0, le=1)] = 0.04
     """Largest displacement along an axis in one action, m."""
     turn: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
-    """Largest rotation about an axis of the base frame in one action, rad; 0: the tool keeps its orientation."""
+    """Largest rotation about an axis of the base frame in one action, rad; 0: constant orientation."""
     damping: PositiveFloat = 0.05
-    """Damping of the least-squares inverse: larger is slower and safer near singularities."""
+    """Damping of the least-squares inverse; larger values are slower and more stable near singularities."""
     posture_gain: Fraction = 0.1
-    """Step towards the home posture per action, as a share of the distance, in the null space of the task."""
+    """Null-space step towards the home posture per action, as a share of the distance."""
     lead: Annotated[float, Interval(gt=0, le=math.pi)] = 0.2
-    """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
+    """Largest distance of a joint target from the measured joint position, rad; bounds contact forces."""
 
     def __post_init__(self) -> None:
         validate(self, "controller.")
@@ -100,15 +98,14 @@ class ToolDeltaConfig:
 class ToolDeltaController:
     """Damped-least-squares differential IK (Nakamura and Hanafusa 1986) with a null-space posture.
 
-    A translation starts at the *measured* tool position: without an integrator in the loop, a servo that lags by
-    several control periods, a delayed command or a person pushing the arm cause no wind-up.
+    Translations are relative to the *measured* tool position. There is no integrator, so lagging servos, delayed
+    commands and a person pushing the arm cause no wind-up.
 
-    Orientation without `turn` is that at home. With `turn`, actions rotate a reference: a unit quaternion w x y z in
-    the base frame that begins at home and is kept within `turn` of the measured orientation, which prevents wind-up.
-    Without a commanded rotation it does not move, as in robosuite's OSC_POSE, so errors do not add up.
+    Without `turn` the tool keeps its home orientation. With `turn`, actions rotate a reference orientation, a unit
+    quaternion w x y z in the base frame. It starts at home, stays within `turn` of the measured orientation, which
+    prevents wind-up, and changes only on command, as in robosuite's OSC_POSE, so errors do not accumulate.
 
-    The gripper closes or opens fully, whichever is nearer to the target width, so that a noisy policy does not loosen
-    a grasp.
+    The gripper opens or closes fully, whichever is closer to the target width, so noise does not loosen a grasp.
     """
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
@@ -139,48 +136,45 @@ class ToolDeltaController:
         position, rotation, jacobian = self.kinematics.jacobian(measured)
         reference = ABSENT
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
-        # No posture term without motion: damping lets some of it through, and a hold would drift home.
+        # No posture term without motion: damping makes the null space inexact, and holding would drift home.
         moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
         posture = self.config.posture_gain * moving * (self.home - measured)
         if self.config.turn:
             aim = self._aim(state.reference, rotation, action[:, 3:6])
             error, reference = torch.cat([goal - position, rotation_error(rotation, aim)], -1), matrix_to_quat(aim)
-            # Project with little damping: more of the posture term would leak through when turned away from home.
+            # Little damping in this projection: more would let the posture term move a tool turned away from home.
             posture = posture - _inverse(jacobian, _times(jacobian, posture), 1e-3)
             step = posture + _inverse(jacobian, error, self.config.damping)
         else:
             error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
-            # J^+ (e - J p) + p: the task first, the posture in its null space.
+            # J^+ (e - J p) + p: task, with the posture in its null space.
             step = posture + _inverse(jacobian, error - _times(jacobian, posture), self.config.damping)
-        # Scaled as a whole, so that the tool slows down but stays on its path.
+        # One scale for all joints, so the tool slows down but stays on its path.
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
-        wanted = action[:, self.moves :]
-        # NaN stays NaN, so that the shield rejects it.
-        gripper = self.width * (wanted > self.width / 2) + 0 * wanted
+        width = action[:, self.moves :]
+        gripper = self.width * (width > self.width / 2) + 0 * width  # keeps NaN, for the shield to reject
         if not self.width:
             gripper = torch.zeros(len(action), 1, device=action.device)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
 
     def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
-        """Return rotations (n, 3, 3): `turn` applied to the reference (n, 4), limited to one action from `rotation`."""
+        """Return `turn` applied to the reference (n, 4) as rotations (n, 3, 3), limited to one action from
+        `rotation`."""
         lead = rotation_error(rotation, quat_to_matrix(reference))
         lead = lead / (lead.norm(dim=-1, keepdim=True) / self.config.turn).clamp_min(1)
         return rotation_matrix(turn) @ rotation_matrix(lead) @ rotation
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return zero motion, with the gripper unchanged."""
         moves = last.new_zeros(len(last), self.moves)
         return self.actions.to_unit(torch.cat([moves, gripper], -1)[:, : self.actions.size])
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Return the twist, without rotation if the tool does not turn, and the gripper if there is one."""
         fingers = gripper[:, : self.actions.size - self.moves]
         if hold is not None:
             fingers = torch.where(fingers == 0, hold[:, self.moves :], fingers)
         return torch.cat([twist[:, : self.moves], fingers], -1).clamp(-1, 1)
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return twist (n, 6) and gripper (n, 1)."""
         twist, gripper = action.new_zeros(len(action), 6), action.new_zeros(len(action), 1)
         twist[:, : self.moves] = action[:, : self.moves]
         if self.width:
@@ -193,7 +187,7 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
-    """Return J^T (J J^T + damping^2)^-1 v (n, J): the damped least-squares inverse of (n, 6, J) times v (n, 6)."""
+    """Return J^T (J J^T + damping^2)^-1 v (n, J), the damped least-squares solution for J (n, 6, J) and v (n, 6)."""
     transpose = jacobian.transpose(1, 2)
     gram = jacobian @ transpose + damping**2 * torch.eye(6, device=jacobian.device)
     return (transpose @ torch.linalg.solve(gram, vector[..., None])).squeeze(-1)
@@ -208,7 +202,7 @@ Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 @dataclass(frozen=True)
 class JointOffsetConfig:
-    """Joint control: a setpoint of each motor's spring, as an offset from the home posture."""
+    """Joint control: setpoints of the motors' springs as offsets from the home posture."""
 
     kind: Literal["joint_offset"] = "joint_offset"
     rate: PositiveFloat = 50.0
@@ -216,24 +210,24 @@ class JointOffsetConfig:
     reach: PositiveFloat = 0.6
     """Largest offset that an action commands, rad."""
     swing: tuple[Angle, ...] = ()
-    """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
+    """Offset of each joint from home in the middle of its leg's swing, rad; empty: no gait, only policy offsets."""
     swing_from: tuple[Fraction, ...] = ()
-    """Phase of the gait clock at which the swing of each joint's leg begins; a swing lasts half a cycle."""
+    """Gait phase at which the swing of each joint's leg starts; a swing lasts half a cycle."""
     stride: tuple[tuple[Angle, ...], ...] = ()
-    """Offset of each joint as its foot lands, rad per unit of each component of the command; in stance the leg sweeps
-    to the opposite offset. Empty: the legs step in place, and the policy alone walks."""
+    """Offset of each joint at touchdown, rad per unit of each command component; in stance the leg sweeps to the
+    opposite offset. Empty: the gait steps in place."""
 
     def __post_init__(self) -> None:
         validate(self, "controller.")
 
 
 class JointOffsetController:
-    """Setpoint = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
+    """Setpoint = home + swing(clock) + stride(clock, command) + action, clipped to the joint limits.
 
-    With a swing and a stride the legs step as commanded while the command is not zero, and the policy adds balance
-    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Feet in stance move at constant
-    speed against the command, and start to do so just before they land (swing-leg retraction: Seyfarth et al. 2003).
-    The springs' gains are the robot spec's.
+    Swing and stride form an open-loop gait while the command is not zero, and the policy adds balance (policies
+    modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Feet in stance move at constant speed
+    against the command, starting shortly before touchdown (swing-leg retraction: Seyfarth et al. 2003). The robot's
+    spec defines the springs' gains.
     """
 
     def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
@@ -262,17 +256,16 @@ class JointOffsetController:
         self.stride = torch.tensor(config.stride)
 
     def reference(self, count: int) -> Tensor:
-        """Return ABSENT: targets depend on the measured state only."""
         return ABSENT
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         posture = self.home
         if self.config.swing:
-            u = 2 * ((state.phase - self.swing_from) % 1.0)  # from 0 to 1 in the swing, to 2 on the ground
-            up = (math.pi * u).sin().clamp_min(0).square()  # smooth at both ends, 0 on the ground
+            u = 2 * ((state.phase - self.swing_from) % 1.0)  # 0 to 1 in swing, 1 to 2 in stance
+            up = (math.pi * u).sin().clamp_min(0).square()  # smooth at both ends, 0 in stance
             offset = up * self.swing
             if self.config.stride:
-                # From 1 to -1 on the ground; the cubic back has the same speed at both ends.
+                # Linear from 1 to -1 in stance; the cubic in swing has the same speed at both ends.
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
             posture = self.home + offset * is_commanded(state)[:, None]
@@ -281,15 +274,12 @@ class JointOffsetController:
         )
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return the previous actions, which keep the setpoints."""
         return last
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Raise ConfigError: joint offsets move no tool."""
         raise ConfigError(NO_TOOL)
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Raise ConfigError: joint offsets move no tool."""
         raise ConfigError(NO_TOOL)
 
 
@@ -301,7 +291,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
 
 
 def controller_config(data: dict[str, Any]) -> ControllerConfig:
-    """Restore a controller config from the dict that `dataclasses.asdict` made."""
+    """Restore a controller config from the result of `dataclasses.asdict`."""
     kind = data.get("kind", "tool_delta")
     if kind not in _KINDS:
         raise UnknownName("controller", kind, _KINDS)
@@ -310,11 +300,10 @@ def controller_config(data: dict[str, Any]) -> ControllerConfig:
 
 
 def _frozen(value: Any) -> Any:
-    """Return JSON's lists as tuples."""
+    """Convert lists to tuples, recursively."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def build_controller(robot: RobotSpec, config: ControllerConfig) -> Controller:
-    """Return the controller that a config describes."""
     controller: Controller = _KINDS[config.kind][1](robot, config)
     return controller

@@ -1,7 +1,4 @@
-"""Batched forward kinematics and Jacobian of a serial arm, from its RobotSpec alone.
-
-So the robot's computer needs no simulator for end-effector control, and simulation uses the same code.
-"""
+"""Batched forward kinematics and Jacobian of a serial arm, computed from its RobotSpec without a simulator."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from robot_rl.interface.rotation import quat_to_matrix
 class Kinematics:
     """Forward kinematics of one robot for batches of joint positions.
 
-    The batch is the last axis and every operation is elementwise: small matrix products are several times slower, and
-    their precision depends on the process's settings.
+    The batch is the last axis and all operations are elementwise. Small matrix products would be several times slower,
+    with a precision that depends on process settings.
     """
 
     def __init__(self, spec: RobotSpec, dtype: torch.dtype = torch.float32):
         if spec.tool is None:
             raise ValueError(f"robot {spec.name!r} has no tool at the end of a chain")
-        # The tool is a last, fixed link of the chain. Frames are turned so that every joint turns about its z.
+        # The tool is a fixed last link. Link frames are rotated so that every joint axis is z.
         turn, links = torch.eye(3, dtype=torch.float64), []
         places = [(j.position, j.quat, j.axis) for j in spec.joints] + [(spec.tool.position, spec.tool.quat, None)]
         for position, quat, axis in places:
@@ -32,7 +29,7 @@ class Kinematics:
             links.append(torch.cat([frame.T, (turn.T @ offset)[None]]))
             turn = own
         self.links = torch.stack(links)[..., None, None].to(dtype)
-        """(J + 1, 4, 3, 1, 1): axes and origin of each link's frame in the one before, at joint position 0."""
+        """(J + 1, 4, 3, 1, 1): axes and origin of each link's frame in its parent frame, at joint position 0."""
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Return tool position (n, 3), m, and rotation (n, 3, 3) in the base frame at joint positions (n, J), rad."""
@@ -40,14 +37,14 @@ class Kinematics:
         return position.T.contiguous(), rotation.permute(2, 1, 0)
 
     def jacobian(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tool position, rotation and geometric Jacobian (n, 6, J): linear rows first, base frame."""
+        """Return tool position, rotation, and geometric Jacobian (n, 6, J) in the base frame, linear rows first."""
         position, rotation, origins, axes = self._chain(q)
         a, r = torch.stack(axes, 1), position[:, None] - torch.stack(origins, 1)  # (3, J, n)
         linear = torch.stack([a[1] * r[2] - a[2] * r[1], a[2] * r[0] - a[0] * r[2], a[0] * r[1] - a[1] * r[0]])
         return position.T.contiguous(), rotation.permute(2, 1, 0), torch.cat([linear, a]).permute(2, 0, 1).contiguous()
 
     def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Return tool position (3, n), axes of its frame (3 axes, 3, n), and each joint's origin and axis (3, n)."""
+        """Return tool position (3, n), tool axes (3 axes, 3, n), and origin and axis (3, n) of each joint."""
         sin, cos = q.sin().T.contiguous(), q.cos().T.contiguous()
         axes, position = torch.eye(3, dtype=q.dtype, device=q.device)[..., None], q.new_zeros(3, 1)
         origins, turned_about = [], []
@@ -62,7 +59,7 @@ class Kinematics:
 
 
 def _frame(z: Tensor) -> Tensor:
-    """Return a rotation matrix with last column along z (3,)."""
+    """Return a rotation matrix whose last column is parallel to z (3,)."""
     z = z / z.norm()
     shortest = torch.arange(3, device=z.device) == z.abs().argmin()
     x = torch.linalg.cross(shortest.to(z.dtype), z)

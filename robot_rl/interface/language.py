@@ -1,4 +1,4 @@
-"""Instructions as observations: UTF-8 bytes, so that replays, batches and wires carry them as they carry numbers."""
+"""Instructions as observations: UTF-8 bytes, so replays, batches and messages handle instructions as tensors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 from robot_rl.util.errors import ConfigError
 
 LONGEST = 128
-"""Bytes of an instruction at most."""
+"""Largest size of an instruction, bytes."""
 
 
 def encode(texts: Sequence[str]) -> Tensor:
-    """Return instructions (n, LONGEST) uint8, filled up with zeros; ConfigError for an empty or a longer one."""
+    """Return instructions (n, LONGEST) uint8, padded with zeros; ConfigError for an empty or too long instruction."""
     rows = []
     for text in texts:
-        said = text.strip().encode()
-        if not said or 0 in said:
+        data = text.strip().encode()
+        if not data or 0 in data:
             raise ConfigError(f"the instruction {text!r} says nothing; give one in words")
-        if len(said) > LONGEST:
+        if len(data) > LONGEST:
             raise ConfigError(
-                f"the instruction {text[:40]!r}... has {len(said)} bytes, and at most {LONGEST} are read; shorten it"
+                f"the instruction {text[:40]!r}... has {len(data)} bytes, and at most {LONGEST} are read; shorten it"
             )
-        rows.append(list(said.ljust(LONGEST, b"\0")))
+        rows.append(list(data.ljust(LONGEST, b"\0")))
     return torch.tensor(rows, dtype=torch.uint8).view(len(rows), LONGEST)
 
 
 def decode(rows: Tensor) -> list[str]:
-    """Return the texts of instructions (n, LONGEST); bytes that are no text become the replacement character."""
+    """Return the texts of instructions (n, LONGEST); invalid UTF-8 becomes the replacement character."""
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.cpu().numpy()]

@@ -1,7 +1,7 @@
 """Observation specs: shapes, dtypes, units and names of a dict of batched arrays.
 
 Keys follow LeRobot: `observation.state`, `observation.environment_state` (privileged), `observation.images.<camera>`,
-`observation.language` (an instruction in words, as bytes: see `robot_rl.interface.language`).
+`observation.language` (an instruction as bytes, see `robot_rl.interface.language`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Dtype = Literal["float32", "uint8"]
 
 @dataclass(frozen=True)
 class ObservationField:
-    """One entry of an observation, for one environment."""
+    """Spec of one observation entry of one environment."""
 
     shape: tuple[int, ...]
-    """(D,) of vectors; (height, width, 3) of pictures, channels last as in LeRobot's datasets; (bytes,) of text."""
+    """(D,) for vectors; (height, width, 3) for pictures, channels last as in LeRobot's datasets; (bytes,) for text."""
     dtype: Dtype = "float32"
     kind: Kind = "state"
     unit: str = ""
     names: tuple[str, ...] = ()
-    """Names of a vector's components, or of a picture's axes."""
+    """Names of vector components, or of picture axes."""
     low: tuple[float, ...] = ()
-    """Nominal range of each component, () if unknown: noise and falls may exceed it."""
+    """Nominal lower limit of each component, () if unknown; noise and falls may exceed it."""
     high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class ObservationField:
             raise ValueError(f"low has {len(self.low)} and high {len(self.high)} numbers for shape {self.shape}")
 
     def fault(self, value: Any, n: int | None, device: torch.device | None) -> str:
-        """Return the fault of a value of n environments, as text; empty if there is none."""
+        """Describe why a value does not fit n environments and a device (None: any); "" if it fits."""
         if not isinstance(value, torch.Tensor):
             return f"is {type(value).__name__}, not a tensor"
         if value.dim() == 0 or tuple(value.shape[1:]) != self.shape or n not in (None, len(value)):
@@ -66,7 +66,7 @@ class ObservationField:
         return ""
 
     def space(self, n: int | None) -> gym.Space[Any]:
-        """Return the Gymnasium space of one environment, or of a batch of n."""
+        """Return the Gymnasium space of a batch of n; None: one environment."""
         import gymnasium as gym
         import numpy as np
 
@@ -77,12 +77,11 @@ class ObservationField:
 
 
 def picture_field(height: int, width: int) -> ObservationField:
-    """Return the field of an RGB picture."""
+    """Return the spec of an RGB picture."""
     return ObservationField((height, width, 3), "uint8", "picture", "1", ("height", "width", "channels"))
 
 
 LANGUAGE_FIELD = ObservationField((LONGEST,), "uint8", "text")
-"""An instruction."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +121,23 @@ class ObservationSpec(Mapping[str, ObservationField]):
         return len(self.fields)
 
     def __or__(self, other: Mapping[str, ObservationField]) -> ObservationSpec:
-        """Return a spec with the fields of both; the other's win."""
+        """Return a spec with the fields of both; `other` takes precedence."""
         return ObservationSpec(tuple((dict(self) | dict(other)).items()))
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """Return (height, width, 3) of its pictures by key."""
+        """Return (height, width, 3) of each picture by key."""
         return {key: field.shape for key, field in self.fields if field.kind == "picture"}
 
     def only(self, keys: Iterable[str]) -> ObservationSpec:
-        """Return the spec of some keys, in this spec's order."""
+        """Return the spec of the given keys, in this spec's order."""
         kept = set(keys)
         return ObservationSpec(tuple((key, field) for key, field in self.fields if key in kept))
 
     def check(self, observation: Mapping[str, Any], device: torch.device | None = None) -> None:
-        """Raise if a key of an observation dict is missing, unknown, or of the wrong shape, dtype or device.
+        """Raise ConfigError if a key is missing or unknown, or an entry has a wrong shape, dtype or device.
 
-        All entries must have the same number of environments. Tensors must be on `device`, or on one device if None.
+        All entries must have the same number of environments, and be on `device`, or if None on the same device.
         """
         if missing := [key for key in self if key not in observation]:
             raise ConfigError(
@@ -155,14 +154,14 @@ class ObservationSpec(Mapping[str, ObservationField]):
             device = value.device if isinstance(value, torch.Tensor) else device
 
     def zeros(self, n: int, device: str | torch.device = "cpu") -> dict[str, Any]:
-        """Return an observation of n environments: zeros, and empty instructions."""
+        """Return an observation of n environments with zeros and empty instructions."""
         return {
             key: torch.zeros((n, *field.shape), dtype=getattr(torch, field.dtype), device=device)
             for key, field in self.fields
         }
 
     def gymnasium_space(self, n: int | None = None) -> gym.spaces.Dict:
-        """Return the Gymnasium space of one environment, or of a batch of n; vectors are unbounded in it."""
+        """Return the Gymnasium space of a batch of n, with unbounded vectors; None: one environment."""
         import gymnasium as gym
 
         return gym.spaces.Dict({key: field.space(n) for key, field in self.fields})
@@ -172,7 +171,7 @@ class ObservationSpec(Mapping[str, ObservationField]):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Mapping[str, Any]]) -> ObservationSpec:
-        """Restore the result of `to_json`; raise for invalid values, naming the key."""
+        """Restore the result of `to_json`; ConfigError names the key of an invalid value."""
         fields = []
         for key, entry in data.items():
             try:

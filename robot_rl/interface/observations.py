@@ -1,8 +1,8 @@
-"""Observation terms: batched functions of the state views, listed in a task and carried in its bundle.
+"""Observation terms: batched functions of the robot state, listed in a task and stored in its bundle.
 
-A term is a function that is annotated to return `Term`. Parameters annotated `Context` receive it; objects and numbers
-are written as in `robot_rl.interface.call`: `object_to_object:cube:bowl`. Terms of other packages are found by entry
-points of group `robot_rl.terms`, or by import path.
+A term is built by a function annotated to return `Term`. Parameters annotated `Context` get the context; objects and
+numbers are written as in `robot_rl.interface.call`: `object_to_object:cube:bowl`. Other packages register terms as
+entry points of group `robot_rl.terms`, or an import path names the function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from robot_rl.util.registry import Registry
 
 
 class Term(NamedTuple):
-    """A part of the observation: its field, and the function that computes it (n, size) from a state."""
+    """Part of observation.state: its field, and the function that computes it (n, size) from a state."""
 
     field: Field
     compute: Callable[[RobotState], Tensor]
@@ -34,7 +34,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """Facts that the names and ranges of a term depend on."""
+    """Robot and specs that names and ranges of a term depend on."""
 
     robot: RobotSpec
     actions: VectorSpec
@@ -89,7 +89,7 @@ def gripper_width(on: Context) -> Term:
 
 
 def last_action(on: Context) -> Term:
-    """The action executed in the previous control period, in [-1, 1]."""
+    """Action executed in the previous control period, in [-1, 1]."""
     dims = " ".join(on.actions.names)
     return Term(box("last_action", dims, "1", -1.0, 1.0), lambda s: s.last_action)
 
@@ -137,13 +137,13 @@ def angular_velocity(on: Context) -> Term:
 
 
 def projected_gravity(on: Context) -> Term:
-    """Unit vector that points down, in the trunk's frame: the tilt without the heading."""
+    """Unit vector of gravity in the trunk frame: the tilt without the heading."""
     field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
     return Term(field, lambda s: down(s.base_quat))
 
 
 def instruction() -> Term:
-    """Index of the instruction in force, for demonstrators."""
+    """Index of the current instruction, for demonstrators."""
     return Term(box("instruction", "index", "1", 0.0, 100.0), lambda s: s.instruction)
 
 
@@ -167,12 +167,12 @@ def gait_clock(on: Context) -> Term:
 
 
 def base_velocity(on: Context) -> Term:
-    """Velocity of the trunk, m/s; in simulation only."""
+    """Linear velocity of the trunk in its own frame, m/s; simulation only."""
     return Term(box("base_velocity", "x y z", "m/s", -3.0, 3.0, "trunk"), lambda s: s.base_velocity)
 
 
 def base_height(on: Context) -> Term:
-    """Height of the trunk above the ground, m; in simulation only."""
+    """Height of the trunk above the ground, m; simulation only."""
     return Term(box("base_height", "z", "m", 0.0, 1.0, "world"), lambda s: s.base_position[:, 2:])
 
 
@@ -182,44 +182,25 @@ def foot_force(on: Context) -> Term:
 
 
 def down(quat: Tensor) -> Tensor:
-    """Return the world's downward unit vector (n, 3) in frames of orientation (n, 4), w x y z."""
-    w, x, y, z = quat.unbind(-1)  # the third row of the rotation matrix, downwards
+    """Return the world's downward unit vector (n, 3) in frames with orientation (n, 4), w x y z."""
+    w, x, y, z = quat.unbind(-1)  # the negated third row of the rotation matrix
     return torch.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], -1)
 
 
 TERMS: dict[str, Callable[..., Term]] = {
     f.__name__: f
     for f in (
-        joint_position,
-        joint_velocity,
-        tool_position,
-        tool_rotation,
-        gripper_width,
-        last_action,
-        object_position,
-        object_to_tool,
-        object_to_object,
-        object_in_tool,
-        angular_velocity,
-        projected_gravity,
-        instruction,
-        command,
-        gait_clock,
-        base_velocity,
-        base_height,
-        foot_force,
+        joint_position, joint_velocity, tool_position, tool_rotation, gripper_width, last_action, object_position,
+        object_to_tool, object_to_object, object_in_tool, angular_velocity, projected_gravity, instruction, command,
+        gait_clock, base_velocity, base_height, foot_force,
     )
-}
-
+}  # fmt: skip
 
 terms = Registry("observation term", TERMS, group="robot_rl.terms")
 
 
 class Observer:
-    """Concatenate terms into `observation.state`.
-
-    A term is a name with arguments, `object_position:cube`; see `robot_rl.interface.call`.
-    """
+    """Concatenate terms, written like `object_position:cube`, into `observation.state`."""
 
     def __init__(
         self,
@@ -235,7 +216,7 @@ class Observer:
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
-        """Return the objects whose pose the terms read."""
+        """Objects whose poses the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:
         """Return (n, spec.size) float32."""

@@ -1,6 +1,6 @@
-"""The contract between a task, a policy and a robot.
+"""Contract between task, policy and robot.
 
-A task declares an `Interface`, a bundle carries it, and simulation and robot build the same `Pipeline` from it.
+A task declares an `Interface` and a bundle stores it. Simulation and robot build the same `Pipeline` from it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.observations import Observer
-from robot_rl.interface.rates import command_ticks
-from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.robot import RobotSpec, command_ticks
 from robot_rl.interface.shield import Shield, ShieldConfig
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
@@ -34,13 +33,13 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
-"""Shortest time in which a command may cross its whole range, s: all of 20 falls in 1,200 episodes came within a second
-after a command dropped to zero at once."""
+"""Shortest time for a command to cross its range, s. Without the ramp, all 20 falls in 1,200 episodes happened within a
+second after a command dropped to zero instantly."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A camera's picture as an observation, `observation.images.<camera>`, uint8 (height, width, 3)."""
+    """Camera picture as an observation, `observation.images.<camera>`, uint8 (height, width, 3)."""
 
     camera: str
     height: Annotated[int, Interval(ge=1, le=960)] = 96
@@ -53,19 +52,19 @@ class Picture:
 
     @property
     def key(self) -> str:
-        """Return its key in an observation."""
+        """Return the observation key."""
         return f"{IMAGES}{self.camera}"
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One of the things that a person may ask for."""
+    """Instruction with its own success test."""
 
     text: str
     success: str
-    """Success test and its arguments."""
+    """Success test with arguments."""
     held_out: bool = False
-    """Never asked in training: it tells whether a policy understands, or remembers."""
+    """Not used in training, to test generalization to new instructions."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +74,27 @@ class Interface:
     task: str
     robot: str
     instruction: str
-    """Instruction, in words."""
+    """Instruction as text."""
     observations: tuple[str, ...]
     """Terms of observation.state, in order."""
     success: str = ""
-    """Success test and its arguments; empty: an episode that reaches its horizon has succeeded."""
+    """Success test with arguments; empty: an episode that reaches its horizon succeeds."""
     instructions: tuple[Instruction, ...] = ()
-    """What may be asked for, each with its own success test; an episode draws one. Empty: always `instruction`."""
+    """Instructions with their own success tests; each episode draws one. Empty: always `instruction`."""
     success_hold: PositiveInt = 4
-    """Control periods in a row for which the success test must hold."""
+    """Consecutive control periods for which the success test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
     gait: NonNegativeFloat = 0.0
-    """Frequency of a walking robot's gait clock, Hz; 0: it has none."""
+    """Frequency of a legged robot's gait clock, Hz; 0: no gait clock."""
     command: tuple[Field, ...] = ()
-    """Command from a person or planner while the policy runs, with its ranges."""
+    """Fields of the command from a person or planner, with ranges."""
     horizon: PositiveInt = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
-    """Cameras to record; a task's are those of its scene."""
+    """Cameras to record; for a task, the cameras of its scene."""
     pictures: tuple[Picture, ...] = ()
-    """Cameras that a policy sees."""
+    """Picture inputs of the policy."""
     controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
@@ -104,7 +103,7 @@ class Interface:
         if self.instructions and self.success:
             raise ValueError("success: each of the instructions has its own test; leave it empty")
         texts = [each.text for each in self.instructions]
-        encode(texts)  # raises for an empty or too long one
+        encode(texts)  # raises for an empty or too long instruction
         if twice := sorted({text for text in texts if texts.count(text) > 1}):
             raise ValueError(f"instructions: {twice[0]!r} is given twice")
         size = sum(len(f.dims) for f in self.command)
@@ -120,11 +119,11 @@ class Interface:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Return its success and failure tests."""
+        """Return all success and failure tests."""
         return (*filter(None, (self.success, self.failure)), *(each.success for each in self.instructions))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; without pictures or instructions it has no such key."""
+        """Return a JSON object; empty pictures and instructions are omitted."""
         return {k: v for k, v in asdict(self).items() if v or k not in ("pictures", "instructions")}
 
     @classmethod
@@ -144,15 +143,15 @@ class Interface:
 
 
 class Pipeline:
-    """The parts that an interface describes: observer, controller, shield and tests."""
+    """Parts described by an interface: observer, controller, shield and tests."""
 
     def __init__(self, interface: Interface, robot: RobotSpec | None = None, device: str | torch.device = "cpu"):
-        """Build the parts with their constants on `device`, where states and actions must be too."""
+        """Build the parts on `device`, the device of states and actions."""
         self.interface = interface
         self.device = torch.device(device)
         self.robot = robot or robots.get(interface.robot)
-        command_ticks(self.robot.command_rate, interface.controller.rate)  # raises for a rate that does not divide it
-        with self.device:  # all tensors of the parts
+        command_ticks(self.robot.command_rate, interface.controller.rate)  # raises unless the rate divides it
+        with self.device:
             self.kinematics = Kinematics(self.robot) if self.robot.tool else None
             self.controller = build_controller(self.robot, interface.controller)
             self.shield = Shield(self.robot, interface.shield)
@@ -161,7 +160,7 @@ class Pipeline:
         self.observer = Observer(interface.observations, self.robot, self.actions, self.command, self.device)
         self.success: Test | None = state_test(interface.success) if interface.success else None
         if interface.instructions:
-            self.success = _as_asked([state_test(each.success) for each in interface.instructions])
+            self.success = _by_instruction([state_test(each.success) for each in interface.instructions])
         self.texts = encode([each.text for each in interface.instructions]).to(self.device)
         """(I, bytes) uint8"""
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
@@ -181,31 +180,30 @@ class Pipeline:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Return the objects to track: those in the observation terms and, for policies that read images, those in the
-        success and failure tests."""
+        """Return the objects to track: those of the observation terms and, for visual policies, of the tests."""
         return self.tracked(self.interface.tests if self.interface.pictures else ())
 
     def tracked(self, tests: Iterable[str]) -> tuple[str, ...]:
-        """Return the objects to track where the state is judged by `tests`."""
+        """Return the objects of the observation terms and of `tests`."""
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for actions (n, A) in [-1, 1]; a non-finite component makes its row NaN, which the
-        shield rejects."""
+        """Return joint targets for actions (n, A) in [-1, 1]; rows with a non-finite component become NaN, for the
+        shield to reject."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
 
     def language(self, state: RobotState) -> dict[str, Tensor]:
-        """Return the instructions in force, uint8 (n, bytes), by their key; {} for a task without."""
+        """Return {LANGUAGE: current instructions uint8 (n, bytes)}; {} for a task without instructions."""
         return {LANGUAGE: self.texts[state.instruction[:, 0].long()]} if self.interface.instructions else {}
 
     def phase(self, steps: Tensor) -> Tensor:
-        """Return the gait clock (n, 1) at control periods `steps` (n,) of an episode."""
+        """Return the gait phase (n, 1) in [0, 1) at control periods `steps` (n,) of an episode."""
         return (steps * (self.interface.gait / self.interface.controller.rate) % 1.0)[:, None]
 
 
-def _as_asked(tests: list[Test]) -> Test:
-    """Return the test of each robot's own instruction."""
+def _by_instruction(tests: list[Test]) -> Test:
+    """Return a test that applies to each robot the test of its instruction."""
 
     def test(state: RobotState) -> Tensor:
         return torch.stack([each(state) for each in tests], 1).gather(1, state.instruction.long())[:, 0]

@@ -1,4 +1,4 @@
-"""Facts about a robot: joints, tool, gripper, floating base, and how its messages name and order them."""
+"""Robot specs: joints, tool, gripper, floating base, and their names and order in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from robot_rl.util.errors import nearest
+from robot_rl.util.errors import ConfigError, nearest
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
 
 if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without it
@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without
 
 @dataclass(frozen=True)
 class Joint:
-    """One actuated joint and its place in the serial chain."""
+    """Actuated joint and its pose in the serial chain."""
 
     name: str
-    """Name that the robot's driver publishes."""
+    """Name in the driver's messages."""
     low: float
     """Lower position limit, rad."""
     high: float
@@ -35,11 +35,11 @@ class Joint:
     """Orientation of the joint frame in the parent link's frame, w x y z."""
     axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
     stiffness: NonNegativeFloat = 0.0
-    """Gain of the motor's position servo, N m/rad; 0 if the robot's own controller closes the loop."""
+    """Position gain of the motor, N m/rad; 0 if the robot's own controller closes the loop."""
     damping: NonNegativeFloat = 0.0
-    """N m s/rad, with `stiffness`."""
+    """Velocity gain of the motor, N m s/rad."""
     model_name: str = ""
-    """Name in the model file; empty: the same."""
+    """Name in the model file; empty: `name`."""
 
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
@@ -50,7 +50,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Tool:
-    """The tool frame at the end of an arm's chain of joints."""
+    """Tool frame at the end of an arm's chain."""
 
     name: str
     position: tuple[float, float, float]
@@ -70,21 +70,21 @@ class Tool:
 
 @dataclass(frozen=True)
 class FloatingBase:
-    """The trunk of a walking robot."""
+    """Trunk and feet of a legged robot."""
 
     body: str
     """Name in the model file."""
     height: PositiveFloat
     """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
-    """Feet in the model file, in the order of all views of feet: each is a body with a shape of its own; or a shape or
-    site of its leg; or an empty body, whose shape is the leg's nearest one within `foot_radius`."""
+    """Feet in the model file, in the order of all foot views. Each is a body with its own shape; or a shape or site of
+    the leg; or an empty body, whose shape is then the leg's nearest within `foot_radius`."""
     foot_radius: NonNegativeFloat
-    """From the origin of a foot to its sole, m."""
+    """Distance from the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
-    """Joint positions on the ground with folded legs, rad."""
+    """Joint positions when lying with folded legs, rad."""
     aliases: tuple[str, ...] = ()
-    """Names of the trunk in other model files, for example "base_link"; `body` is used if the file has it."""
+    """Names of the trunk in model files without `body`, for example "base_link"."""
 
     def __post_init__(self) -> None:
         validate(self, "base: ")
@@ -93,24 +93,24 @@ class FloatingBase:
 
 @dataclass(frozen=True)
 class Gripper:
-    """A parallel gripper; its state is the distance between the fingers.
+    """Parallel gripper; its state is the distance between the fingers.
 
-    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So list every
-    finger, also one that mimics another.
+    Finger joints are prismatic and 0 when closed. The distance is the sum of the fingers' positions, in equal shares,
+    so every finger must be listed, including mimic joints.
     """
 
     joints: tuple[str, ...]
     width: PositiveFloat
     """Distance between the open fingers, m."""
     force: PositiveFloat
-    """Grasping force, N; simulation uses the model file's limit if that is smaller."""
+    """Grasping force, N; simulation uses the model file's limit if it is smaller."""
     stiffness: PositiveFloat | None = None
-    """Gain of the position servo of all fingers together, in simulation, N/m; None: as in the model file, and of a URDF
-    such that half of `width` gives `force`."""
+    """Position gain of all fingers together in simulation, N/m. None: as in an MJCF file; for a URDF, half of `width`
+    gives `force`."""
     damping: NonNegativeFloat | None = None
-    """N s/m; None: as in the model file, and of a URDF a tenth of the gain."""
+    """Velocity gain, N s/m. None: as in an MJCF file; for a URDF, a tenth of `stiffness`."""
     armature: NonNegativeFloat | None = None
-    """Inertia of motor and gear felt at each finger, kg; None: as in the model file."""
+    """Reflected inertia of motor and gear at each finger, kg; None: as in the model file."""
 
     def __post_init__(self) -> None:
         validate(self, "gripper: ")
@@ -118,14 +118,14 @@ class Gripper:
 
 @dataclass(frozen=True)
 class SceneTopics:
-    """Topics of a robot's surroundings, relative to its namespace."""
+    """Topics of cameras and tracked objects, relative to the robot's namespace."""
 
     image: str = "{camera}/image_raw"
     object_pose: str = "objects/{object}/pose"
-    """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
+    """geometry_msgs/PoseStamped in the robot's base frame, for example from a tag tracker."""
     base_frames: tuple[str, ...] = ("base", "base_link")
-    """Names that the robot's base frame has in tf; the twin uses the first. An object pose in another frame is refused,
-    one without a frame is accepted."""
+    """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused; poses
+    without a frame are accepted."""
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,20 @@ class RosInterface(SceneTopics):
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
     joint_names: tuple[tuple[str, str], ...] = ()
-    """Joints, also of the gripper, whose names in the driver's messages are others: (the spec's, the driver's). For a
-    common prefix of all there is the launch argument `joint_prefix`."""
+    """Pairs (name in the spec, name in the driver's messages) of joints and fingers where these differ. For a common
+    prefix, use the launch argument `joint_prefix`."""
 
 
 @dataclass(frozen=True)
 class UnitreeInterface(SceneTopics):
-    """Topics of a robot with Unitree's low-level messages, relative to its namespace."""
+    """Topics of Unitree's low-level messages, relative to the robot's namespace."""
 
     low_state: str = "lowstate"
     """unitree_go/LowState"""
     low_command: str = "lowcmd"
-    """unitree_go/LowCmd, written by the guard only."""
+    """unitree_go/LowCmd, published by the guard only."""
     wanted_command: str = "lowcmd_wanted"
-    """unitree_go/LowCmd: commands for the guard to pass on."""
+    """unitree_go/LowCmd: commands for the guard to forward."""
     motors: tuple[str, ...] = ()
     """Joint of each motor, in the order of the messages."""
     feet: tuple[str, ...] = ()
@@ -160,31 +160,31 @@ class UnitreeInterface(SceneTopics):
 
 @dataclass(frozen=True)
 class RobotSpec:
-    """Facts about a robot, shared by simulation, controller, shield and driver."""
+    """Robot description, shared by simulation, controller, shield and driver."""
 
     name: str
     joints: tuple[Joint, ...]
-    """Actuated joints in the order of all views; with a tool, the chain that carries it."""
+    """Actuated joints in the order of all joint views; for an arm, the chain from base to tool."""
     home: tuple[float, ...]
-    """Joint positions to start an episode from, rad."""
+    """Joint positions at the start of an episode, rad."""
     model: str
-    """Model file, MJCF or URDF: relative to the file of this spec, absolute, or inside genesis-world's assets."""
+    """Model file, MJCF or URDF: a path relative to the spec's file, absolute, or within genesis-world's assets."""
     tool: Tool | None = None
     gripper: Gripper | None = None
     base: FloatingBase | None = None
     """None for a fixed robot."""
     collision_bodies: tuple[str, ...] = ()
-    """Bodies whose shapes collide in simulation; empty: all."""
+    """Bodies with collisions in simulation; empty: all."""
     armature: NonNegativeFloat | None = None
-    """Inertia of motor and gear felt at a joint, kg m^2; None: as in the model file."""
+    """Reflected inertia of motor and gear at each joint, kg m^2; None: as in the model file."""
     joint_friction: NonNegativeFloat | None = None
-    """Dry friction of a joint, N m; None: as in the model file."""
+    """Dry friction of each joint, N m; None: as in the model file."""
     state_rate: PositiveFloat = 200.0
     """Rate of the joint states, Hz."""
     command_rate: PositiveFloat = 200.0
     """Rate of the command stream, Hz."""
     cameras: tuple[str, ...] = ()
-    """Cameras that it has, by the names in their topics; empty: not known."""
+    """Cameras, by their names in topics; empty: unknown."""
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:
@@ -219,21 +219,21 @@ class RobotSpec:
 
     @property
     def fingers(self) -> tuple[str, ...]:
-        """Return the joints of the gripper, if it has one."""
+        """Return the gripper's joints."""
         return self.gripper.joints if self.gripper else ()
 
     def driver_names(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of joints, then fingers, in the messages of a driver that puts a prefix before all."""
+        """Return the names of joints, then fingers, in the driver's messages, with a common prefix."""
         renamed = dict(self.ros.joint_names) if isinstance(self.ros, RosInterface) else {}
         return tuple(prefix + renamed.get(name, name) for name in (*self.joint_names, *self.fingers))
 
     @property
     def compliant(self) -> bool:
-        """Return whether joint targets are setpoints of the motors' springs and not a path of a stiff controller."""
+        """Return whether joint targets are setpoints of springs, rather than the path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
 
     def limit(self, name: str) -> Tensor:
-        """Return one attribute of every joint as a tensor (J,), for example limit("velocity")."""
+        """Return an attribute of all joints as a tensor (J,), for example limit("velocity")."""
         import torch
 
         return torch.tensor([getattr(j, name) for j in self.joints])
@@ -242,7 +242,7 @@ class RobotSpec:
         """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
         motors and contacts in messages.
 
-        Two robots of one kind may differ in the rest: topics, frames, a driver's joint names, facts for simulation.
+        Robots of one type may differ in topics, frames, a driver's joint names, and simulation parameters.
         """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
@@ -273,7 +273,7 @@ class RobotSpec:
 
 
 def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
-    """Raise for a quaternion or an axis of length 0."""
+    """Raise ValueError for a vector of length 0."""
     for name, vector in vectors.items():
         if math.hypot(*vector) < 1e-6:
             raise ValueError(f"{what}: {name} {vector} has no direction")
@@ -286,10 +286,27 @@ def _check_unique(kind: str, names: tuple[str, ...]) -> None:
 
 
 def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
-    """Raise if an order in messages does not have each of the robot's names once."""
+    """Raise ValueError unless an order in messages has each of the robot's names exactly once."""
     _check_unique(f"{what}: {kind}", wired)
     for name in wired:
         if name not in own:
             raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
     if missing := [name for name in own if name not in wired]:
         raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")
+
+
+def is_whole(count: float) -> bool:
+    """Return whether a value is a whole number of at least 1, within rounding errors."""
+    return round(count) >= 1 and abs(count - round(count)) < 1e-4
+
+
+def command_ticks(command_rate: float, rate: float) -> int:
+    """Return the commands at `command_rate`, Hz, per control period at `rate`, Hz; raise ConfigError if not whole."""
+    count = command_rate / rate
+    if not is_whole(count):
+        raise ConfigError(
+            f"a control period at {rate:g} Hz is {1 / rate:.6g} s, which is {count:.4g} commands of "
+            f"{1 / command_rate:g} s and not a whole number; a rate of {command_rate / max(1, round(count)):.6g} Hz "
+            "would do"
+        )
+    return round(count)

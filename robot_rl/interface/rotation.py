@@ -1,4 +1,4 @@
-"""Batched rotations: unit quaternions (..., 4) w x y z, matrices (..., 3, 3), rotation vectors (..., 3) in rad."""
+"""Batched rotations as unit quaternions (..., 4) w x y z, matrices (..., 3, 3), and rotation vectors (..., 3), rad."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def quat_to_matrix(quat: Tensor) -> Tensor:
 
 
 def matrix_to_quat(matrix: Tensor) -> Tensor:
-    """Return unit quaternions (..., 4), w x y z with the largest component positive, of rotation matrices."""
+    """Return unit quaternions (..., 4), w x y z, of rotation matrices; the largest component is positive."""
     m = matrix.flatten(-2)
     xx, yy, zz = m[..., 0], m[..., 4], m[..., 8]
-    # Four times the outer product of the quaternion with itself: its longest row is never ill-conditioned.
+    # Four times the outer product of the quaternion with itself; its longest row is always well-conditioned.
     w = torch.stack([1 + xx + yy + zz, m[..., 7] - m[..., 5], m[..., 2] - m[..., 6], m[..., 3] - m[..., 1]], -1)
     x = torch.stack([w[..., 1], 1 + xx - yy - zz, m[..., 3] + m[..., 1], m[..., 2] + m[..., 6]], -1)
     y = torch.stack([w[..., 2], x[..., 2], 1 - xx + yy - zz, m[..., 7] + m[..., 5]], -1)
@@ -33,7 +33,7 @@ def matrix_to_quat(matrix: Tensor) -> Tensor:
 
 
 def matrix_to_columns(matrix: Tensor) -> Tensor:
-    """Return the first two columns (..., 6) of rotation matrices: continuous, unlike quaternions and angles.
+    """Return the first two columns (..., 6) of rotation matrices, a continuous representation.
 
     Zhou et al. 2019, On the Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035.
     """
@@ -47,7 +47,7 @@ def columns_to_matrix(columns: Tensor) -> Tensor:
 
 
 def rotation_error(current: Tensor, target: Tensor) -> Tensor:
-    """Return rotation vectors (..., 3), rad, from `current` to `target`; both (..., 3, 3), angle below pi."""
+    """Return rotation vectors (..., 3), rad, from `current` to `target`, both (..., 3, 3); angles are at most pi."""
     quat = matrix_to_quat(target @ current.transpose(-1, -2))
     quat = torch.where(quat[..., :1] < 0, -quat, quat)
     vector = quat[..., 1:]
@@ -57,10 +57,10 @@ def rotation_error(current: Tensor, target: Tensor) -> Tensor:
 
 
 def rotation_matrix(vector: Tensor) -> Tensor:
-    """Return rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad: Rodrigues' formula."""
+    """Return rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad."""
     angle = vector.norm(dim=-1, keepdim=True)
     half = angle / 2
-    # sin(a/2) / a is 1/2 at 0; torch.sinc(x) is sin(pi x) / (pi x).
+    # sin(a/2) / a, written with torch.sinc(x) = sin(pi x) / (pi x), which is defined at 0.
     return quat_to_matrix(torch.cat([half.cos(), vector * torch.sinc(half / torch.pi) / 2], -1))
 
 

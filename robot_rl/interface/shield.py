@@ -1,7 +1,7 @@
-"""Limits on joint targets: the last computation before sending, the same in simulation, twin and robot.
+"""Limits on joint targets: the last computation before a command is sent, the same in simulation, twin and robot.
 
-`admit` decides on each new target (finite, inside the position limits and the workspace); `follow` turns the
-admitted goal into the next command under speed and acceleration limits. No command bypasses them.
+`admit` checks each new target (finite, within position limits and workspace). `follow` computes the next command
+towards the admitted goal, within speed and acceleration limits. No command bypasses them.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 @dataclass(frozen=True)
 class ShieldConfig:
-    """Shares of the robot's limits that a policy may use."""
+    """Limits for policies, relative to the robot's limits."""
 
     velocity: PositiveFraction = 0.5
     """Share of the joint speed limits."""
     acceleration: PositiveFraction = 0.8
     """Share of the joint acceleration limits; ignored for setpoints of compliant joints."""
     margin: NonNegativeFloat = 0.05
-    """Distance kept from the joint position limits, rad."""
+    """Distance to the joint position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
-    """Distance that the tool may leave the workspace box, m."""
+    """Distance by which the tool may leave the workspace box, m."""
 
     def __post_init__(self) -> None:
         validate(self, "shield.")
 
 
 class Shield:
-    """Batched limits for one robot type; stateless, so one instance serves every environment."""
+    """Batched, stateless limits of one robot type."""
 
     def __init__(self, robot: RobotSpec, config: ShieldConfig | None = None):
         config = config or ShieldConfig()
@@ -58,10 +58,10 @@ class Shield:
             self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or reject goals (n, J); a rejected row keeps `previous`.
+        """Accept, clip or reject goals (n, J); rejected rows become `previous`.
 
-        Return the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may still move towards it:
-        only a goal further out than the previous one is rejected.
+        Returns the goals, and a mask (n,) of changed rows per reason. If the tool is outside the box, only goals
+        farther out than `previous` are rejected, so it can return.
         """
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
@@ -80,8 +80,8 @@ class Shield:
     ) -> tuple[Tensor, Tensor]:
         """Return the next command and its velocity, dt seconds later, towards a moving goal; all (n, J).
 
-        Speed and acceleration stay within their limits, and the command can always brake before a position limit.
-        Compliant joints jump to the goal, as far as the speed limit allows.
+        Speed and acceleration stay within their limits, and braking before a position limit is always possible.
+        Compliant joints move straight to the goal, within the speed limit.
         """
         if self.compliant:
             reach = self.velocity * dt
@@ -91,28 +91,28 @@ class Shield:
         half, twice = step / 2, 2 * self.acceleration
 
         def braking(distance: Tensor) -> Tensor:
-            # The largest speed from which steps of `step` still stop within the distance, which is not negative.
+            # The largest speed from which speed changes of `step` per tick stop within a non-negative distance.
             return torch.addcmul(half * half, twice, distance).sqrt() - half
 
         error = goal - position
         away, direct = error.abs(), error / dt
         desired = goal_velocity + torch.minimum(away / dt, braking(away)).copysign(error)
-        # Close enough to land on the goal exactly.
+        # Land exactly on the goal if it is close enough.
         desired = torch.where((direct - desired).abs() < step, direct, desired)
         desired = _shrink(desired, self.velocity)
         low, high = -braking((position - self.low).clamp_min(0)), braking((self.high - position).clamp_min(0))
         velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
-        # Scaling the row would also scale the braking of a joint that is close to its limit, so brake first.
+        # The row's scale must not reduce the braking of a joint close to its limit, so clamp again.
         velocity = velocity.clamp(low, high)
         return position + velocity * dt, velocity
 
 
 def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
-    """Scale rows (n, J) as a whole until every component is within its limit: the arm slows down on its path."""
+    """Scale whole rows (n, J) until all components are within limits, so the arm slows down on its path."""
     return vector / (vector.abs() / limit).amax(-1, keepdim=True).clamp_min(1)
 
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick, the step per tick (n, J)."""
+    """Return positions (steps, n, J) on a straight path from start to goal (n, J), and the step per tick (n, J)."""
     share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

@@ -1,7 +1,4 @@
-"""Specs of a policy's inputs and outputs.
-
-Actions are in [-1, 1] while learning and in physical units in datasets and on the robot; `VectorSpec` converts them.
-"""
+"""Specs of flat vectors: names, units, ranges, and conversion between [-1, 1] and physical units."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without
 
 @dataclass(frozen=True)
 class Field:
-    """One named quantity of a flat vector."""
+    """Named quantity in a flat vector."""
 
     name: str
-    """Empty: its components have whole names."""
+    """Prefix of the component names; empty: no prefix."""
     dims: tuple[str, ...]
     """Name of each component, for example ("x", "y", "z")."""
     unit: str
@@ -29,7 +26,7 @@ class Field:
     """Smallest physical value of each component."""
     high: tuple[float, ...]
     frame: str = ""
-    """Coordinate frame of the value; empty if it has none."""
+    """Coordinate frame; empty: none."""
 
     def __post_init__(self) -> None:
         if not len(self.dims) == len(self.low) == len(self.high):
@@ -40,25 +37,25 @@ class Field:
 
 
 def box(name: str, dims: str, unit: str, low: float, high: float, frame: str = "") -> Field:
-    """Return a field whose components share one range; `dims` is a blank-separated list."""
+    """Return a field whose components share one range; `dims` is separated by spaces."""
     names = tuple(dims.split())
     return Field(name, names, unit, (low,) * len(names), (high,) * len(names), frame)
 
 
 def numbered(name: str, low: Sequence[float], high: Sequence[float]) -> VectorSpec:
-    """Return the spec of a vector whose components have numbers for names, such as another package's."""
+    """Return the spec of a vector whose components are named by number."""
     return VectorSpec((Field(name, tuple(map(str, range(len(low)))), "", tuple(low), tuple(high)),))
 
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Ordered fields that make up one flat vector of shape (..., size)."""
+    """Ordered fields of a flat vector (..., size)."""
 
     fields: tuple[Field, ...]
 
     @cached_property
     def names(self) -> list[str]:
-        """Return the dataset names of the components, `<field>.<dim>`."""
+        """Return the component names in datasets, `<field>.<dim>`."""
         return [f"{f.name}.{d}" if f.name else d for f in self.fields for d in f.dims]
 
     @property
@@ -82,7 +79,7 @@ class VectorSpec:
         return {}
 
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return `low` and `high` on a device; they are copied there once."""
+        """Return `low` and `high` on a device, cached."""
         if device not in self._bounds:
             self._bounds[device] = self.low.to(device), self.high.to(device)
         return self._bounds[device]
@@ -97,7 +94,7 @@ class VectorSpec:
         raise KeyError(f"no field {name!r}; there are {[f.name for f in self.fields]}")
 
     def to_physical(self, unit: Tensor) -> Tensor:
-        """Map [-1, 1] to physical units; values outside are clipped to the limits."""
+        """Map [-1, 1] to physical units, clipped to the limits."""
         low, high = self.bounds(unit.device)
         return low + (unit.clamp(-1, 1) + 1) * 0.5 * (high - low)
 
@@ -107,7 +104,7 @@ class VectorSpec:
         return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the fields as JSON, where null stands for an infinite limit."""
+        """Return the fields as JSON; infinite limits become null."""
         finite = [{k: [v if math.isfinite(v) else None for v in getattr(f, k)] for k in _LIMITS} for f in self.fields]
         return [asdict(f) | limits for f, limits in zip(self.fields, finite, strict=True)]
 

@@ -1,8 +1,8 @@
-"""Success and failure tests: batched functions of the state views, named in a task and carried in its bundle.
+"""Success and failure tests: batched functions of the robot state, named in a task and stored in its bundle.
 
-A test is built by a function that is annotated to return `Test`; its arguments are written as in
-`robot_rl.interface.call`: `lifted:cube:0.12`. Tests of other packages are found by entry points of group
-`robot_rl.tests`, or by import path.
+A test is built by a function annotated to return `Test`, with arguments written as in `robot_rl.interface.call`:
+`lifted:cube:0.12`. Other packages register tests as entry points of group `robot_rl.tests`, or an import path names the
+function.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from robot_rl.util.registry import Registry
 from robot_rl.util.rows import Rows
 
 Test = Callable[[RobotState], Tensor]
-"""A function of a state; returns (n,) bool."""
+"""Function from a state to (n,) bool."""
 
 
 class SuccessHold(Rows):
-    """Count for how many control periods in a row each of n environments has shown success."""
+    """Counts each environment's consecutive control periods with success."""
 
     ROWS = ("held",)
 
     def __init__(self, periods: int, n: int = 1, device: torch.device | str = "cpu"):
-        """Args: `periods`: control periods that success must hold for."""
+        """`periods` is the required number of consecutive control periods."""
         self.periods = periods
         self.held = torch.zeros(n, dtype=torch.long, device=device)
-        """Control periods (n,) so far."""
+        """(n,) consecutive control periods so far"""
 
     def __call__(self, shown: Tensor) -> Tensor:
-        """Return where success, `shown` (n,) in this control period, has held for long enough, (n,) bool."""
+        """Update with this control period's success `shown` (n,); return (n,) bool, held for `periods`."""
         self.held = torch.where(shown, self.held + 1, 0)
         return self.held >= self.periods
 
     def reset(self, where: Tensor | slice = slice(None)) -> None:
-        """Begin again, everywhere or at some indices or a mask (n,)."""
+        """Reset the counters of all environments, or of indices or a mask (n,)."""
         self.held[where] = 0
 
 
 def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
-    """Test that the object's centre is `height` m above the table and within 5 cm of the tool, so not thrown."""
+    """Test that the object's centre is above `height`, m, and within 5 cm of the tool, so it is not thrown."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -57,12 +57,12 @@ def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
 
 
 def reached(name: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that the tool is within `distance` m of the object's centre."""
+    """Test that the tool is within `distance`, m, of the object's centre."""
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
 def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
-    """Test that the trunk is tilted by over `tilt` degrees or, if its height is known, below `height` m."""
+    """Test that the trunk is tilted by more than `tilt`, degrees, or, if its height is known, below `height`, m."""
     upright = math.cos(math.radians(tilt))
 
     def test(state: RobotState) -> Tensor:
@@ -73,12 +73,12 @@ def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFl
 
 
 def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that the centres of two objects are within `distance` m of each other."""
+    """Test that the centres of two objects are within `distance`, m, of each other."""
     return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
 
 
 def beyond(name: ObjectName, y: float) -> Test:
-    """Test that the object lies beyond y, m, on the table: to the left for a positive one, to the right otherwise."""
+    """Test that the object is on the table beyond `y`, m: left of a positive `y`, right of a negative `y`."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -89,8 +89,8 @@ def beyond(name: ObjectName, y: float) -> Test:
 
 
 def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that the centres of two objects on the table are within `distance` m of each other, and that the gripper has
-    let go."""
+    """Test that two objects on the table are within `distance`, m, of each other, and the gripper has released the
+    first."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[name][:, :3] for name in (first, second))
@@ -102,7 +102,7 @@ def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Te
 
 
 def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
-    """Test that the object's centre lies in a tray of half-width `half`, m, and that the gripper has let go."""
+    """Test that the object's centre is in a tray of half-width `half`, m, and the gripper has released it."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[key][:, :3] for key in (name, tray))
@@ -120,11 +120,11 @@ tests = Registry("test", TESTS)
 
 
 def state_test(text: str) -> Test:
-    """Build a test from its name and arguments, for example "lifted:cube:0.12"."""
+    """Build a test from text such as "lifted:cube:0.12"."""
     test: Test = read_call(tests, text, Test)()
     return test
 
 
 def objects_of(text: str) -> tuple[str, ...]:
-    """Return the objects whose pose a test reads."""
+    """Return the objects whose poses a test reads."""
     return read_call(tests, text, Test).objects

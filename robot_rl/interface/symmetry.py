@@ -1,4 +1,4 @@
-"""Left-right symmetry of a robot and its task, as data (Mittal et al. 2024, arXiv 2403.04359)."""
+"""Left-right symmetry of robots and tasks (Mittal et al. 2024, arXiv 2403.04359)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Reflection:
-    """The mirror image of a vector: `image[i] = sign[i] * x[index[i]]`; applied twice it is the identity."""
+    """Reflection of a vector, `image[i] = sign[i] * x[index[i]]`; applied twice it is the identity."""
 
     def __init__(self, index: Sequence[int] | Tensor, sign: Sequence[float] | Tensor):
         self.index = torch.as_tensor(index, dtype=torch.long)
@@ -29,11 +29,11 @@ class Reflection:
         return len(self.index)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the mirror images (..., size) of vectors (..., size)."""
+        """Return the mirror images of vectors (..., size)."""
         return x[..., self.index.to(x.device)] * self.sign.to(x)
 
     def only(self, kept: Sequence[int]) -> Reflection:
-        """Return the reflection of vectors reduced to the components `kept`, in that order."""
+        """Return the reflection restricted to the components `kept`, in their order."""
         place = {old: new for new, old in enumerate(kept)}
         images = self.index[list(kept)].tolist()
         if not place.keys() >= set(images):
@@ -54,10 +54,10 @@ def joined(*parts: Reflection) -> Reflection:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The reflections of observations and actions."""
+    """Reflections of observations and actions."""
 
     observation: Reflection
     """Reflection of observation.state."""
     privileged: Reflection
-    """Reflection of observation.environment_state; size 0 if there is none."""
+    """Reflection of observation.environment_state; size 0 if absent."""
     action: Reflection

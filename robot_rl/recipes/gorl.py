@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from policies.decoded import DecodedConfig, DecodedPolicy
+from policies.feedforward import DecodedConfig, DecodedPolicy
 from policies.flow import FlowPolicy
 from robot_rl.learning.algorithms.gorl import GoRL, GoRLConfig
 from robot_rl.recipes.job import Job

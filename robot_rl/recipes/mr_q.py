@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from policies.embedded import EmbeddedConfig, EmbeddedPolicy
+from policies.actor import EmbeddedConfig, EmbeddedPolicy
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.mr_q import MRQ, MRQConfig
 from robot_rl.learning.parts.explore import ExplorationConfig

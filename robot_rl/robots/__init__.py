@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 
 def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
-    """Return the robot, renamed to its lookup key, so the bundle stores a name that resolves.
-
-    Its model file gets an absolute path if it lies beside the file of the spec.
-    """
+    """Return the robot named by its lookup key, which bundles store, and with an absolute path of a model file that is
+    relative to the spec's file."""
     file = sys.modules[path.partition(":")[0]].__file__
     model = Path(file).parent / robot.model if file else Path()
     path_of_model = str(model) if model.is_file() else robot.model

@@ -1,8 +1,8 @@
 """Unitree Go2.
 
-Position, speed and torque limits, feet: the manufacturer's URDF that genesis-world ships (a test compares both).
-Gains: Unitree's own reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitree SDK. Armature
-and dry friction: the MuJoCo Menagerie model of the robot.
+Position, speed and torque limits, feet: the manufacturer's URDF in genesis-world (compared in a test). Gains: Unitree's
+reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitree SDK. Armature and dry friction: the
+MuJoCo Menagerie model.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec, UnitreeInte
 LEGS = ("FL", "FR", "RL", "RR")
 """Front left, front right, rear left, rear right."""
 WIRE_LEGS = ("FR", "FL", "RR", "RL")
-"""In the order of Unitree's messages."""
+"""Legs in the order of Unitree's messages."""
 STIFFNESS, DAMPING = 40.0, 1.0
 
 
 def _leg(name: str) -> tuple[Joint, ...]:
     def joint(part: str, low: float, high: float, velocity: float, effort: float) -> Joint:
-        # Acceleration is bounded by the torque alone.
+        # The acceleration limit is not active: torque alone bounds the acceleration.
         return Joint(f"{name}_{part}_joint", low, high, velocity, 1e4, effort, stiffness=STIFFNESS, damping=DAMPING)
 
     thigh = (-1.5708, 3.4907) if name[0] == "F" else (-0.5236, 4.5379)
@@ -32,7 +32,7 @@ def _leg(name: str) -> tuple[Joint, ...]:
 GO2 = RobotSpec(
     name="go2",
     joints=tuple(joint for leg in LEGS for joint in _leg(leg)),
-    # Left and right hips turned outwards, rear thighs further back: feet below the hips, slightly apart.
+    # Hips turned outwards and rear thighs farther back, so the feet are below the hips and slightly apart.
     home=(0.1, 0.8, -1.5, -0.1, 0.8, -1.5, 0.1, 1.0, -1.5, -0.1, 1.0, -1.5),
     model="urdf/go2/urdf/go2.urdf",
     base=FloatingBase(
@@ -40,8 +40,8 @@ GO2 = RobotSpec(
         height=0.32,
         feet=tuple(f"{leg}_foot" for leg in LEGS),
         foot_radius=0.022,
-        lying=(0.0, 1.36, -2.65) * 4,  # Unitree's own examples lie down so
-        aliases=("base_link", "trunk"),  # in the MJCF of Unitree's simulator, and in older files
+        lying=(0.0, 1.36, -2.65) * 4,  # from Unitree's examples
+        aliases=("base_link", "trunk"),  # in the MJCF of Unitree's simulator and in older files
     ),
     collision_bodies=("base", *(f"{leg}_foot" for leg in LEGS)),
     armature=0.01,

@@ -1,7 +1,7 @@
 """Franka Emika Panda with its hand.
 
 Position, velocity, acceleration and torque limits: Franka Control Interface documentation, table "Panda limits";
-geometry: the MuJoCo Menagerie model that genesis-world ships (a test compares both).
+geometry: the MuJoCo Menagerie model in genesis-world (compared in a test).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PANDA = RobotSpec(
         Joint("joint6", -0.0175, 3.7525, 2.61, 20.0, 12.0, quat=_ABOUT_X),
         Joint("joint7", -2.8973, 2.8973, 2.61, 20.0, 12.0, (0.088, 0.0, 0.0), _ABOUT_X),
     ),
-    # Hand pointing straight down, tool 0.25 m above the table and 0.45 m in front of the base.
+    # Hand pointing down, tool 0.25 m above the table and 0.45 m in front of the base.
     home=(0.0, -0.18483, 0.0, -2.4967, 0.0, 2.3119, 0.7854),
     tool=Tool(
         "panda_tool",
-        # hand: 0.107 m along the flange, turned by -45 degrees; finger pads close 0.1034 m further on.
+        # The hand is 0.107 m along the flange and rotated by -45 degrees; the finger pads are 0.1034 m farther.
         position=(0.0, 0.0, 0.107 + 0.1034),
         quat=(0.9238795, 0.0, 0.0, -0.3826834),
         workspace=((0.28, -0.30, 0.005), (0.70, 0.30, 0.45)),
@@ -38,14 +38,14 @@ PANDA = RobotSpec(
         ("finger_joint1", "finger_joint2"),
         width=0.08,
         force=40.0,
-        # The model file's gains are a tenth of these, with which the fingers press a 4 cm cube with 2 N.
+        # With the model file's gains, a tenth of these, the fingers press a 4 cm cube with only 2 N.
         stiffness=1000.0,
         damping=100.0,
-        armature=0.3,  # the geared motor behind 15 g fingers; without it contacts are soft
+        armature=0.3,  # of the geared motor; the fingers alone have 15 g, with which contacts are soft
     ),
     model="xml/franka_emika_panda/panda.xml",
     collision_bodies=("hand", "left_finger", "right_finger"),
     cameras=("front", "wrist"),
-    # Where the arm is mounted, base_link may be the platform's.
+    # Not base_link, which may be the frame of a mobile platform.
     ros=RosInterface(base_frames=("base", "link0", "panda_link0")),
 )

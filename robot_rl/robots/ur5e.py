@@ -1,11 +1,11 @@
 """Universal Robots UR5e with a bare flange.
 
-Position, speed and torque limits: the maker's ROS 2 description (config/ur5e/joint_limits.yaml of ur_description, which
-cites the e-Series user manual and the list of maximum joint torques), with the elbow limited to half of its +-360
-degrees, because the upper arm is in the way. Acceleration: no published limit; 180 deg/s^2 is that file's value for
-planners. Geometry: the MuJoCo Menagerie model that genesis-world ships, in whole millimetres (tested against the
-maker's); a real arm comes with its own calibration.
-Names and rate: ur_robot_driver's forward_position_controller, on an e-Series 500 Hz.
+Position, speed and torque limits: the manufacturer's ROS 2 description (config/ur5e/joint_limits.yaml of
+ur_description, which cites the e-Series user manual and the list of maximum joint torques). The elbow is limited to
++-180 of its +-360 degrees because the upper arm blocks the rest. Acceleration: no published limit; 180 deg/s^2 is that
+file's value for planners. Geometry: the MuJoCo Menagerie model in genesis-world, in whole millimetres (compared with
+the manufacturer's in a test); real arms have their own calibration. Names and rate: forward_position_controller of
+ur_robot_driver, at 500 Hz on an e-Series.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ UR5E = RobotSpec(
         _joint("wrist_2", 28.0, (0.0, 0.127, 0.0), axis=(0.0, 0.0, 1.0)),
         _joint("wrist_3", 28.0, (0.0, 0.0, 0.1)),
     ),
-    # Flange pointing straight down, 0.30 m above the table and 0.48 m in front of the base.
+    # Flange pointing down, 0.30 m above the table and 0.48 m in front of the base.
     home=(-0.2829, -1.5314, 2.0306, -2.07, -1.5708, -0.2829),
     tool=Tool(
         "tool0",
         position=(0.0, 0.1, 0.0),
-        quat=(_S, -_S, 0.0, 0.0),  # z out of the flange
-        # All of it within reach of a flange that points down, far from where the arm is stretched or folded.
+        quat=(_S, -_S, 0.0, 0.0),  # z points out of the flange
+        # Reachable with the flange pointing down, and far from stretched or folded postures.
         workspace=((0.30, -0.30, 0.10), (0.65, 0.30, 0.45)),
     ),
     model="xml/universal_robots_ur5e/ur5e.xml",
     state_rate=500.0,
     command_rate=500.0,
-    # Not its frame "base", which is turned by half a turn about z.
+    # Not its frame "base", which is rotated by 180 degrees about z.
     ros=RosInterface(base_frames=("base_link",)),
 )

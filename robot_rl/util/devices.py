@@ -10,15 +10,15 @@ from torch import Tensor
 from robot_rl.util.errors import ConfigError, UnknownName
 
 COMMON = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps", "xpu")
-"""Names to suggest."""
+"""Names for suggestions."""
 
 
 def find_device(name: str) -> str:
-    """Return a device by the name that PyTorch has for it; for auto cuda if there is one, else cpu.
+    """Check and return a PyTorch device name; "auto" is cuda if available, else cpu.
 
     Raises:
-        UnknownName: PyTorch knows no such device.
-        ConfigError: there is none here, or not as many.
+        UnknownName: PyTorch does not know the name.
+        ConfigError: the machine does not have the device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,13 +28,13 @@ def find_device(name: str) -> str:
     if not count:
         raise ConfigError(f"PyTorch finds no {device.type} device here; use --device cpu or auto")
     if (device.index or 0) >= count:
-        here = ", ".join(f"{device.type}:{number}" for number in range(count))
-        raise ConfigError(f"PyTorch finds no {name} here, {count} in all: {here}; use one of them")
+        known = ", ".join(f"{device.type}:{number}" for number in range(count))
+        raise ConfigError(f"PyTorch finds no {name} here, {count} in all: {known}; use one of them")
     return name
 
 
 def known_device(name: str) -> torch.device:
-    """Return a device by PyTorch's name for it, whether or not it is here; raise UnknownName for another name."""
+    """Return the device of a PyTorch name, available or not; raise UnknownName for an invalid name."""
     try:
         return torch.device(name)
     except RuntimeError:
@@ -42,7 +42,7 @@ def known_device(name: str) -> torch.device:
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or the tensors in nested dicts and tuples, on a device."""
+    """Move a tensor, or all tensors in nested dicts and tuples, to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple):

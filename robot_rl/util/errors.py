@@ -1,34 +1,36 @@
-"""Errors for the user: one sentence that says what is wrong, where, and what to do."""
+"""Errors for users: each message is one sentence with the problem, its place and the remedy."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 INSTALL = "run `make`, or: pip install -c constraints.txt -e '.[all]'"
-"""What to do about a package that is missing or too old."""
+"""Remedy for a missing or outdated package."""
 
 
 class UserError(Exception):
-    """An error that the user can fix. The command line prints it without a traceback.
+    """An error that the user can fix; the command line prints it without a traceback.
 
     Attributes:
-        code: process exit status; 2 for a wrong name, flag or file that does not fit, 1 for everything else.
+        code: process exit status; 2 for an invalid name, flag or file, 1 for other errors.
     """
 
     code = 1
 
 
 class ConfigError(UserError):
-    """A flag, task, folder, file or bundle is unusable; raised before any work begins."""
+    """A flag, task, folder, file or bundle is invalid; raised before any work starts."""
 
     code = 2
 
 
 class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
-    """A signal stopped the work in an orderly way; the message says how far it got and how to resume. `code` is 128 +
-    the signal's number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM."""
+    """A signal stopped the work cleanly; the message has the progress and how to resume. `code` is 128 + the signal's
+    number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM."""
 
     def __init__(self, message: str, number: int = signal.SIGINT):
         self.code = 128 + number
@@ -45,7 +47,16 @@ class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the names that resemble `name`, or else all of them."""
+    """Return a hint with the names similar to `name`, or else all names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def require(name: str, use: str, extra: str) -> Any:
+    """Import and return a package that only `use` needs; ConfigError names the optional dependencies to install."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        remedy = f"pip install -c constraints.txt -e '.[{extra}]'"
+        raise ConfigError(f"{use} needs the package {name}, which is not installed: {remedy}") from None

@@ -1,4 +1,4 @@
-"""Write files so that a killed process never leaves half a file under its final name."""
+"""Atomic writes of files and folders: a killed process never leaves a partial file under its final name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def write_file(path: Path, data: bytes | memoryview) -> None:
-    """Write and fsync one file."""
+    """Write and fsync a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -28,7 +28,7 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, which replaces `path` in one step at the end; nothing changes on an error.
+    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error.
 
     An OSError names `path`.
     """
@@ -48,16 +48,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to write files to; at the end it gets the name `path`, and one that has it goes. Nothing
-    changes on an error.
-    """
+    """Yield a new empty folder that replaces the folder `path` at the end, unless an error occurs."""
     part, old = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "old"))
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         yield part
-        for written in (*part.iterdir(), part):  # a name that outlives a power failure is of a whole
-            _sync(written)
+        for written in (*part.iterdir(), part):  # before the rename, in case of a power failure
+            sync_folder(written)
         if path.exists():
             path.rename(old)
         try:
@@ -66,13 +64,14 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             if old.exists():
                 old.rename(path)
             raise
-        _sync(path.parent)
+        sync_folder(path.parent)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Fsync a folder or file, so that renames in a folder survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -81,32 +80,27 @@ def _sync(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file's content in one step: a reader finds the old or the new."""
+    """Replace a file's content atomically."""
     with replacing(path) as part:
         part.write_bytes(data)
 
 
-def sync_folder(path: Path) -> None:
-    """Fsync a folder, so that renames in it survive a power cut."""
-    _sync(path)
-
-
 def description_sha256(path: Path) -> str:
-    """Return the sha256 of a JSON description of weights, which holds theirs; how it was made does not count."""
+    """Return the sha256 of a JSON description of weights, without its provenance."""
     meta = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "provenance"}
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def file_name(text: str) -> str:
-    """Return the name of a task or recipe as part of a file's name."""
+    """Convert the name of a task or recipe to a part of a file name."""
     return re.sub(r"[^\w.-]", ".", text)[:100].lstrip(".") or "unnamed"
 
 
 def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
-    """Yield a sentence on each link in a folder that leads out of it, and on what is neither a file nor a folder.
+    """Yield an error message for each symbolic link out of a folder, and each entry that is neither file nor folder.
 
-    Folders that others made, datasets and bundles, are checked so before they are read or written. Links may also end
-    in the folders `allowed`.
+    Datasets and bundles from others are checked before they are read or written. Links may also lead into the folders
+    `allowed`.
     """
     homes = [os.path.realpath(folder) for folder in (root, *allowed)]
     for folder, folders, files in os.walk(root):
@@ -114,7 +108,7 @@ def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
             path = os.path.join(folder, name)
             try:
                 mode = os.lstat(path).st_mode
-            except FileNotFoundError:  # a running writer's files come and go
+            except FileNotFoundError:  # removed by a running writer
                 continue
             end = os.path.realpath(path) if stat.S_ISLNK(mode) else homes[0]
             if not any(os.path.commonpath([home, end]) == home for home in homes):

@@ -1,4 +1,4 @@
-"""Ranges of settings, written in their types, and one check for all of them."""
+"""Types of settings with ranges, and their validation."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Fraction = Annotated[float, Interval(ge=0, le=1)]
 PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 """Above 0, up to 1."""
 Seed = Annotated[int, Interval(ge=0, le=2**62)]
-"""A seed of 64 bits, as generators take it, with room for one more per episode."""
+"""Seed of a 64-bit generator, with room for one seed per episode above it."""
 ActionStd = Annotated[float, Interval(ge=math.exp(-5), le=math.e)]
-"""A learned standard deviation of actions in [-1, 1]; these are the bounds that learning keeps."""
+"""Learned standard deviation of actions in [-1, 1], within the learners' bounds."""
 
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def check(settings: Any, prefix: str = "--") -> None:
-    """Raise ConfigError, naming the flag, if a value in a (nested) dataclass does not fit its type and range."""
+    """Raise ConfigError, naming the flag, if a value in a (nested) dataclass violates its type or range."""
     for problem in _problems(settings, prefix, flags=True):
         raise ConfigError(problem)
     for field in fields(settings):
@@ -40,13 +40,13 @@ def check(settings: Any, prefix: str = "--") -> None:
 
 
 def validate(settings: Any, prefix: str = "") -> None:
-    """Raise ValueError in the same way, for a dataclass's `__post_init__`; the reader of a file adds its name."""
+    """Raise ValueError if a value violates its type or range, for `__post_init__` of dataclasses."""
     for problem in _problems(settings, prefix):
         raise ValueError(problem)
 
 
 def find_problem(value: Any, hint: Any) -> tuple[Any, str] | None:
-    """Return the part of a value that does not fit a type and what it must be, or None; numbers must be finite."""
+    """Return the invalid part of a value and the requirement that it violates, or None; numbers must be finite."""
     adapter = _adapter(hint)
     try:
         if adapter is not None:
@@ -75,7 +75,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """Return pydantic's validator for a type, None for dataclasses: they check themselves."""
+    """Return pydantic's validator for a type, or None for dataclasses, which validate themselves."""
     try:
         return TypeAdapter(hint, config=_CONFIG)
     except PydanticUserError:

@@ -1,17 +1,17 @@
-"""Find tasks, robots, recipes, engines, terms and tests by name: in the project, in a package, or by import path.
+"""Registries of tasks, robots, recipes, engines, terms and tests: names of the project, of packages, or import paths.
 
-A name is looked up in the project's own table first. If it is not there, an installed package may provide it by an
-entry point of the registry's group:
+A name is looked up in the project's own table first, then among the entry points of installed packages in the
+registry's group:
 
     [project.entry-points."robot_rl.tasks"]
     drawer = "my_lab.drawer:TASK"
 
-Anything else is an import path, `my_lab.drawer:TASK`. Listing names imports none of them.
+Any other name with a colon is an import path, `my_lab.drawer:TASK`. Listing names does not import anything.
 
-Whoever calls `get` with an import path has it imported. A name from a file (a bundle, a run's config.json) goes through
-`vet` first: a file imports nothing but modules of trusted packages. These are ours, the installed ones that offer
-something by an entry point of a `robot_rl.` group, those that this process was told by import path, and those listed in
-the environment variable ROBOT_RL_IMPORTS, which child processes inherit.
+`get` imports any path that a user gives. Names from files (a bundle, a run's config.json) must pass `vet` first, which
+admits modules of trusted packages only. Trusted are our packages, installed packages with an entry point in a
+`robot_rl.` group, packages that this process has imported by path, and packages listed in the environment variable
+ROBOT_RL_IMPORTS, which child processes inherit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from robot_rl.util.errors import ConfigError, UnknownName, UserError, nearest
 
 
 def load(path: str, what: str) -> Any:
-    """Import `module:attribute` and return it; `what` begins the sentence of an error, which names the file.
+    """Import and return `module:attribute`; error messages start with `what` and name the file.
 
     Raises:
-        ConfigError: the module or attribute is missing, or the module raised an error.
+        ConfigError: the module or attribute is missing, or the module raises an error.
     """
     module, _, attribute = path.partition(":")
     try:
@@ -52,21 +52,21 @@ def load(path: str, what: str) -> Any:
 
 
 TRUSTED = "ROBOT_RL_IMPORTS"
-"""Environment variable with the names of trusted packages, separated by commas."""
+"""Environment variable: names of trusted packages, separated by commas."""
 _OURS = {"robot_rl", "policies", "sim", "real"}
 SUITES = ("ogbench", "metaworld")
-"""Packages of public suites, which files of ours in sim/suites import, whatever else a file names."""
+"""Packages of public benchmark suites, which only our own code in sim/suites imports."""
 
 
 def trust(path: str) -> None:
-    """Let files name modules of an import path's package, in this process and its children."""
+    """Trust the package of an import path in this process and its children."""
     known, package = os.environ.get(TRUSTED, "").split(","), path.partition(":")[0].partition(".")[0]
     if package not in {*known, *_OURS}:
         os.environ[TRUSTED] = ",".join([*filter(None, known), package])
 
 
 def check_trusted(path: str, what: str) -> None:
-    """Raise ConfigError if a file names an import path of a package that is not trusted."""
+    """Raise ConfigError if an import path in a file belongs to an untrusted package."""
     package = path.partition(":")[0].partition(".")[0]
     plugins = (claim for group in _claims(tuple(sys.path)).values() for claims in group.values() for claim in claims)
     if package in {*_OURS, *os.environ.get(TRUSTED, "").split(",")}:
@@ -83,14 +83,14 @@ def check_trusted(path: str, what: str) -> None:
 
 
 DATASET = "dataset:"
-"""Prefix of the task of a policy that was trained on a dataset alone; the rest is the name of its folder."""
+"""Prefix of the task name of policies trained on a dataset alone, followed by the dataset's folder name."""
 
 
 def check_trusted_task(task: str) -> None:
-    """Raise ConfigError if a task that a file names is an import path of a package that is not trusted."""
+    """Raise ConfigError if a task named in a file is an import path of an untrusted package."""
     if task.startswith(DATASET):
         return
-    path = task.removeprefix("gym:").removeprefix("testbed:")  # an id or name of these may begin with a module too
+    path = task.removeprefix("gym:").removeprefix("testbed:")  # names with these prefixes may also contain a module
     suite = task.startswith("gym:") and path.partition(":")[0] in SUITES
     if ":" in path and not suite:
         check_trusted(path, f"task {task!r}")
@@ -103,17 +103,17 @@ def _file(module: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """One entry point: a package offers something under a name."""
+    """Entry point of a package."""
 
     path: str
     """module:attribute"""
     package: str
-    """Name and version."""
+    """Name and version of the package."""
 
 
 @cache
 def _claims(path: tuple[str, ...]) -> dict[str, dict[str, list[Claim]]]:
-    """Return the entry points of all our groups, by group and name; the cache key `path` is sys.path."""
+    """Return the entry points in all `robot_rl.` groups, by group and name; `path` is sys.path."""
     found: dict[str, dict[str, list[Claim]]] = {}
     if not any(_mentions(folder, "[robot_rl.") for folder in path):
         return found
@@ -124,7 +124,7 @@ def _claims(path: tuple[str, ...]) -> dict[str, dict[str, list[Claim]]]:
         text = package.read_text("entry_points.txt") or ""
         if "[robot_rl." not in text or package.name in seen:
             continue
-        seen.add(package.name)  # the first on the path is the one that would be imported
+        seen.add(package.name)  # Python imports the first on the path
         try:
             offered = [point for point in package.entry_points if point.group.startswith("robot_rl.")]
         except (ValueError, TypeError) as error:
@@ -140,7 +140,7 @@ def _claims(path: tuple[str, ...]) -> dict[str, dict[str, list[Claim]]]:
 
 
 def _mentions(folder: str, group: str) -> bool:
-    """Return whether the metadata of a package in a folder of sys.path names a group of entry points."""
+    """Return whether any package in a folder of sys.path has entry points in a group."""
     with suppress(OSError), os.scandir(folder or ".") as entries:
         for entry in entries:
             if entry.name.endswith((".dist-info", ".egg-info")):
@@ -155,17 +155,17 @@ class Registry:
     """Objects of one kind by name.
 
     >>> tasks = Registry("task", {"panda-lift": ("sim.tasks.panda_lift:TASK", "lift a cube")})
-    >>> tasks.get("panda-lift")            # imports sim.tasks.panda_lift only now
-    >>> tasks.get("my_lab.drawer:TASK")    # anything that can be imported
+    >>> tasks.get("panda-lift")            # imports sim.tasks.panda_lift
+    >>> tasks.get("my_lab.drawer:TASK")    # an import path
     """
 
     kind: str
     entries: Mapping[str, tuple[str, str] | Callable[..., Any]] = field(default_factory=dict)
-    """The project's own: a `module:attribute` path and a line for lists, or a function whose docstring is the line."""
+    """The project's entries: (`module:attribute`, one-line description), or a function described by its docstring."""
     group: str = ""
-    """Group of entry points; empty: `robot_rl.<kind>s`."""
+    """Entry point group; empty: `robot_rl.<kind>s`."""
     instance_of: str = ""
-    """Path of the class that objects of other packages must be instances of; empty: any."""
+    """Import path of the required class of other packages' objects; empty: any."""
     finish: Callable[[Any, str, str], Any] = lambda thing, name, path: thing
     """`get` returns finish(object, name, path)."""
 
@@ -173,11 +173,11 @@ class Registry:
         self.group = self.group or f"robot_rl.{self.kind}s"
 
     def get(self, name: str) -> Any:
-        """Import and return what has this name.
+        """Import and return the object of a name.
 
         Raises:
-            UnknownName: nothing has it; the message lists the nearest names.
-            ConfigError: two packages claim it, or it cannot be imported; the message names package or file.
+            UnknownName: the name is unknown; the message lists similar names.
+            ConfigError: two packages register the name, or its import fails; the message names package or file.
         """
         if name in self.entries:
             entry = self.entries[name]
@@ -200,21 +200,21 @@ class Registry:
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
 
     def path(self, name: str) -> str:
-        """Return the import path of what `get` finds."""
+        """Return the import path of a name's object."""
         entry = self.entries.get(name)
         if isinstance(entry, tuple):
             return entry[0]
         return name if ":" in name else self._plugins()[name][0].path
 
     def vet(self, text: str) -> str:
-        """Return a name that a file holds; raise ConfigError if it would import a package that is not trusted."""
+        """Return a name from a file; raise ConfigError if its lookup would import an untrusted package."""
         name, _ = self.split(text)
         if ":" in name:
             check_trusted(name, f"{self.kind} {text!r}")
         return text
 
     def _load_foreign(self, path: str, what: str, package: str) -> Any:
-        """Import an object of another package; report any error with its place and what to do."""
+        """Import an object of another package; ConfigError for any failure."""
         remedy = f"correct it, or pip uninstall {package}" if package else "correct it, or check the path"
         module = path.partition(":")[0]
         try:
@@ -236,7 +236,7 @@ class Registry:
         return _claims(tuple(sys.path)).get(self.group, {})
 
     def split(self, text: str) -> tuple[str, list[str]]:
-        """Split `name:argument:...` or `module:attribute:argument:...` into the name and its arguments."""
+        """Split `name:argument:...` or `module:attribute:argument:...` into name and arguments."""
         first, *rest = text.split(":")
         if not rest or first in self.entries:
             return first, rest
@@ -245,11 +245,11 @@ class Registry:
         return first, rest
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over all names, the project's and those of installed packages."""
+        """Iterate over the names of the project and of installed packages."""
         return iter(sorted({*self.entries, *self._plugins()}))
 
     def describe(self, name: str) -> str:
-        """Return one line for lists; for another package, its name and path, since nothing is imported."""
+        """Return a one-line description; for other packages, package name and path, because nothing is imported."""
         claims = self._plugins().get(name, [])
         packages = " and ".join(claim.package for claim in claims)
         if name in self.entries:

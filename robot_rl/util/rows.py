@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 class Rows:
-    """An object whose per-environment tensors, named in ROWS, are copied, saved and restored by name."""
+    """Mixin that copies, saves and restores the per-environment tensors named in ROWS."""
 
     ROWS: ClassVar[tuple[str, ...]] = ()
 
     def take_rows(self, ids: Tensor, other: Self) -> None:
-        """Overwrite rows `ids` (k,) with those of another object, in place."""
+        """Overwrite rows `ids` (k,) in place with the rows of another object."""
         for name in self.ROWS:
             copy_rows(getattr(self, name), ids, getattr(other, name))
 
     def fork(self) -> Self:
-        """Return a shallow copy with per-environment tensors of its own."""
+        """Return a shallow copy with its own per-environment tensors."""
         other = copy.copy(self)
         other.load_state_dict(self.state_dict())
         return other
@@ -34,5 +34,5 @@ class Rows:
 
 
 def copy_rows(target: Tensor, ids: Tensor, source: Tensor) -> None:
-    """Overwrite rows `ids` (k,) of one tensor with those of another."""
+    """Overwrite rows `ids` (k,) of `target` with the rows of `source`."""
     target.index_copy_(0, ids, source.index_select(0, ids))

@@ -1,4 +1,4 @@
-"""Seeds for learning and seeds for evaluation."""
+"""Disjoint ranges of seeds for learning, held-out evaluation and development."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import re
 from robot_rl.util.errors import ConfigError
 
 HELD_OUT = 1_000_000_000
-"""First seed of held-out episodes, which results are published of; learning uses smaller ones."""
+"""First seed of held-out episodes, used for published results; learning uses smaller seeds."""
 DEVELOPMENT = 1_500_000_000
-"""First seed of the episodes by which settings are chosen; held-out ones are before it."""
+"""First seed of development episodes, used to choose settings; held-out seeds are below."""
 LEARNING = HELD_OUT - 2**20
-"""Seeds for learning start below this: environment i has seed + i, with room for a million of them."""
+"""Upper limit of learning seeds; environment i has seed + i, for up to a million environments."""
 
 
 def training_seed(seed: int, recorded: int = 0) -> int:
     """Return the seed of environment 0 for learning or collecting with a user's seed; 0 for 0.
 
-    Two users' seeds share no environment: neighbours are at least 7,654,321 apart, any two of the first 5,000 at least
-    125,067. A collection that continues after `recorded` episodes gets fresh ones.
+    Environments of different user seeds are disjoint: results of adjacent seeds are at least 7,654,321 apart, of the
+    first 5,000 at least 125,067. A collection that continues after `recorded` episodes gets new seeds.
     """
     return (7_654_321 * seed + 1_000_003 * recorded) % LEARNING
 
 
 def evaluation_seed(published: bool) -> int:
-    """Return the first seed to evaluate at: held-out episodes are for results that are published."""
+    """Return the first evaluation seed: held-out for published results, else development."""
     return HELD_OUT if published else DEVELOPMENT
 
 
 def seed_list(text: str) -> list[int]:
-    """Return the seeds that `0..4` or `0,2,5` names, in this order; ConfigError for anything else."""
+    """Parse seeds written as `0..4` or `0,2,5`; ConfigError for other text."""
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part.strip())

@@ -1,4 +1,4 @@
-"""Compare the settings of a run or dataset with those in its file: a resumed run must have the same."""
+"""Compare the settings of a resumed run or dataset with its settings file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from robot_rl.util.errors import ConfigError
 
 
 def as_json(config: Any) -> Any:
-    """Return settings as they are read back from their file: paths become strings, tuples become lists."""
+    """Return settings after a JSON round trip: paths become strings, tuples become lists."""
     return json.loads(strict_json.dumps(config))
 
 
 def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return `before` with the number at a path like "config.training.steps" from `now`, if it is larger there."""
+    """Return `before` with the number at a path like "config.training.steps" replaced by that of `now` if larger."""
     name, _, rest = path.partition(".")
     old, new = before.get(name), now.get(name)
     if rest and isinstance(old, dict) and isinstance(new, dict):
@@ -27,7 +27,7 @@ def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) ->
 
 
 def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
-    """Raise ConfigError if `what` was started with different settings; both must come from `as_json`."""
+    """Raise ConfigError if `what` was started with different settings; both are results of `as_json`."""
     different = [k for k in now if k not in may_differ and k in before and before[k] != now[k]]
     if different:
         was = "; ".join(f"{k} was {_short(before[k], now[k])}" for k in different)
@@ -37,7 +37,7 @@ def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], ma
 
 
 def _short(before: Any, now: Any) -> str:
-    """Return the old value as text; of nested settings only what differs."""
+    """Return the old value as text; for nested settings, only the differences."""
     if isinstance(before, dict) and isinstance(now, dict):
         inner = (k for k in before if before[k] != now.get(k))
         return ", ".join(f"{k} {_short(before[k], now.get(k))}" for k in inner) or "without what is given now"

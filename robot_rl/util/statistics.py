@@ -1,9 +1,8 @@
-"""Intervals of a figure and of a difference between two policies; all tables and pages take theirs from here.
+"""Confidence intervals of means, and of differences between two policies, for all tables and pages.
 
-Outcomes are one array per training seed with one number per held-out episode, (E,) each. Several seeds: a two-level
-bootstrap, which samples seeds and then episodes within them, after Agarwal et al. 2021, "Deep Reinforcement Learning at
-the Edge of the Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for rates and other outcomes
-of 0 and 1, Student's t for means.
+Outcomes are one array (E,) per training seed, with one number per held-out episode. Several seeds: a two-level
+bootstrap over seeds and episodes, after Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for outcomes of 0 and 1, Student's t for means.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import numpy as np
 Outcomes = Sequence["np.ndarray[Any, np.dtype[np.float64]]"]
 """(E,) per seed"""
 SAMPLES = 4000
-"""Bootstrap samples; the ends of an interval then repeat to about 3 % of its width."""
+"""Bootstrap samples, for a standard error of an interval's ends of about 3 % of its width."""
 _CHUNK = 2_000_000
-"""Most numbers in memory at once."""
+"""Largest number of values in memory."""
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without a trial."""
-    from scipy import stats  # takes a second to import; pages whose files hold their intervals need none
+    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without trials."""
+    from scipy import stats  # imported late because it takes a second
 
     if trials == 0:
         return 0.0, 1.0
@@ -35,9 +34,9 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and its 95 % interval; NaN is left out; None if unknown.
+    """Return the mean of all values but NaN and its 95 % interval, None if unknown.
 
-    The mean of zeros and ones is a rate and has Wilson's interval, within [0, 1]; any other mean Student's t.
+    Zeros and ones have Wilson's interval, other values Student's t.
     """
     from scipy import stats
 
@@ -53,7 +52,7 @@ def mean_interval(values: list[float]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval; the ends are NaN where one number is all there is."""
+    """Mean with 95 % interval; the ends are NaN for a single outcome."""
 
     mean: float
     low: float
@@ -62,27 +61,27 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """The mean of one policy minus that of another."""
+    """Mean of one policy minus the mean of another."""
 
     paired: bool
-    """Episodes were compared one by one."""
+    """Episodes were compared pairwise."""
     more_episodes: int | None = None
-    """About how many more held-out episodes of each seed would decide it if the difference stays; None: no number
-    does, or it is decided."""
+    """Estimated number of further held-out episodes per seed that would make the difference significant; None: no
+    number suffices, or it is significant."""
     more_seeds: int | None = None
-    """The same with more seeds of as many episodes."""
+    """Estimated number of further seeds, with the same number of episodes."""
 
     @property
     def decided(self) -> bool:
-        """Return whether the interval leaves out 0."""
+        """Return whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
-    """Return the mean over seeds of their means over episodes; `rate`: outcomes are 0 or 1.
+    """Return the mean over seeds of the means over episodes; `rate`: outcomes are 0 or 1.
 
-    A rate's interval is at least as wide as Wilson's of all episodes together: of equal outcomes a bootstrap has no
-    width.
+    The interval of a rate includes Wilson's interval of the pooled episodes, because a bootstrap of equal outcomes has
+    width 0.
     """
     seeds = _clean(outcomes)
     mean, every = fmean(float(x.mean()) for x in seeds), np.concatenate(seeds)
@@ -97,11 +96,11 @@ def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
 
 
 def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = False) -> Difference:
-    """Return the mean of `second` minus that of `first`.
+    """Return the mean of `second` minus the mean of `first`.
 
     Args:
         first, second: outcomes (E,) per seed.
-        paired: seed k of both goes together, and so does episode i of seed k.
+        paired: seeds and episodes of both correspond by index.
         rate: outcomes are 0 or 1.
     """
     if paired:
@@ -123,11 +122,11 @@ def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = Fal
 
 
 def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | None]:
-    """Return how many more episodes per seed, and how many more seeds, bring the end of an interval to 0.
+    """Return the further episodes per seed, and the further seeds, that move an interval's end to 0.
 
     Args:
-        parts: the outcomes that the variance comes from.
-        ratio: size of the difference over the distance from it to the interval's end.
+        parts: outcomes that determine the variance.
+        ratio: difference divided by its distance to the interval's end.
     """
     of_seeds = of_episodes = 0.0
     for seeds in parts:
@@ -138,7 +137,7 @@ def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | 
     total = of_seeds + of_episodes
     if not total:
         return None, None
-    # width^2 is proportional to of_seeds + of_episodes / k with k times as many episodes
+    # With k times the episodes, width^2 is proportional to of_seeds + of_episodes / k.
     left = ratio**2 - of_seeds / total
     episodes = max(len(x) for seeds in parts for x in seeds)
     count = max(len(seeds) for seeds in parts)
@@ -148,7 +147,7 @@ def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | 
 
 
 def _clean(outcomes: Outcomes) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return the outcomes without NaN; ValueError if a seed has none."""
+    """Return the outcomes without NaN; ValueError if a seed has no outcome left."""
     kept = [np.asarray(x, np.float64)[np.isfinite(x)] for x in outcomes]
     if not kept or not all(map(len, kept)):
         raise ValueError("a seed has no outcome")
@@ -156,7 +155,7 @@ def _clean(outcomes: Outcomes) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
 
 
 def _resampled(seeds: Outcomes, stream: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the means (SAMPLES,) of a two-level bootstrap; arms that are not paired take another `stream`."""
+    """Return the means (SAMPLES,) of a two-level bootstrap; unpaired arms need different `stream`s."""
     rng = np.random.default_rng([20210830, stream])
     lengths = np.array([len(x) for x in seeds])
     longest = int(lengths.max())
@@ -180,7 +179,7 @@ def _ends(samples: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]
 
 
 def _newcombe(first: Outcomes, second: Outcomes) -> tuple[float, float]:
-    """Return the interval of a difference of two rates (Newcombe 1998, method 10), all episodes together."""
+    """Return the interval of a difference between two rates (Newcombe 1998, method 10) of pooled episodes."""
     ends = []
     for seeds in (first, second):
         x = np.concatenate(_clean(seeds))

@@ -1,4 +1,4 @@
-"""Write JSON that every reader accepts: null in place of NaN and infinity."""
+"""Write standard JSON: null in place of NaN and infinity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 _NUMBERS = re.compile(r"\[\n\s*((?:[^\[\]{}\"\n]+\n\s*)+)\]")
-"""An indented list of numbers. Strings hold no line break, so this is never part of one."""
+"""An indented list of numbers; it cannot match within a JSON string, which has no line breaks."""
 
 
 def dumps(data: Any, indent: int | None = None) -> str:
-    """Return dicts, sequences and values as JSON; types that JSON lacks, such as paths, become strings.
-
-    With `indent`, a list of numbers stays on one line.
-    """
+    """Return data as JSON; other types, such as paths, become strings. With `indent`, lists of numbers stay on one
+    line."""
     text = json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) if indent else text
 

@@ -1,4 +1,4 @@
-"""Bins of actions: what is encoded comes back, and zooming finds the peak of values."""
+"""Action bins: codec round trip, greedy choice, autoregressive probabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rng(seed: int = 0) -> torch.Generator:
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(1, 4), st.integers(2, 7), st.integers(0, 99))
-def test_an_action_comes_back_within_half_a_bin(levels: int, bins: int, seed: int) -> None:
+def test_codec_round_trip_is_within_half_a_bin(levels: int, bins: int, seed: int) -> None:
     codec = CoarseToFineCodec(levels, bins)
     action = torch.cat([2 * torch.rand(50, 3, generator=rng(seed)) - 1, torch.tensor([[-1.0, 0.0, 1.0]])])
     code = codec.encode(action)
@@ -33,7 +33,7 @@ def test_an_action_comes_back_within_half_a_bin(levels: int, bins: int, seed: in
 
 
 class Peak(nn.Module):
-    """Values of bins that fall with the distance of their centre from `at`."""
+    """Network whose bin values decrease with the distance of the centre from `at`."""
 
     def __init__(self, at: Tensor, codec: CoarseToFineCodec):
         super().__init__()
@@ -43,18 +43,18 @@ class Peak(nn.Module):
         width = (2 / self.codec.bins ** (level[:, None, None] + 1)).float()
         places = torch.arange(self.codec.bins) - (self.codec.bins - 1) / 2
         distance = (center[:, :, None] + places * width - self.at[None, :, None]).abs()
-        return torch.stack([distance, -distance], -1)  # two atoms, the higher one likelier near the peak
+        return torch.stack([distance, -distance], -1)  # logits of two atoms
 
 
 @pytest.mark.parametrize("bins", [3, 5])
-def test_zooming_finds_the_peak(bins: int) -> None:
+def test_greedy_choice_finds_the_peak(bins: int) -> None:
     policy = CoarseToFinePolicy(Size(2, 3), BinsConfig(levels=3, bins=bins), Atoms(2, 0.0, 1.0))
     peak = torch.tensor([0.73, -0.31, 0.02])
     chosen = policy.greedy(Peak(peak, policy.codec), torch.zeros(4, 2))  # type: ignore[arg-type]
     assert (policy.codec.decode(chosen) - peak).abs().max() <= policy.codec.width / 2 + 1e-6
 
 
-def test_levels_are_valued_at_once_as_one_by_one() -> None:
+def test_logits_of_all_levels_equal_those_of_each_level() -> None:
     torch.manual_seed(0)
     policy = CoarseToFinePolicy(Size(2, 3), BinsConfig(hidden=(16,)))
     nn.init.normal_(policy.network.advantage.weight)
@@ -82,7 +82,7 @@ def autoregressive(conditional: bool = True, temperature: float = 0.3) -> Autore
     return policy
 
 
-def test_advantages_are_a_distribution_over_actions() -> None:
+def test_advantages_define_a_distribution_over_actions() -> None:
     policy, alpha = autoregressive(), 0.3
     bins = every_action(policy.codec, 2)
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_advantages_are_a_distribution_over_actions() -> None:
     torch.testing.assert_close((whole / alpha).exp().sum(1), torch.ones(2), atol=1e-5, rtol=0)
 
 
-def test_bins_are_sampled_by_their_probability() -> None:
+def test_bins_are_sampled_with_their_probability() -> None:
     policy = autoregressive()
     features = torch.randn(1, 4)
     seen = features.expand(20_000, -1)
@@ -105,19 +105,19 @@ def test_bins_are_sampled_by_their_probability() -> None:
 
 
 @pytest.mark.parametrize("conditional", [True, False])
-def test_a_dimension_knows_those_before_it_at_its_level(conditional: bool) -> None:
+def test_advantages_depend_on_earlier_dimensions_only_if_conditional(conditional: bool) -> None:
     policy = autoregressive(conditional)
     bins = torch.zeros(2, 2, 2, dtype=torch.long)
     bins[1, 0, 0] = 2  # another first dimension at the first level
     with torch.no_grad():
         one, two = policy.advantages(policy.network, torch.randn(1, 4).expand(2, -1), bins).unbind(1)
-    assert torch.equal(one[:, 0, 0], two[:, 0, 0]), "nobody reads its own bin"
+    assert torch.equal(one[:, 0, 0], two[:, 0, 0]), "a bin does not depend on itself"
     assert torch.equal(one[:, 0, 1], two[:, 0, 1]) is not conditional
-    assert not torch.equal(one[:, 1], two[:, 1]), "the next level lies elsewhere"
+    assert not torch.equal(one[:, 1], two[:, 1]), "the next level has other centres"
 
 
 @pytest.mark.parametrize("name", ["coarse-to-fine", "autoregressive"])
-def test_a_bundle_acts_the_same(name: str, tmp_path: Path) -> None:
+def test_bundle_round_trip(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     policy: BinsPolicy = autoregressive()
     if name == "coarse-to-fine":

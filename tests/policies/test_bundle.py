@@ -1,9 +1,10 @@
-"""A bundle is whole or it is refused, in one sentence that names the file."""
+"""Bundles: round trips, and refusal of damaged, forged or mismatched ones with the file's name."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import re
 import resource
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def saved(bundle: Bundle, tmp_path: Path) -> Path:
     return tmp_path / "lift"
 
 
-def see() -> dict[str, torch.Tensor]:
+def observation() -> dict[str, torch.Tensor]:
     return {"observation.state": torch.randn(4, 3, generator=torch.Generator().manual_seed(0))}
 
 
@@ -47,7 +48,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def sign(folder: Path) -> None:
-    """Write down the checksums of the files as they are now."""
+    """Update the checksums of the files."""
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.safetensors")}
     edit(folder, lambda meta: meta.update(sha256=sums))
 
@@ -55,62 +56,48 @@ def sign(folder: Path) -> None:
 def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
     torch.nn.init.normal_(bundle.policy.actor.trunk[-1].weight)
     bundle.policy.normalizer.fit(torch.randn(50, 3))
-    save_bundle(bundle, saved)  # replaces the one before
+    save_bundle(bundle, saved)  # replaces the previous bundle
     again = load_bundle(saved)
-    assert (again.interface, again.robot, again.provenance) == (
-        bundle.interface,
-        bundle.robot,
-        bundle.provenance,
-    )
+    for name in ("interface", "robot", "provenance"):
+        assert getattr(again, name) == getattr(bundle, name)
     assert again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
     assert torch.equal(again.critic["q.weight"], torch.ones(2, 2))
     assert not again.policy.training
     for k in range(3):
-        actions = [p.act(see(), torch.Generator().manual_seed(k)) for p in (bundle.policy, again.policy)]
+        actions = [p.act(observation(), torch.Generator().manual_seed(k)) for p in (bundle.policy, again.policy)]
         assert torch.equal(*actions)
+    saved.rename(saved.parent / "bundle")
+    assert load_bundle(saved.parent).provenance == bundle.provenance, "a run folder"
 
 
-def test_diffusion_round_trip(bundle: Bundle, diffusion: Build, tmp_path: Path) -> None:
-    policy = diffusion(execute=3, prediction="epsilon")
-    save_bundle(replace(bundle, policy=policy, critic={}), tmp_path / "run" / "bundle")
-    again = load_bundle(tmp_path / "run")  # a run folder stands for its bundle
-    assert again.policy.config == policy.config and again.critic == {}
-    actions = [p.act(see(), torch.Generator().manual_seed(1)) for p in (policy, again.policy)]
-    assert torch.equal(*actions)
-
-
-def test_the_folder_holds_json_and_safetensors_only(saved: Path) -> None:
+def test_folder_has_only_json_and_safetensors(saved: Path) -> None:
     names = {"policy.json", "policy.safetensors", "critic.safetensors"}
     assert {p.name for p in saved.iterdir()} == names
-    assert [p.name for p in saved.parent.iterdir()] == ["lift"], "nothing temporary stays behind"
+    assert [p.name for p in saved.parent.iterdir()] == ["lift"], "no temporary files"
     for file in saved.iterdir():
         head = file.read_bytes()
         assert not head.startswith((b"\x80", b"PK")), f"{file.name} looks like a pickle or torch archive"
 
 
 @pytest.mark.parametrize("file", ["policy.json", "policy.safetensors", "critic.safetensors"])
-@pytest.mark.parametrize("damage", ["empty", "half", "last byte", "garbage", "pickle"])
-def test_a_damaged_file_is_named(saved: Path, file: str, damage: str) -> None:
-    import pickle
-
+@pytest.mark.parametrize("damage", ["empty", "half", "garbage", "pickle", "missing"])
+def test_damaged_or_missing_file_is_named(saved: Path, file: str, damage: str) -> None:
     data = (saved / file).read_bytes()
     broken = {
-        "empty": b"", "half": data[: len(data) // 2], "last byte": data[:-1], "garbage": b"\xff\xfe" * 200,
-        "pickle": pickle.dumps({"a": 1}),
+        "empty": b"", "half": data[: len(data) // 2], "garbage": b"\xff\xfe" * 200, "pickle": pickle.dumps({"a": 1}),
     }  # fmt: skip
-    (saved / file).write_bytes(broken[damage])
+    if damage != "missing":
+        (saved / file).write_bytes(broken[damage])
+    else:
+        (saved / file).unlink()
+        if file == "critic.safetensors":
+            assert load_bundle(saved).critic == {}, "the critic is optional"
+            return
     with pytest.raises(BundleError, match=file):
         load_bundle(saved)
 
 
-@pytest.mark.parametrize("file", ["policy.json", "policy.safetensors"])
-def test_a_missing_file_is_named(saved: Path, file: str) -> None:
-    (saved / file).unlink()
-    with pytest.raises(BundleError, match=file):
-        load_bundle(saved)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_folder_without_a_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "stopped").mkdir()
     for name in ("config.json", "checkpoint.safetensors"):
         (tmp_path / "stopped" / name).touch()
@@ -126,8 +113,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         "another format": lambda m: m.update(format=99),
         "no format": lambda m: m.pop("format"),
         "no policy": lambda m: m.pop("policy"),
-        "no interface": lambda m: m.pop("interface"),
-        "no robot": lambda m: m.pop("robot"),
+        "no checksums": lambda m: m.pop("sha256"),
+        "negative horizon": lambda m: m["interface"].update(horizon=-5),
+        "speed above the limit": lambda m: m["interface"]["shield"].update(velocity=100),
         "robot is no table": lambda m: m.update(robot="panda"),
         "unknown robot": lambda m: m["interface"].update(robot="pandoro"),
         "unknown class": lambda m: m["policy"].update({"class": "transformer"}),
@@ -135,8 +123,6 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         "no base": lambda m: m["policy"].pop("base"),
         "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
         "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
-        "negative size": lambda m: m["policy"]["base"]["size"].update(observation=-3),
-        "a width of 0": lambda m: m["policy"]["config"]["actor"].update(hidden=[16, 0]),
         "a negative scale": lambda m: m["policy"]["config"].update(scale=-1.0),
         "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
         "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
@@ -144,14 +130,14 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     }.items(),
     ids=lambda item: item[0],
 )
-def test_foreign_json_is_named(saved: Path, change: tuple[str, Callable[[dict[str, Any]], Any]]) -> None:
+def test_invalid_description_is_refused(saved: Path, change: tuple[str, Callable[[dict[str, Any]], Any]]) -> None:
     edit(saved, change[1])
     with pytest.raises(BundleError, match=r"policy\.json"):
         load_bundle(saved)
 
 
 @pytest.mark.parametrize("damage", ["shape", "missing", "extra", "nan"])
-def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
+def test_weights_of_another_network_are_refused(saved: Path, damage: str) -> None:
     weights = load_file(saved / "policy.safetensors")
     name = "actor.trunk.0.weight"
     if damage == "shape":
@@ -171,8 +157,8 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["policy.safetensors", "critic.safetensors"])
-def test_weights_that_changed_on_their_way_are_refused(saved: Path, file: str) -> None:
-    """They have the right shapes and are finite, which is all that can be seen without the sum."""
+def test_changed_weights_are_refused(saved: Path, file: str) -> None:
+    """Only the checksum shows the change of one bit."""
     data = bytearray((saved / file).read_bytes())
     data[-1] ^= 0x01
     (saved / file).write_bytes(data)
@@ -183,19 +169,14 @@ def test_weights_that_changed_on_their_way_are_refused(saved: Path, file: str) -
     load_bundle(saved)
 
 
-def test_a_critic_may_be_left_behind(saved: Path) -> None:
-    (saved / "critic.safetensors").unlink()
-    assert load_bundle(saved).critic == {}
-
-
-def test_a_critic_that_is_not_finite_is_refused(saved: Path) -> None:
+def test_non_finite_critic_is_refused(saved: Path) -> None:
     save_file({"q.weight": torch.tensor([[1.0, torch.nan]])}, saved / "critic.safetensors")
     sign(saved)
     with pytest.raises(BundleError, match=r"critic\.safetensors holds non-finite weights"):
         load_bundle(saved)
 
 
-def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: Callable[..., Any]) -> None:
+def test_other_robots_are_refused_by_field(saved: Path, panda: Any, diffusion: Callable[..., Any]) -> None:
     bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
     bundle.check_robot(panda)
     short = replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:]))
@@ -227,30 +208,13 @@ def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: C
         (lambda m: m["interface"]["shield"].update(margin=2.0), r"shield\.margin is 2 rad, which leaves joint"),
     ],
 )
-def test_what_no_robot_could_do_is_said_with_the_bundle(
+def test_interface_that_does_not_fit_the_robot_is_refused(
     saved: Path, panda: Any, change: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
     edit(saved, change)
     with pytest.raises(BundleError, match=rf"bundle .*lift .*{message}") as error:
         load_bundle(saved).check_robot(panda)
     assert error.value.code == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m["interface"].update(horizon=-5), "horizon is -5; it must be "),
-        (lambda m: m["interface"]["shield"].update(velocity=100), r"shield\.velocity is 100; it must be "),
-        (lambda m: m["interface"]["controller"].update(rate=0), r"controller\.rate is 0; it must be "),
-        (lambda m: m["interface"]["controller"].update(lead=1e3), r"controller\.lead is 1000; it must be "),
-    ],
-)
-def test_numbers_that_cannot_be_are_said_with_the_file(
-    saved: Path, change: Callable[[dict[str, Any]], Any], message: str
-) -> None:
-    edit(saved, change)
-    with pytest.raises(BundleError, match=rf"policy\.json .*{message}"):
-        load_bundle(saved)
 
 
 @pytest.mark.parametrize(
@@ -263,59 +227,42 @@ def test_numbers_that_cannot_be_are_said_with_the_file(
         ("horizon", 7),
     ],
 )
-def test_a_task_that_shields_or_judges_otherwise_is_refused(bundle: Bundle, name: str, value: Any) -> None:
+def test_task_with_other_shield_or_tests_is_refused(bundle: Bundle, name: str, value: Any) -> None:
     bundle.check_task(bundle.interface)
     with pytest.raises(BundleError, match=f"trained for other {name} than task 'panda-lift' has"):
         bundle.check_task(replace(bundle.interface, **{name: value}))
 
 
-@pytest.mark.parametrize("name", ["velocity", "workspace", "command_rate", "low"])
-def test_a_bundle_that_lacks_a_field_of_the_robot_is_refused(saved: Path, panda: Any, name: str) -> None:
+@pytest.mark.parametrize("name", ["velocity", "workspace"])
+def test_bundle_without_a_robot_field_is_refused(saved: Path, panda: Any, name: str) -> None:
     edit(saved, lambda meta: meta["robot"].pop(name))
     with pytest.raises(BundleError, match=rf"does not hold the robot's {name}.*train it again"):
         load_bundle(saved).check_robot(panda)
 
 
-def test_a_bundle_without_checksums_is_refused(saved: Path) -> None:
-    edit(saved, lambda meta: meta.pop("sha256"))
-    with pytest.raises(BundleError, match=r"lacks 'sha256'.*train it again"):
-        load_bundle(saved)
-
-
-def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:
-    before = {p.name: p.read_bytes() for p in saved.iterdir()}
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
-    try:
-        with pytest.raises(UserError, match="cannot write the bundle"):
-            save_bundle(bundle, saved)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
-    assert [p.name for p in saved.parent.iterdir()] == ["lift"]
-
-
-def test_a_bundle_that_cannot_take_its_name_leaves_the_old_one(
-    saved: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["full disk", "failing rename"])
+def test_failed_save_keeps_the_old_bundle(
+    saved: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     before, rename = {p.name: p.read_bytes() for p in saved.iterdir()}, Path.rename
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def refuse(self: Path, target: Path) -> Path:
         if self.suffix == ".part":
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(UserError, match="cannot write the bundle"):
-        save_bundle(bundle, saved)
+    try:
+        if fault == "full disk":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        else:
+            monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(UserError, match="cannot write the bundle"):
+            save_bundle(bundle, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
     assert [p.name for p in saved.parent.iterdir()] == ["lift"]
-
-
-def test_a_place_that_cannot_hold_a_folder(bundle: Bundle, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the bundle"):
-        save_bundle(bundle, tmp_path / "file" / "bundle")
 
 
 IMPORTS = {
@@ -333,7 +280,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("where", IMPORTS)
-def test_a_bundle_imports_nothing_that_nobody_vouched_for(
+def test_bundle_does_not_import_untrusted_packages(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -348,14 +295,14 @@ def test_a_bundle_imports_nothing_that_nobody_vouched_for(
 @pytest.mark.parametrize(
     ("package", "message"), [("os", "Python's own 'os'"), ("nowhere_lab.act", "not installed here")]
 )
-def test_a_package_that_no_trust_would_help_is_called_so(saved: Path, package: str, message: str) -> None:
+def test_standard_and_missing_packages_have_their_own_message(saved: Path, package: str, message: str) -> None:
     edit(saved, lambda m: m["policy"].update({"class": f"{package}:X"}))
     with pytest.raises(ConfigError, match=message) as refused:
         load_bundle(saved)
     assert "ROBOT_RL_IMPORTS" not in str(refused.value)
 
 
-def test_a_bundle_finds_what_an_installed_package_registers(
+def test_bundle_finds_classes_of_installed_packages(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -374,17 +321,14 @@ def test_a_bundle_finds_what_an_installed_package_registers(
 HUGE = {
     "width": lambda m: m["policy"]["base"]["config"].update(hidden=10**9),
     "layers": lambda m: m["policy"]["base"]["config"].update(layers=10**9),
-    "horizon": lambda m: m["policy"]["base"]["config"].update(horizon=10**9),
-    "noise levels": lambda m: m["policy"]["base"]["config"].update(train_steps=10**9),
     "observation": lambda m: m["policy"]["base"]["size"].update(observation=10**9),
-    "action": lambda m: m["policy"]["base"]["size"].update(action=10**8),
     "actor": lambda m: m["policy"]["config"]["actor"].update(hidden=[10**9, 10**9]),
     "beyond int64": lambda m: m["policy"]["base"]["config"].update(hidden=10**30),
 }
 
 
 @pytest.mark.parametrize("what", HUGE)
-def test_sizes_are_those_of_the_weights_before_anything_is_allocated(saved: Path, what: str) -> None:
+def test_sizes_are_checked_before_allocation(saved: Path, what: str) -> None:
     edit(saved, HUGE[what])
     before, limits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -397,7 +341,7 @@ def test_sizes_are_those_of_the_weights_before_anything_is_allocated(saved: Path
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kB"
 
 
-def test_loading_leaves_the_generator_of_torch_as_building_does(saved: Path) -> None:
+def test_loading_draws_as_much_from_torchs_generator_as_building(saved: Path) -> None:
     torch.manual_seed(0)
     load_bundle(saved)
     first = torch.rand(1)
@@ -408,20 +352,17 @@ def test_loading_leaves_the_generator_of_torch_as_building_does(saved: Path) -> 
 
 FORGED_TEXT = {
     "nesting": lambda text: "[" * 100_000,
-    "nesting inside": lambda text: text.replace('"seed": 3', '"seed": ' + "[" * 100_000 + "]" * 100_000),
     "infinity": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": 1e400', text),
-    "nan": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": NaN', text),
     "huge integer": lambda text: re.sub(r'"hidden": \d+', '"hidden": ' + "9" * 5000, text),
     "no text": lambda text: text.replace('"format": 1', '"format": [1]'),
     "list": lambda text: "[1]",
     "task": lambda text: text.replace('"task": "panda-lift",', '"task": ["panda-lift"],', 1),
-    "agent": lambda text: text.replace('"agent": {}', '"agent": [1]'),
     "sums": lambda text: re.sub(r'"sha256": {[^}]*}', '"sha256": 3', text),
 }
 
 
 @pytest.mark.parametrize("what", FORGED_TEXT)
-def test_forged_json_is_refused_in_one_sentence(saved: Path, what: str) -> None:
+def test_forged_json_is_refused(saved: Path, what: str) -> None:
     file = saved / "policy.json"
     changed = FORGED_TEXT[what](file.read_text())
     assert changed != file.read_text()
@@ -431,7 +372,7 @@ def test_forged_json_is_refused_in_one_sentence(saved: Path, what: str) -> None:
     assert caught.value.code == 2
 
 
-def test_a_wrong_header_and_wrong_types_are_refused(saved: Path) -> None:
+def test_invalid_safetensors_header_and_types_are_refused(saved: Path) -> None:
     weights = saved / "policy.safetensors"
     whole = weights.read_bytes()
     for data in ((2**62).to_bytes(8, "little") + whole[8:], b"", whole[:7], whole.replace(b'"F32"', b'"F99"', 1)):
@@ -447,7 +388,7 @@ def test_a_wrong_header_and_wrong_types_are_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["policy.json", "policy.safetensors", "critic.safetensors"])
-def test_a_bundle_reads_nothing_outside_its_folder(saved: Path, tmp_path: Path, name: str) -> None:
+def test_links_out_of_the_folder_are_refused(saved: Path, tmp_path: Path, name: str) -> None:
     (saved / name).rename(tmp_path / name)
     (saved / name).symlink_to(tmp_path / name)
     with pytest.raises(BundleError, match=f"{name} is a link out of"):

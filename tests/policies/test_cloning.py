@@ -1,4 +1,4 @@
-"""Cloned policies: flow keeps both ways of doing a thing, regression takes their mean, and bundles carry them."""
+"""Behaviour cloning of multimodal data, and bundles of cloned policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flow(**config: Any) -> FlowPolicy:
 
 
 def cloned(policy: Policy) -> Policy:
-    """Where the observation is 1, go left or right at one speed; where it is -1, stand still."""
+    """Clone actions -0.6 or 0.6 for observation 1, and 0 for observation -1."""
     agent = Cloning(policy, CloningConfig(lr=1e-2, warmup=20, ema_decay=0.99), UPDATES)
     generator = rng()
     for _ in range(UPDATES):
@@ -45,61 +45,45 @@ def cloned(policy: Policy) -> Policy:
     return policy
 
 
-def test_flow_keeps_both_modes_and_nothing_between() -> None:
+def test_flow_learns_both_modes_separately() -> None:
     policy = cloned(flow())
     chunks = policy.act({"observation.state": torch.ones(300, 1)}, rng(1))
     assert chunks.shape == (300, 2, 1)
     near = ((chunks.abs() - 0.6).abs() < 0.2).all(1).flatten()
-    assert near.float().mean() > 0.8, "on one of the two ways"
-    assert (chunks.abs() < 0.2).any(1).float().mean() < 0.08, "nothing stands still in between"
-    assert (chunks[:, 0, 0].sign() == chunks[:, 1, 0].sign()).float().mean() > 0.97, "a whole chunk of one of them"
+    assert near.float().mean() > 0.8, "near a mode"
+    assert (chunks.abs() < 0.2).any(1).float().mean() < 0.08, "not between the modes"
+    assert (chunks[:, 0, 0].sign() == chunks[:, 1, 0].sign()).float().mean() > 0.97, "one mode per chunk"
     assert 0.35 < (chunks[:, 0, 0] > 0).float().mean() < 0.65
     assert policy.act({"observation.state": -torch.ones(100, 1)}, rng(1)).abs().mean() < 0.1
 
 
-def test_regression_takes_the_mean() -> None:
+def test_regression_learns_the_mean_of_both_modes() -> None:
     policy = cloned(GaussianPolicy(Size(1, 1), GaussianConfig(hidden=(64, 64), std=0.1)))
-    both = policy.act({"observation.state": torch.tensor([[1.0], [-1.0]])}, rng())
-    assert both.flatten().tolist() == pytest.approx([0.0, 0.0], abs=0.1), "not demonstrated"
+    actions = policy.act({"observation.state": torch.tensor([[1.0], [-1.0]])}, rng())
+    assert actions.flatten().tolist() == pytest.approx([0.0, 0.0], abs=0.1)
 
 
-def test_a_perfect_velocity_leads_to_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Straight paths are integrated exactly, in one step or in ten; an off-by-one in time would not arrive."""
-    for steps in (1, 10):
-        policy, clean = flow(sample_steps=steps), torch.rand(4, 2, 1) - 0.5
-        noise, times = policy.noise(4, rng()), []
+@pytest.mark.parametrize("steps", [1, 10])
+@pytest.mark.parametrize("prediction", ["velocity", "sample"])
+def test_perfect_predictions_integrate_to_the_chunk(
+    monkeypatch: pytest.MonkeyPatch, steps: int, prediction: str
+) -> None:
+    """Euler steps are exact on straight paths, so an off-by-one in time would miss the chunk."""
+    policy, clean = flow(sample_steps=steps, prediction=prediction), torch.rand(4, 2, 1) - 0.5
+    times = []
 
-        def velocity(chunk: Any, time: Any, condition: Any, clean: Any = clean, times: Any = times) -> Any:
-            share = time / TIME_SCALE
-            times.append(float(share[0]))
-            return (clean - chunk) / (1 - share[:, None, None])
+    def predict(chunk: Any, time: Any, condition: Any) -> Any:
+        share = time / TIME_SCALE
+        times.append(float(share[0]))
+        return clean if prediction == "sample" else (clean - chunk) / (1 - share[:, None, None])
 
-        monkeypatch.setattr(policy, "_predict", velocity)
-        chunk = policy.base({"observation.state": torch.zeros(4, 1)}, noise)
-        torch.testing.assert_close(chunk, clean, atol=1e-5, rtol=0)
-        assert times == pytest.approx([k / steps for k in range(steps)])
-
-
-def test_a_perfect_sample_leads_to_the_chunk_whatever_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    clean = torch.rand(4, 2, 1) - 0.5
-    for steps in (1, 10):
-        policy = flow(sample_steps=steps, prediction="sample")
-        monkeypatch.setattr(policy, "_predict", lambda chunk, time, condition: clean)
-        chunk = policy.base({"observation.state": torch.zeros(4, 1)}, policy.noise(4, rng()))
-        torch.testing.assert_close(chunk, clean, atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="choose velocity or sample"):
-        flow(prediction="noise")
+    monkeypatch.setattr(policy, "_predict", predict)
+    chunk = policy.base({"observation.state": torch.zeros(4, 1)}, policy.noise(4, rng()))
+    torch.testing.assert_close(chunk, clean, atol=1e-5, rtol=0)
+    assert times == pytest.approx([k / steps for k in range(steps)])
 
 
-def test_flow_is_a_function_of_observation_and_noise() -> None:
-    policy, seen = flow(), {"observation.state": torch.randn(5, 1, generator=rng())}
-    noise = policy.noise(5, rng(3))
-    first = policy.base(seen, noise)
-    assert torch.equal(policy.base(seen, noise), first) and torch.equal(policy.act(seen, rng(3)), first)
-    assert not torch.equal(policy.base(seen, policy.noise(5, rng(4))), first) and first.abs().max() <= 1
-
-
-def test_the_learning_rate_warms_up_and_ends_at_0() -> None:
+def test_learning_rate_warms_up_and_decays_to_0() -> None:
     agent = Cloning(flow(), CloningConfig(lr=1e-2, warmup=10), 50)
     batch = {"observation.state": torch.zeros(4, 1), "action": torch.zeros(4, 2, 1)}
     rates = [float(agent.update(batch, rng())["bc/lr"]) for _ in range(50)]
@@ -107,37 +91,19 @@ def test_the_learning_rate_warms_up_and_ends_at_0() -> None:
     assert rates[0] < 2e-3 and rates[-1] < 1e-4
 
 
-def test_a_policy_without_a_loss_cannot_be_cloned(residual: Build) -> None:
+def test_policy_without_a_loss_is_refused(residual: Build) -> None:
     with pytest.raises(TypeError, match="no loss"):
         Cloning(residual(), CloningConfig(), 10)
 
 
 def trip(policy: Policy, folder: Path) -> Policy:
-    """Save and load it; both must act alike to the bit."""
+    """Save and load a policy; check that both are bit-identical."""
     save_bundle(Bundle(policy, None, {}, task="gym:Toy-v0"), folder)
     again = load_bundle(folder)
     assert again.task == "gym:Toy-v0" and again.contract is None
-    seen = {"observation.state": torch.randn(6, policy.size.observation, generator=rng(2))}
-    assert torch.equal(again.policy.act(seen, rng(5)), policy.act(seen, rng(5)))
+    observation = {"observation.state": torch.randn(6, policy.size.observation, generator=rng(2))}
+    assert torch.equal(again.policy.act(observation, rng(5)), policy.act(observation, rng(5)))
     return again.policy
-
-
-@pytest.mark.parametrize(
-    "make", [flow, lambda: GaussianPolicy(Size(3, 2), GaussianConfig(hidden=(8, 8), std=0.2))], ids=["flow", "bc"]
-)
-def test_a_bundle_brings_back_the_same_floats(make: Build, tmp_path: Path) -> None:
-    policy = make()
-    policy.fit({"observation.state": 3 + torch.randn(50, policy.size.observation)})
-    again = trip(policy.eval(), tmp_path / "bundle")
-    assert type(again) is type(policy) and again.config == policy.config
-
-
-def test_a_residual_on_a_flow_is_a_bundle_too(tmp_path: Path) -> None:
-    from policies.residual import ResidualPolicy
-
-    policy = ResidualPolicy(flow())
-    torch.nn.init.normal_(policy.actor.trunk[-1].weight)
-    assert isinstance(trip(policy.eval(), tmp_path / "bundle"), ResidualPolicy)
 
 
 OUTSIDE = """
@@ -166,7 +132,7 @@ NUMBER = 3
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "another_package.py").write_text(OUTSIDE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ROBOT_RL_IMPORTS", "another_package,no_such_package")
@@ -174,29 +140,28 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("another_package", None)
 
 
-def test_a_policy_class_of_another_package_is_found_by_its_path(outside: Any, tmp_path: Path) -> None:
-    again = trip(outside.Gain(Size(3, 2), outside.GainConfig(0.5)), tmp_path / "bundle")
-    assert isinstance(again, outside.Gain) and again.config.gain == 0.5
+def test_policy_class_of_another_package_is_found_by_path(package: Any, tmp_path: Path) -> None:
+    again = trip(package.Gain(Size(3, 2), package.GainConfig(0.5)), tmp_path / "bundle")
+    assert isinstance(again, package.Gain) and again.config.gain == 0.5
     meta = json.loads((tmp_path / "bundle" / "policy.json").read_text())
     assert meta["policy"]["class"] == "another_package:Gain"
 
 
 @pytest.mark.parametrize("name", ["no_such_package:Gain", "another_package:Gian", "another_package:NUMBER", "gian"])
-def test_a_class_that_cannot_be_found_is_named(outside: Any, tmp_path: Path, name: str) -> None:
-    save_bundle(Bundle(outside.Gain(Size(3, 2)), None, {}), tmp_path / "bundle")
+def test_missing_policy_class_is_named(package: Any, tmp_path: Path, name: str) -> None:
+    save_bundle(Bundle(package.Gain(Size(3, 2)), None, {}), tmp_path / "bundle")
     file = tmp_path / "bundle" / "policy.json"
     file.write_text(file.read_text().replace("another_package:Gain", name))
     with pytest.raises(UserError, match=name.split(":")[-1 if "another" in name else 0]):
         load_bundle(tmp_path / "bundle")
 
 
-def test_a_bundle_that_no_robot_runs_says_so(tmp_path: Path) -> None:
+def test_interface_of_a_bundle_without_contract_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="gym:Toy-v0"):
         Bundle(flow(), None, {}, task="gym:Toy-v0").interface  # noqa: B018
 
 
-def test_a_policy_without_demonstrations_reads_observations_as_they_are() -> None:
-    """Speeds of 8 rad/s or of 30 m/s are not clipped to the range of a standardized number."""
+def test_unfitted_gaussian_policy_does_not_clip_observations() -> None:
     policy = GaussianPolicy(Size(3, 1), GaussianConfig(hidden=(8,)))
     state = torch.tensor([[-8.0, 0.5, 30.0]])
     assert torch.equal(policy.features({"observation.state": state}), state)

@@ -1,18 +1,16 @@
-"""The diffusion policy learns two ways of doing a thing, and its sampler is a function of the noise."""
+"""Diffusion policy: multimodal data, deterministic sampling, loss and time grid."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from policies.base import Size
-from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.flow import FlowConfig, FlowPolicy
 
@@ -28,8 +26,8 @@ def see(rows: int, size: int = 3) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "sample"])
-def test_learns_both_modes_and_not_their_mean(diffusion: Build, prediction: str) -> None:
-    """Where the observation is positive, go left or right; where it is negative, stand still."""
+def test_diffusion_learns_both_modes(diffusion: Build, prediction: str) -> None:
+    """Actions are -0.6 or 0.6 for observation 1, and 0 for observation -1."""
     policy = diffusion(1, 1, horizon=2, hidden=64, layers=2, train_steps=20, sample_steps=20, prediction=prediction)
     optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, 500)
@@ -46,29 +44,22 @@ def test_learns_both_modes_and_not_their_mean(diffusion: Build, prediction: str)
     left_or_right = policy.act({"observation.state": torch.ones(300, 1)}, generator)
     assert left_or_right.shape == (300, 2, 1)
     size = left_or_right.abs()
-    assert ((size > 0.3) & (size < 0.9)).all(1).float().mean() > 0.8, "close to one of both ways, not to their mean"
+    assert ((size > 0.3) & (size < 0.9)).all(1).float().mean() > 0.8, "near a mode, not the mean"
     assert 0.35 < (left_or_right[:, 0, 0] > 0).float().mean() < 0.65
     still = policy.act({"observation.state": -torch.ones(100, 1)}, generator)
     assert still.abs().mean() < 0.1
 
 
-def test_base_is_a_function_of_observation_and_noise(diffusion: Build) -> None:
+def test_base_depends_only_on_observation_and_noise(diffusion: Build) -> None:
     policy = diffusion()
-    noise = policy.noise(6, rng())
-    first = policy.base(see(6), noise)
+    first = policy.base(see(6), policy.noise(6, rng()))
     torch.manual_seed(99)
-    assert torch.equal(policy.base(see(6), noise), first)
+    assert torch.equal(policy.base(see(6), policy.noise(6, rng())), first) and first.abs().max() <= 1
+    assert torch.equal(policy.act(see(6), rng()), first), "act draws its noise from the given generator"
     assert not torch.equal(policy.base(see(6), policy.noise(6, rng(1))), first)
-    assert first.abs().max() <= 1
 
 
-def test_act_draws_its_noise_from_the_given_generator(diffusion: Build) -> None:
-    policy = diffusion()
-    expected = policy.base(see(4), policy.noise(4, rng(3)))
-    assert torch.equal(policy.act(see(4), rng(3)), expected)
-
-
-def test_rows_of_a_batch_are_independent(diffusion: Build) -> None:
+def test_rows_are_independent(diffusion: Build) -> None:
     policy = diffusion()
     noise = policy.noise(5, rng())
     together = policy.base(see(5), noise)
@@ -90,7 +81,7 @@ def test_observations_are_normalized(diffusion: Build) -> None:
     assert torch.allclose(policy.base({"observation.state": data}, noise), plain, atol=1e-4)
 
 
-def test_loss_of_a_perfect_prediction_is_zero(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_is_the_squared_error_of_the_prediction(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = diffusion(prediction="sample")
     chunk = torch.rand(7, 4, 2)
     monkeypatch.setattr(policy, "_predict", lambda *_: chunk)
@@ -99,8 +90,8 @@ def test_loss_of_a_perfect_prediction_is_zero(diffusion: Build, monkeypatch: pyt
     assert policy.loss(see(7), chunk, rng()).tolist() == pytest.approx([k * k for k in range(7)], rel=1e-4)
 
 
-def test_a_perfect_denoiser_recovers_the_clean_chunk(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An off-by-one in the time grid leaves noise behind."""
+def test_perfect_denoiser_recovers_the_clean_chunk(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An off-by-one in the time grid would leave noise."""
     clean = torch.rand(3, 4, 2) - 0.5
     policy = diffusion(prediction="sample")
     monkeypatch.setattr(policy, "_predict", lambda *_: clean)
@@ -108,7 +99,7 @@ def test_a_perfect_denoiser_recovers_the_clean_chunk(diffusion: Build, monkeypat
 
 
 @pytest.mark.parametrize(("train", "sample"), [(100, 10), (20, 20), (20, 4)])
-def test_denoising_starts_at_the_noisiest_level(diffusion: Build, train: int, sample: int) -> None:
+def test_denoising_times_are_evenly_spaced_from_the_noisiest(diffusion: Build, train: int, sample: int) -> None:
     policy = diffusion(train_steps=train, sample_steps=sample)
     policy.base(see(1), policy.noise(1, rng()))
     times = policy.scheduler.timesteps.tolist()
@@ -116,21 +107,17 @@ def test_denoising_starts_at_the_noisiest_level(diffusion: Build, train: int, sa
     assert len({a - b for a, b in zip(times[:-1], times[1:], strict=True)}) <= 1
 
 
-def test_steps_that_do_not_divide_are_refused(diffusion: Build) -> None:
-    with pytest.raises(ValueError, match="sample_steps 16 must divide train_steps 100"):
-        diffusion(train_steps=100, sample_steps=16)
-
-
 @pytest.mark.parametrize(
-    ("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0), ("execute", 17)]
+    ("field", "value"),
+    [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0), ("execute", 17), ("sample_steps", 7)],
 )
-def test_impossible_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
+def test_invalid_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         diffusion(**{field: value})
 
 
-def test_a_robots_process_does_without_the_compiler_and_a_learner_has_it() -> None:
-    """Importing it takes longer than all else that a deployment does before it looks for the robot."""
+def test_only_learners_import_the_compiler() -> None:
+    """Its import would take longer than the rest of a deployment's start."""
     code = (
         "import sys, torch\n"
         "from policies.base import Size\n"
@@ -139,8 +126,6 @@ def test_a_robots_process_does_without_the_compiler_and_a_learner_has_it() -> No
         "policy.act({'observation.state': torch.zeros(1, 3)}, torch.Generator())\n"
         "assert 'torch._dynamo' not in sys.modules\n"
         "torch.optim.Adam(policy.parameters())\n"
-        "assert sys.modules['torch._dynamo']\n"
-        "assert torch.compile(lambda x: 2 * x, backend='eager')(torch.ones(1)) == 2\n"
         "DiffusionPolicy(Size(3, 2))\n"
         "assert sys.modules['torch._dynamo']\n"
     )
@@ -149,8 +134,8 @@ def test_a_robots_process_does_without_the_compiler_and_a_learner_has_it() -> No
 
 
 @pytest.mark.parametrize("kind", [(DiffusionPolicy, DiffusionConfig), (FlowPolicy, FlowConfig)])
-def test_regression_asks_the_features_for_the_chunk_as_well(kind: Any, tmp_path: Path) -> None:
-    """Nothing else changes: neither the denoiser's error nor what is sampled."""
+def test_regression_adds_a_loss_on_the_features_only(kind: Any) -> None:
+    """The denoiser's error and the samples do not change."""
     policy, config = kind
     plain, both = (policy(Size(3, 2), config(hidden=16, layers=1, regression=weight)) for weight in (0.0, 0.5))
     assert plain.guess is None and both.guess is not None
@@ -161,6 +146,3 @@ def test_regression_asks_the_features_for_the_chunk_as_well(kind: Any, tmp_path:
     assert torch.allclose(errors[1], errors[0] + 0.5 * guessed)
     acts = [p.act(observation, torch.Generator().manual_seed(1)) for p in (plain, both)]
     assert torch.equal(*acts)
-    save_bundle(Bundle(both, None, {}, task="gym:one"), tmp_path / "bundle")
-    loaded = load_bundle(tmp_path / "bundle").policy
-    assert torch.equal(loaded.act(observation, torch.Generator().manual_seed(1)), acts[0])

@@ -1,4 +1,4 @@
-"""From observation dicts to features: nothing changes without pictures, and with them every picture counts."""
+"""Encoder of observation dicts with and without pictures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = EncoderConfig(channels=(4, 4), embedding=5, shift=2)
 CHUNKS: dict[str, Any] = dict(horizon=4, execute=2, hidden=16, layers=1, sample_steps=5, encoder=SMALL)
 
 
-def seen(n: int = 6, seed: int = 0) -> dict[str, Tensor]:
+def observe(n: int = 6, seed: int = 0) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     pictures = {
         k: torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8) for k, shape in SEES.pictures.items()
@@ -69,14 +69,12 @@ each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 @each
-def test_without_pictures_there_is_nothing_new(make: Callable[[Size], Policy]) -> None:
+def test_encoder_without_pictures_is_the_identity(make: Callable[[Size], Policy]) -> None:
     policy: Any = make(Size(3, 2))
     assert not [name for name in policy.state_dict() if "encoder" in name]
-    assert json.loads(json.dumps(policy.describe())).get("size", {"observation": 3, "action": 2}) == {
-        "observation": 3,
-        "action": 2,
-    }
-    observation, rng = seen(), torch.Generator().manual_seed(0)
+    size = {"observation": 3, "action": 2}
+    assert json.loads(json.dumps(policy.describe())).get("size", size) == size
+    observation, rng = observe(), torch.Generator().manual_seed(0)
     before = rng.get_state()
     assert policy.encoder.augment(observation, rng) == observation and torch.equal(rng.get_state(), before)
     state = observation["observation.state"]
@@ -84,9 +82,9 @@ def test_without_pictures_there_is_nothing_new(make: Callable[[Size], Policy]) -
 
 
 @each
-def test_every_picture_and_the_state_change_the_action(make: Callable[[Size], Policy]) -> None:
-    policy, observation = make(SEES).eval(), seen(1)
-    if isinstance(policy, ResidualPolicy):  # begins as its base
+def test_actions_depend_on_state_and_every_picture(make: Callable[[Size], Policy]) -> None:
+    policy, observation = make(SEES).eval(), observe(1)
+    if isinstance(policy, ResidualPolicy):  # the correction is 0 at first
         torch.nn.init.normal_(policy.actor.trunk[-1].weight)
 
     def act(observation: dict[str, Tensor]) -> Tensor:
@@ -94,32 +92,30 @@ def test_every_picture_and_the_state_change_the_action(make: Callable[[Size], Po
         return policy.act(observation, torch.Generator().manual_seed(1))
 
     first = act(observation)
-    assert torch.equal(act(observation), first), "shifts are for training"
+    assert torch.equal(act(observation), first), "no shifts outside training"
     for key, value in observation.items():
         other = value + 1.0 if value.is_floating_point() else 255 - value
         assert not torch.equal(act(observation | {key: other}), first), key
 
 
 @each
-def test_a_bundle_brings_back_the_policy_and_what_it_reads(
-    make: Callable[[Size], Policy], tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
+def test_bundle_round_trip(make: Callable[[Size], Policy], tmp_path: Path, same: Callable[[Any, Any], bool]) -> None:
     policy = make(SEES).eval()
     save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
     loaded = load_bundle(tmp_path / "bundle").policy
     assert loaded.size == SEES and same(loaded.state_dict(), policy.state_dict())
-    acts = [p.act(seen(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
+    acts = [p.act(observe(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
     assert torch.equal(*acts)
 
 
-def test_a_description_from_before_pictures_still_builds() -> None:
+def test_description_without_encoder_builds() -> None:
     described = diffusion(Size(3, 2)).describe()
     del described["config"]["encoder"]
     assert described["size"] == {"observation": 3, "action": 2}
     assert build_policy(described).size == Size(3, 2)
 
 
-def test_what_a_policy_reads_survives_json_text_included() -> None:
+def test_size_survives_json_and_unsupported_inputs_are_refused() -> None:
     size = Size(3, 2, SEES.extra_inputs | {LANGUAGE: LANGUAGE_FIELD})
     assert Size.from_json(json.loads(json.dumps(size.to_json()))) == size and size.pictures == SEES.pictures
     smell = SEES.extra_inputs | {"observation.smell": ObservationField((2,))}
@@ -138,7 +134,7 @@ def test_pictures_are_scaled() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 4), st.integers(0, 2**31))
-def test_a_shifted_picture_is_the_old_one_elsewhere(height: int, width: int, most: int, seed: int) -> None:
+def test_shifted_picture_is_a_window_of_the_padded_picture(height: int, width: int, most: int, seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     pictures = torch.randint(0, 256, (3, height, width, 3), generator=rng, dtype=torch.uint8)
     moved = shifted(pictures, most, rng)
@@ -153,8 +149,8 @@ def test_a_shifted_picture_is_the_old_one_elsewhere(height: int, width: int, mos
         assert any(torch.equal(place, one.float()) for place in places)
 
 
-def test_each_picture_is_shifted_by_its_own_and_repeatably() -> None:
-    same_picture = seen(1)[FRONT].expand(32, -1, -1, -1)
+def test_pictures_are_shifted_independently_and_repeatably() -> None:
+    same_picture = observe(1)[FRONT].expand(32, -1, -1, -1)
     first, again = (shifted(same_picture, 2, torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(first, again) and len(first.flatten(1).unique(dim=0)) > 10
 
@@ -163,16 +159,16 @@ def test_each_picture_is_shifted_by_its_own_and_repeatably() -> None:
 def test_cloning_trains_the_encoder(name: str) -> None:
     policy: Any = MAKERS[name](SEES)
     chunk = torch.zeros(6, policy.horizon, 2)
-    policy.loss(seen(), chunk, torch.Generator().manual_seed(0)).mean().backward()
+    policy.loss(observe(), chunk, torch.Generator().manual_seed(0)).mean().backward()
     assert all(float(p.grad.abs().sum()) > 0 for p in policy.encoder.parameters())
 
 
 @pytest.mark.parametrize("name", ["gaussian", "residual"])
-def test_the_critics_loss_alone_trains_the_encoder(name: str, same: Callable[[Any, Any], bool]) -> None:
+def test_only_the_critic_loss_trains_the_encoder(name: str, same: Callable[[Any, Any], bool]) -> None:
     policy: Any = MAKERS[name](SEES)
     agent = ActorCritic(policy, ActorCriticConfig(hidden=(16,), actor_delay=2))
     assert agent.columns[FRONT].dtype == torch.uint8 and agent.columns[FRONT].observed
-    batch = seen() | {NEXT + k: v for k, v in seen(seed=1).items()}
+    batch = observe() | {NEXT + k: v for k, v in observe(seed=1).items()}
     batch |= {k: torch.zeros(6, n) for name, n in policy.inputs.items() for k in (name, NEXT + name)}
     batch |= {"action": torch.zeros(6, 2), "reward": torch.ones(6), "discount": torch.full((6,), 0.9)}
     before = {k: v.clone() for k, v in policy.encoder.state_dict().items()}

@@ -1,5 +1,4 @@
-"""Pretrained vision models under the encoder of pictures: random ones are saved, loaded, frozen, trained and bundled,
-without a network."""
+"""Pretrained vision models in the picture encoder, with random models saved by the tests."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ STAGES: dict[str, Any] = dict(hidden_sizes=[8, 16], depths=[1, 1])
 
 
 @cache
-def made(kind: str) -> Any:
+def random_model(kind: str) -> Any:
     import transformers as t
 
     torch.manual_seed(0)
@@ -53,7 +52,7 @@ def made(kind: str) -> Any:
 def model(tmp_path: Path) -> Callable[[str], Path]:
     def build(kind: str) -> Path:
         folder = tmp_path / kind
-        made(kind).save_pretrained(folder)
+        random_model(kind).save_pretrained(folder)
         statistics = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
         (folder / "preprocessor_config.json").write_text(json.dumps(statistics))
         return folder
@@ -61,7 +60,7 @@ def model(tmp_path: Path) -> Callable[[str], Path]:
     return build
 
 
-def seen(n: int = 4) -> dict[str, Tensor]:
+def observe(n: int = 4) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(0)
     shapes = SIZE.pictures.items()
     pictures = {key: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for key, s in shapes}
@@ -76,10 +75,12 @@ def policy(folder: Path, pooling: Any = "all", **vision: Any) -> DiffusionPolicy
     return DiffusionPolicy(SIZE, config)
 
 
-@pytest.mark.parametrize("pooling", ["all", "places"])
-@pytest.mark.parametrize("kind", ["resnet", "convnext", "dinov2", "siglip", "clip"])
-def test_every_picture_counts_and_no_neighbour_does(kind: str, pooling: str, model: Any) -> None:
-    encoder, observation = policy(model(kind), pooling).eval().encoder, seen()
+KINDS = [(kind, "all") for kind in ("resnet", "convnext", "dinov2", "siglip", "clip")]
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [*KINDS, ("resnet", "places"), ("siglip", "places")])
+def test_features_depend_on_every_picture_and_not_on_other_rows(kind: str, pooling: str, model: Any) -> None:
+    encoder, observation = policy(model(kind), pooling).eval().encoder, observe()
     state = observation["observation.state"]
     features = encoder(state, observation)
     assert features.shape == (4, 3 + 2 * 5)
@@ -92,7 +93,7 @@ def test_every_picture_counts_and_no_neighbour_does(kind: str, pooling: str, mod
 
 
 @pytest.mark.parametrize("train", ["frozen", "full"])
-def test_a_frozen_model_stays_as_it_was_and_is_not_copied(
+def test_frozen_model_is_neither_trained_nor_saved(
     train: str, model: Any, tmp_path: Path, same: Callable[[Any, Any], bool]
 ) -> None:
     folder = model("resnet")
@@ -101,7 +102,7 @@ def test_a_frozen_model_stays_as_it_was_and_is_not_copied(
     before = {k: v.clone() for k, v in vision.model.state_dict().items()}
     agent, rng = Cloning(clone.train(), CloningConfig(lr=1e-2, warmup=0), 8), torch.Generator().manual_seed(0)
     for _ in range(8):
-        agent.update(seen() | {"action": torch.full((4, 4, 2), 0.5)}, rng)
+        agent.update(observe() | {"action": torch.full((4, 4, 2), 0.5)}, rng)
     agent.finish()
     moved = [k for k, v in vision.model.state_dict().items() if not torch.equal(v, before[k])]
     assert bool(moved) == (train == "full") and not [k for k in moved if "running" in k or "num_batches" in k]
@@ -111,11 +112,11 @@ def test_a_frozen_model_stays_as_it_was_and_is_not_copied(
     save_bundle(Bundle(clone, None, {}, task="gym:one"), tmp_path / "bundle")
     loaded = load_bundle(tmp_path / "bundle").policy
     assert same(loaded.state_dict(), clone.state_dict())
-    acts = [each.act(seen(), torch.Generator().manual_seed(1)) for each in (clone.eval(), loaded)]
+    acts = [each.act(observe(), torch.Generator().manual_seed(1)) for each in (clone.eval(), loaded)]
     assert torch.equal(*acts)
 
 
-def test_a_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
+def test_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
     folder = model("resnet")
     save_bundle(Bundle(policy(folder), None, {}, task="gym:one"), tmp_path / "bundle")
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}')
@@ -130,12 +131,12 @@ def test_a_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> Non
         ("bert", {}, "does not read pictures of 32x48 pixels"),
     ],
 )
-def test_what_reads_no_such_pictures_is_named(kind: str, vision: Any, message: str, model: Any) -> None:
+def test_models_that_reject_the_picture_size_are_named(kind: str, vision: Any, message: str, model: Any) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(model(kind), **vision)
 
 
-def test_a_missing_model_and_missing_statistics_are_named(model: Any) -> None:
+def test_missing_model_and_statistics_are_named(model: Any) -> None:
     folder = model("resnet")
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ConfigError, match="preprocessor_config.json with image_mean and image_std is missing"):

@@ -1,4 +1,4 @@
-"""Real-time chunking: what it equals without a delay, what is frozen, and where the rest is pulled."""
+"""Real-time chunking: frozen actions, guidance weights and prefixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from policies.base import Observation, Prefix, Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.execution import ChunkExecutor, Execution
 from policies.flow import FlowConfig, FlowPolicy
-from policies.networks.chunks import ChunkPolicy, pull
+from policies.networks.chunks import ChunkPolicy, guidance_term
 
 KINDS = ["flow", "sample", "epsilon"]
 
@@ -24,7 +24,7 @@ def make(kind: str) -> ChunkPolicy:
     return DiffusionPolicy(Size(3, 2), DiffusionConfig(hidden=32, prediction=kind))  # type: ignore[arg-type]
 
 
-def see(rows: int, seed: int = 0) -> Observation:
+def observation(rows: int, seed: int = 0) -> Observation:
     return {"observation.state": torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))}
 
 
@@ -34,7 +34,7 @@ def play(policy: ChunkPolicy, execution: Execution, steps: int = 30, rows: int =
     for step in range(steps):
         if step == 13:
             runner.reset(torch.tensor([1]))
-        actions.append(runner.act(see(rows, step), rng))
+        actions.append(runner.act(observation(rows, step), rng))
     return torch.stack(actions)
 
 
@@ -44,36 +44,36 @@ def prefix_of(rows: int, weights: Tensor, guidance: float = 5.0) -> Prefix:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_delay_and_guidance_it_is_receding_horizon_exactly(kind: str) -> None:
+def test_without_delay_and_guidance_it_equals_receding_horizon(kind: str) -> None:
     policy = make(kind)
     expected = play(policy, Execution())
     assert torch.equal(play(policy, Execution("realtime", guidance=0.0)), expected)
     assert torch.equal(play(policy, Execution("asynchronous")), expected)
-    assert not torch.equal(play(policy, Execution("realtime")), expected), "guidance does something"
+    assert not torch.equal(play(policy, Execution("realtime")), expected), "guidance has an effect"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_without_a_previous_chunk_are_sampled_as_ever(kind: str) -> None:
+def test_rows_with_zero_weights_are_not_guided(kind: str) -> None:
     policy, noise = make(kind), make(kind).noise(2, torch.Generator().manual_seed(3))
     mixed = Prefix(prefix_of(2, torch.zeros(16)).actions, torch.stack([torch.zeros(16), torch.linspace(1, 0, 16)]), 5.0)
-    plain, guided = policy.base(see(2), noise), policy.base(see(2), noise, mixed)
+    plain, guided = policy.base(observation(2), noise), policy.base(observation(2), noise, mixed)
     assert torch.equal(guided[0], plain[0]) and not torch.equal(guided[1], plain[1])
 
 
 @pytest.mark.parametrize("guidance", [0.0, 5.0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_frozen_actions_come_back_unchanged(kind: str, guidance: float) -> None:
+def test_frozen_actions_are_unchanged(kind: str, guidance: float) -> None:
     policy = make(kind)
     weights = torch.cat([torch.ones(6), torch.linspace(0.9, 0.0, 10)])
     prefix = prefix_of(4, weights, guidance)
-    chunk = policy.base(see(4), policy.noise(4, torch.Generator().manual_seed(3)), prefix)
+    chunk = policy.base(observation(4), policy.noise(4, torch.Generator().manual_seed(3)), prefix)
     assert (chunk[:, :6] - prefix.actions[:, :6]).abs().max() <= 1e-6
     assert chunk.abs().max() <= 1 and not chunk.requires_grad
 
 
 @pytest.mark.parametrize("kind", ["flow", "sample"])
-def test_the_rest_of_a_chunk_follows_what_is_frozen(kind: str) -> None:
-    """A policy that has learned chunks that stay where they begin, anywhere in [-0.8, 0.8]."""
+def test_guidance_makes_the_chunk_follow_frozen_actions(kind: str) -> None:
+    """The policy is trained on constant chunks in [-0.8, 0.8]."""
     policy = make(kind)
     rng, optimizer = torch.Generator().manual_seed(0), torch.optim.Adam(policy.parameters(), 3e-3)
     for _ in range(400):
@@ -93,19 +93,19 @@ def test_the_rest_of_a_chunk_follows_what_is_frozen(kind: str) -> None:
     assert follows[0] > 1.0 and follows[1] < 0.4 * follows[0], follows
 
 
-def test_the_pull_of_a_gaussian_is_the_equations() -> None:
-    """Clean chunks that are the noisy ones times a number: the Jacobian is known."""
+def test_guidance_of_a_linear_denoiser_equals_the_equations() -> None:
+    """The denoiser multiplies by a constant, so its Jacobian is known."""
     noisy = torch.tensor([[[0.5, -0.5]]])
     prefix = Prefix(torch.tensor([[[0.2, 0.2]]]), torch.tensor([[0.5]]), 5.0)
     for alpha, sigma in ((0.5, 0.5), (0.1, 0.9), (0.6, 0.8)):
         weight = min(5 * sigma, (alpha**2 + sigma**2) / alpha)
         expected = weight * 0.7 * 0.5 * (0.2 - 0.7 * noisy)
-        assert torch.allclose(pull(lambda x: 0.7 * x, noisy, alpha, sigma, prefix), expected)
+        assert torch.allclose(guidance_term(lambda x: 0.7 * x, noisy, alpha, sigma, prefix), expected)
 
 
 @pytest.mark.parametrize("kind", ["flow", "sample"])
-def test_what_runs_during_inference_is_what_the_next_chunk_begins_with(kind: str) -> None:
-    """The executor's prefix: the chunk's remainder in its own periods, frozen for the delay, then down to 0."""
+def test_prefix_has_the_actions_executed_during_inference(kind: str) -> None:
+    """Weights are 1 for the delay, then decay to 0 at the end of the previous chunk."""
     policy, delay, given = make(kind), 3, []
     plain = policy.base
 
@@ -115,13 +115,13 @@ def test_what_runs_during_inference_is_what_the_next_chunk_begins_with(kind: str
 
     policy.base = base  # type: ignore[method-assign]
     executed = play(policy, Execution("realtime", delay), steps=13, rows=1)[:, 0]
-    assert given[0] is None, "nothing to go on from"
+    assert given[0] is None, "no previous chunk"
     prefix = given[1]
     assert prefix is not None
-    assert torch.equal(prefix.actions[0, :delay], executed[8:11]), "asked for in period 8, there in period 11"
+    assert torch.equal(prefix.actions[0, :delay], executed[8:11]), "inferred from period 8 to 11"
     left = 8
     c = (left - torch.arange(delay, 16.0)).clamp_min(0) / (left - delay + 1)
     expected = torch.cat([torch.ones(delay), c * c.expm1() / (math.e - 1)])
     assert torch.allclose(prefix.weights[0], expected, atol=1e-6)
-    chunk = plain(see(1, 8), policy.noise(1, torch.Generator()), prefix)
+    chunk = plain(observation(1, 8), policy.noise(1, torch.Generator()), prefix)
     assert (chunk[0, :delay] - executed[8:11]).abs().max() <= 1e-6

@@ -70,8 +70,7 @@ class Vla:
         import torch
 
         from policies.networks.pretrained import require
-        from policies.vla.smolvla import SmolVLAConfig
-        from policies.vla.smolvla_network import SmolVLANetwork
+        from policies.vla.smolvla import SmolVLAConfig, SmolVLANetwork
 
         gpu, cuda = device.type != "cpu", device.type == "cuda"
         described = require("transformers").SmolVLMConfig(scale_factor=4, **sizes)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy
-from policies.diffusion import DiffusionPolicy
-from policies.networks.denoising import Chain
+from policies.diffusion import Chain, DiffusionPolicy
 from robot_rl.learning.algorithms.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
 from robot_rl.learning.parts.mixed import MixedMoments
 from robot_rl.util.errors import ConfigError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
-from policies.decoded import DecodedPolicy
+from policies.feedforward import DecodedPolicy
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
 from robot_rl.util.limits import NonNegativeInt, PositiveFraction, PositiveInt

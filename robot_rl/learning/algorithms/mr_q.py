@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from policies.actor import EmbeddedPolicy, embedding
 from policies.base import Observation
-from policies.embedded import EmbeddedPolicy, embedding
 from robot_rl.data.replay import NEXT, Batch, Sampling
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from policies.base import Observation
 from policies.feedforward import FeedforwardPolicy
+from policies.networks.encoder import WORDS, hashed_words
 from policies.networks.gaussian import divergence, entropy, log_density
-from policies.networks.hashed_words import WORDS, hashed_words
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.parts.critics import StateValue

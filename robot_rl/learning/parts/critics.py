@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from policies.actor import embedding
 from policies.base import RunningNormalizer, elu, mlp
-from policies.embedded import embedding
 from policies.networks.ensemble import ActionValues, EnsembleBatchNorm, EnsembleLinear, ResidualBlock
 from robot_rl.learning.parts.heads import Bins, Head
 from robot_rl.util.errors import ConfigError

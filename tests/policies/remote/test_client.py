@@ -1,4 +1,4 @@
-"""A client at servers that are foreign, broken, slow or gone: one sentence and one count each."""
+"""Clients of foreign, broken, slow and unreachable servers: every failure has a one-line message and is counted."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ ACTIONS = VectorSpec((box("move", "x", "m", 0.0, 2.0), box("turn", "z", "rad", -
 Foreign = Callable[..., str]
 
 
-def seen(n: int = 1) -> dict[str, torch.Tensor]:
+def observation(n: int = 1) -> dict[str, torch.Tensor]:
     pictures = torch.arange(n * 72, dtype=torch.uint8).reshape(n, 4, 6, 3)
-    told = encode([f"lift number {k}" for k in range(n)])
-    return {"observation.state": torch.arange(3.0 * n).reshape(n, 3), FRONT: pictures, LANGUAGE: told}
+    texts = encode([f"lift number {k}" for k in range(n)])
+    return {"observation.state": torch.arange(3.0 * n).reshape(n, 3), FRONT: pictures, LANGUAGE: texts}
 
 
-def answers(*said: Any) -> Callable[[ServerConnection], None]:
-    """Talk that sends empty metadata, then for each request one of the answers; then it closes."""
+def answers(*message: Any) -> Callable[[ServerConnection], None]:
+    """Return a server that sends empty metadata, then one answer per request, and disconnects."""
 
     def talk(connection: ServerConnection) -> None:
         connection.send(pack({}))
-        for answer in said:
+        for answer in message:
             connection.recv()
             connection.send(answer if isinstance(answer, bytes | str) else pack(answer))
 
@@ -72,10 +72,10 @@ def policy(address: str, timeout: float = 10.0, **options: Any) -> ForeignPolicy
 
 
 def infer(made: ForeignPolicy, n: int = 1) -> Chunk:
-    return made.infer(seen(n), torch.Generator())
+    return made.infer(observation(n), torch.Generator())
 
 
-def test_a_foreign_servers_physical_actions_become_those_of_the_interface(foreign: Foreign) -> None:
+def test_physical_actions_are_scaled_and_clipped(foreign: Foreign) -> None:
     made = policy(foreign(answers(GOOD, GOOD)), execute=2)
     assert (made.horizon, made.execute) == (3, 2)
     torch.testing.assert_close(infer(made).actions, torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, -1.0]]]))
@@ -83,7 +83,7 @@ def test_a_foreign_servers_physical_actions_become_those_of_the_interface(foreig
     made.close()
 
 
-def test_it_gets_one_robot_at_a_time_under_its_own_names_and_the_instruction_in_words(foreign: Foreign) -> None:
+def test_each_request_has_one_robot_renamed_keys_and_a_prompt(foreign: Foreign) -> None:
     got: list[dict[str, Any]] = []
 
     def talk(connection: ServerConnection) -> None:
@@ -99,13 +99,13 @@ def test_it_gets_one_robot_at_a_time_under_its_own_names_and_the_instruction_in_
     assert len(got) == 3 and all(set(m) == {"observation/state", "observation/image", "prompt"} for m in got)
     assert got[0]["prompt"] == "" and [m["prompt"] for m in got[1:]] == ["lift number 0", "lift number 1"]
     for row, message in enumerate(got[1:]):
-        np.testing.assert_array_equal(message["observation/state"], seen(2)["observation.state"][row])
-        np.testing.assert_array_equal(message["observation/image"], seen(2)[FRONT][row])
+        np.testing.assert_array_equal(message["observation/state"], observation(2)["observation.state"][row])
+        np.testing.assert_array_equal(message["observation/image"], observation(2)[FRONT][row])
     made.close()
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "answer"),
+    ("kind", "message", "answer"),
     [
         ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
         ("error", "reports an error: nothing", "\n"),
@@ -122,32 +122,32 @@ def test_it_gets_one_robot_at_a_time_under_its_own_names_and_the_instruction_in_
         ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
     ],
 )  # fmt: skip
-def test_a_wrong_answer_is_one_sentence_and_counted(foreign: Foreign, kind: str, said: str, answer: Any) -> None:
+def test_invalid_answers_are_reported_and_counted(foreign: Foreign, kind: str, message: str, answer: Any) -> None:
     address = foreign(answers(GOOD, answer))
     made = policy(address)
     with pytest.raises(RemoteFailure) as error:
         infer(made)
-    assert error.value.kind == kind and said in str(error.value) and address in str(error.value)
+    assert error.value.kind == kind and message in str(error.value) and address in str(error.value)
     assert "\n" not in str(error.value) and error.value.code == 1
-    with pytest.raises(RemoteFailure) as again:  # its next answer would be to another question
+    with pytest.raises(RemoteFailure) as again:
         infer(made)
     assert again.value is error.value and made.connection.summary()["failures"] == {kind: 1}
     made.close()
 
 
 @pytest.mark.parametrize(("start", "period"), [(1, 0.0), (math.inf, 0.0), (0, math.nan), (0, -0.1), (0, "soon")])
-def test_a_chunk_of_ours_at_no_possible_time_is_counted(foreign: Foreign, start: Any, period: Any) -> None:
+def test_invalid_chunk_times_are_counted(foreign: Foreign, start: Any, period: Any) -> None:
     rng = torch.Generator()
     answer = {"unit_actions": np.zeros((1, 3, 2)), "rng": rng.get_state().numpy(), "start": start, "period": period}
     terms: Any = SimpleNamespace(size=SIZE, horizon=3, execute=3, inpaints=False)
     made = ServedPolicy(Connection(foreign(answers(answer)), 10.0, first=10.0), terms)
     with pytest.raises(RemoteFailure, match="answers nonsense"):
-        made.infer(seen(), rng)
+        made.infer(observation(), rng)
     assert made.connection.summary()["failures"] == {"nonsense": 1}
     made.close()
 
 
-def test_the_first_answer_is_checked_as_the_others(foreign: Foreign) -> None:
+def test_first_answer_is_checked(foreign: Foreign) -> None:
     with pytest.raises(RemoteFailure, match="of no actions"):
         policy(foreign(answers({"actions": np.zeros((0, 2))})))
     with pytest.raises(RemoteFailure, match=r"of shape \(3, 7\), not \(n, 2\)"):
@@ -156,74 +156,63 @@ def test_the_first_answer_is_checked_as_the_others(foreign: Foreign) -> None:
         policy(foreign(answers(GOOD)), execute=4)
 
 
-def test_a_server_that_closes_is_gone(foreign: Foreign) -> None:
+def test_closed_connection_is_reported(foreign: Foreign) -> None:
     made = policy(foreign(answers(GOOD)))
     with pytest.raises(RemoteFailure, match="has closed the connection") as error:
         infer(made)
     assert error.value.kind == "closed" and made.connection.failures == {"closed": 1}
 
 
-def test_a_server_that_never_answers_is_given_up_in_time(foreign: Foreign) -> None:
-    asked, end = threading.Event(), threading.Event()
+def test_silent_server_times_out(foreign: Foreign) -> None:
+    requested, end = threading.Event(), threading.Event()
 
     def talk(connection: ServerConnection) -> None:
         answers(GOOD)(connection)
         connection.recv()
-        asked.set()
+        requested.set()
         end.wait(60)
 
     made = policy(foreign(talk), timeout=0.4)
     begun = time.monotonic()
     with pytest.raises(RemoteFailure, match=r"has not answered for 0\.4 s") as error:
         infer(made)
-    assert error.value.kind == "timeout" and asked.is_set() and time.monotonic() - begun < 10
+    assert error.value.kind == "timeout" and requested.is_set() and time.monotonic() - begun < 10
     end.set()
 
 
-def test_a_server_that_stops_reading_is_given_up_in_time() -> None:
-    """More than the buffers of the system hold, to a peer that takes nothing after the handshake."""
-    with _silent_listener() as (address, accept):
-        threading.Thread(target=accept, daemon=True).start()
-        connection = Connection(address, 1.0)
+def test_server_that_stops_reading_times_out() -> None:
+    """The request is larger than the system's buffers."""
+    from websockets.server import ServerProtocol
+
+    peers: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def handshake() -> None:
+            peers.append(listener.accept()[0])
+            protocol = ServerProtocol()
+            protocol.receive_data(peers[0].recv(2**16))
+            (request,) = protocol.events_received()
+            protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
+            protocol.send_binary(pack({}))
+            for data in protocol.data_to_send():
+                peers[0].sendall(data)
+
+        threading.Thread(target=handshake, daemon=True).start()
+        connection = Connection(f"ws://127.0.0.1:{listener.getsockname()[1]}", 1.0)
         with pytest.raises(RemoteFailure, match="has read nothing for 1 s") as error:
             connection.ask({"observation.state": np.zeros(2**23)})
-        assert error.value.kind == "timeout"
+    assert error.value.kind == "timeout"
+    peers[0].close()
 
 
-class _silent_listener:  # noqa: N801 - a context
-    """A peer that shakes hands, sends metadata, and reads no more."""
-
-    def __enter__(self) -> tuple[str, Callable[[], None]]:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.peers: list[socket.socket] = []
-        return f"ws://127.0.0.1:{self.listener.getsockname()[1]}", self._accept
-
-    def _accept(self) -> None:
-        from websockets.server import ServerProtocol
-
-        peer = self.listener.accept()[0]
-        self.peers.append(peer)
-        protocol = ServerProtocol()
-        protocol.receive_data(peer.recv(2**16))
-        (request,) = protocol.events_received()
-        protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
-        protocol.send_binary(pack({}))
-        for data in protocol.data_to_send():
-            peer.sendall(data)
-
-    def __exit__(self, *_: object) -> None:
-        for one in (*self.peers, self.listener):
-            one.close()
-
-
-def test_nobody_there_and_no_server_of_this_kind_are_said() -> None:
+def test_unreachable_and_foreign_servers_are_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(RemoteFailure, match=r"does not answer within 0\.3 s") as error:
             Connection(address, 0.3)
         assert error.value.kind == "unreachable"
         listener.accept()[0].close()
-        accepted: list[socket.socket] = []  # kept open: the client closes, not the garbage collector
+        accepted: list[socket.socket] = []  # a reference keeps the socket open until the client closes it
 
         def greet() -> None:
             accepted.append(listener.accept()[0])
@@ -238,19 +227,19 @@ def test_nobody_there_and_no_server_of_this_kind_are_said() -> None:
 
 
 @pytest.mark.parametrize("address", ["ws://", "ws://127.0.0.1:port", "ws://127.0.0.1:99999"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises((ConfigError, RemoteFailure)) as error:
         Connection(address, 1.0)
     assert "\n" not in str(error.value)
 
 
-def test_metadata_that_only_look_like_ours_are_refused(foreign: Foreign) -> None:
+def test_damaged_contract_is_refused(foreign: Foreign) -> None:
     good: dict[str, Any] = dict(
         protocol=1, task="testbed:push", interface=None, robot={}, size={"observation": 3, "action": 2},
         horizon=4, execute=2, inpaints=True,
     )  # fmt: skip
     assert read({"robot_rl": good}, "ws://here") is not None and read({}, "ws://here") is None
-    for wrong, said in (
+    for wrong, message in (
         ({"protocol": 2}, "speaks protocol 2"),
         ({"horizon": 0}, "horizon"),
         ({"execute": 5}, "more than horizon"),
@@ -259,18 +248,18 @@ def test_metadata_that_only_look_like_ours_are_refused(foreign: Foreign) -> None
         ({"interface": {"task": "x"}}, "it lacks"),
         ({"robot": "panda"}, "no table"),
     ):
-        with pytest.raises((BundleError, ConfigError), match=said):
+        with pytest.raises((BundleError, ConfigError), match=message):
             read({"robot_rl": good | wrong}, "ws://here")
     with pytest.raises(BundleError, match="damaged or foreign"):
         read({"robot_rl": 3}, "ws://here")
 
-    def babble(connection: ServerConnection) -> None:
+    def send_garbage(connection: ServerConnection) -> None:
         connection.send(b"\xc1")
-        with suppress(ConnectionClosed):  # who hangs up at once may be gone before the handshake is over
+        with suppress(ConnectionClosed):  # the client may disconnect during the handshake
             connection.recv()
 
     with pytest.raises(RemoteFailure, match="nonsense"):
-        Connection(foreign(babble))
+        Connection(foreign(send_garbage))
 
 
 def _spec() -> ObservationSpec:
@@ -278,7 +267,7 @@ def _spec() -> ObservationSpec:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "message"),
     [
         (("observation.state",), "write OURS=THEIRS"),
         (("observation.state=",), "write OURS=THEIRS"),
@@ -287,11 +276,11 @@ def _spec() -> ObservationSpec:
         (("observation.state=x", f"{FRONT}=x"), "given twice"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(pairs: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_key_pairs_are_refused(pairs: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         translation(pairs, _spec())
 
 
-def test_an_address_is_recognized_after_a_path_lost_a_slash() -> None:
+def test_address_of_a_path_with_one_slash() -> None:
     assert address_of(Path("ws://127.0.0.1:8000")) == address_of("ws://127.0.0.1:8000") == "ws://127.0.0.1:8000"
     assert address_of(Path("runs/ws")) == address_of("random:panda-lift") == ""

@@ -1,4 +1,4 @@
-"""`robot-rl serve` as a process: it acts as the local policy does, and a bad client harms nobody."""
+"""`robot-rl serve` as a process: equal to the local policy, and robust against invalid clients."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from sim.tasks import tasks
 
 Serve = Callable[..., tuple[str, subprocess.Popen[str]]]
 FRONT = "observation.images.front"
-TOLD = ["lift the ball", "put the cube next to the ball"]
+TEXTS = ["lift the ball", "put the cube next to the ball"]
 LIFT = tasks.get("panda-lift").interface
 
 
 def diffusion() -> tuple[Policy, Any]:
-    """A policy of a robot's task, with its contract."""
+    """Return a policy of a robot's task, with its contract."""
     torch.manual_seed(0)
     pipeline = Pipeline(LIFT)
     config = DiffusionConfig(horizon=6, execute=3, hidden=32, layers=1, train_steps=10, sample_steps=5)
     return DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size), config).eval(), LIFT
 
 
-def seeing() -> tuple[Policy, Any]:
-    """A policy that sees and reads, of no robot's task."""
+def visual() -> tuple[Policy, Any]:
+    """Return a policy with pictures and instructions, without a contract."""
     torch.manual_seed(0)
     size = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), LANGUAGE: LANGUAGE_FIELD}))
-    backbone = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TOLD))
+    backbone = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TEXTS))
     config = VLAFlowConfig(horizon=4, execute=2, hidden=16, layers=1, sample_steps=3, encoder=backbone)
     return VLAFlowPolicy(size, config).eval(), None
 
 
-def remembering() -> tuple[Policy, Any]:
-    """A policy with a history."""
+def recurrent() -> tuple[Policy, Any]:
+    """Return a policy with a history, without a contract."""
     torch.manual_seed(0)
     policy = FeedforwardPolicy(Size(3, 2), FeedforwardConfig(history=4, hidden=(16,)))
     with torch.no_grad():
@@ -67,12 +67,12 @@ def remembering() -> tuple[Policy, Any]:
     return policy.eval(), None
 
 
-MAKE = {make.__name__: make for make in (diffusion, seeing, remembering)}
+MAKE = {make.__name__: make for make in (diffusion, visual, recurrent)}
 
 
 @pytest.fixture(scope="module")
 def served(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """The address of a server of one of the policies."""
+    """Return the address of a server of a policy, by name."""
     addresses: dict[str, str] = {}
 
     def address(name: str) -> str:
@@ -99,86 +99,88 @@ def observation(policy: Policy, n: int, seed: int = 0) -> dict[str, Tensor]:
     made = {"observation.state": torch.randn(n, policy.size.observation, generator=rng)}
     for key, shape in policy.size.pictures.items():
         made[key] = torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8)
-    return made | ({LANGUAGE: encode([TOLD[k % 2] for k in range(n)])} if LANGUAGE in policy.size.extra_inputs else {})
+    return made | ({LANGUAGE: encode([TEXTS[k % 2] for k in range(n)])} if LANGUAGE in policy.size.extra_inputs else {})
 
 
-@pytest.mark.parametrize("name", ["diffusion", "seeing"])
+@pytest.mark.parametrize("name", ["diffusion", "visual"])
 @pytest.mark.parametrize("n", [1, 3])
-def test_served_and_local_policy_act_alike_to_the_bit(served: Callable[[str], str], name: str, n: int) -> None:
-    local, there = MAKE[name]()[0], client(served(name))
-    assert (there.horizon, there.execute, there.inpaints) == (local.horizon, local.execute, True)
-    here, far = (torch.Generator().manual_seed(7) for _ in range(2))
+def test_served_and_local_policy_are_bit_identical(served: Callable[[str], str], name: str, n: int) -> None:
+    local, remote = MAKE[name]()[0], client(served(name))
+    assert (remote.horizon, remote.execute, remote.inpaints) == (local.horizon, local.execute, True)
+    local_rng, remote_rng = (torch.Generator().manual_seed(7) for _ in range(2))
     chunks = []
     for k in range(3):
-        seen = observation(local, n, k)
-        chunks.append(local.infer(seen, here).actions)
-        assert torch.equal(there.infer(seen, far).actions, chunks[-1])
-        assert torch.equal(here.get_state(), far.get_state())
+        observed = observation(local, n, k)
+        chunks.append(local.infer(observed, local_rng).actions)
+        assert torch.equal(remote.infer(observed, remote_rng).actions, chunks[-1])
+        assert torch.equal(local_rng.get_state(), remote_rng.get_state())
     assert not torch.equal(chunks[0], chunks[1])
     weights = torch.linspace(1, 0, local.horizon).expand(n, -1).contiguous()
     prefix = Prefix(chunks[0], weights, 5.0)
-    continued = local.infer(seen, here, prefix).actions
-    assert torch.equal(there.infer(seen, far, prefix).actions, continued)
+    continued = local.infer(observed, local_rng, prefix).actions
+    assert torch.equal(remote.infer(observed, remote_rng, prefix).actions, continued)
     assert torch.equal(continued[:, 0], chunks[0][:, 0]), "frozen"
-    there.close()
+    remote.close()
 
 
-def test_a_policy_that_remembers_has_a_memory_for_each_client(served: Callable[[str], str]) -> None:
-    address, rng = served("remembering"), torch.Generator()
-    locals_, clients = [MAKE["remembering"]()[0] for _ in range(2)], [client(address) for _ in range(2)]
+def test_each_client_has_its_own_history(served: Callable[[str], str]) -> None:
+    address, rng = served("recurrent"), torch.Generator()
+    locals_, clients = [MAKE["recurrent"]()[0] for _ in range(2)], [client(address) for _ in range(2)]
     for step in range(8):
-        for k, (local, there) in enumerate(zip(locals_, clients, strict=True)):
+        for k, (local, remote) in enumerate(zip(locals_, clients, strict=True)):
             if step == 4 and k:
-                for policy in (local, there):
+                for policy in (local, remote):
                     policy.reset(torch.tensor([1]))
             if step == 6:
-                for policy in (local, there):
+                for policy in (local, remote):
                     policy.reset()
-            seen = observation(local, 2 + k, 10 * step + k)
-            assert torch.equal(there.infer(seen, rng).actions, local.infer(seen, rng).actions)
-    for there in clients:
-        there.close()
+            observed = observation(local, 2 + k, 10 * step + k)
+            assert torch.equal(remote.infer(observed, rng).actions, local.infer(observed, rng).actions)
+    for remote in clients:
+        remote.close()
 
 
 def one(policy: Policy, seed: int = 0) -> dict[str, Any]:
-    """An observation as openpi's clients send it: one robot's, in numpy, with a prompt."""
-    seen = observation(policy, 1, seed)
-    told = {"prompt": TOLD[0]} if seen.pop(LANGUAGE, None) is not None else {}
-    return {key: value[0].numpy() for key, value in seen.items()} | told
+    """Return one robot's observation in openpi's format."""
+    observed = observation(policy, 1, seed)
+    text = {"prompt": TEXTS[0]} if observed.pop(LANGUAGE, None) is not None else {}
+    return {key: value[0].numpy() for key, value in observed.items()} | text
 
 
-def test_openpis_clients_get_physical_actions_of_one_robot(served: Callable[[str], str]) -> None:
+def test_openpi_clients_get_physical_actions_of_one_robot(served: Callable[[str], str]) -> None:
     local, interface = MAKE["diffusion"]()
     actions = Pipeline(interface).actions
     with connect(served("diffusion"), compression=None, max_size=None) as socket:
-        said = unpack(_bytes(socket.recv()))["robot_rl"]
-        assert said["task"] == "panda-lift" and said["interface"] == json.loads(json.dumps(interface.to_json()))
-        assert said["actions"]["units"] == "physical" and said["rate"] == interface.controller.rate
-        assert said["observation"]["observation.state"]["names"] == Pipeline(interface).observer.spec.names
+        reply = unpack(_bytes(socket.recv()))["robot_rl"]
+        assert reply["task"] == "panda-lift" and reply["interface"] == json.loads(json.dumps(interface.to_json()))
+        assert reply["actions"]["units"] == "physical" and reply["rate"] == interface.controller.rate
+        assert reply["observation"]["observation.state"]["names"] == Pipeline(interface).observer.spec.names
         for k in range(2):
-            seen = one(local, k)
-            socket.send(pack(seen | {"seed": 5, "observation.state": seen["observation.state"].astype(np.float64)}))
+            observed = one(local, k)
+            socket.send(
+                pack(observed | {"seed": 5, "observation.state": observed["observation.state"].astype(np.float64)})
+            )
             answer = unpack(_bytes(socket.recv()))
             assert set(answer) == {"actions", "server_timing"} and answer["actions"].dtype == np.float32
             wanted = local.infer(observation(local, 1, k), torch.Generator().manual_seed(5)).actions[0]
             np.testing.assert_array_equal(answer["actions"], actions.to_physical(wanted).numpy())
         assert set(answer["server_timing"]) == {"infer_ms", "prev_total_ms"}
-        socket.send(pack(one(local)))  # no seed: the connection's own noise
+        socket.send(pack(one(local)))  # without a seed: noise from the connection's generator
         first = unpack(_bytes(socket.recv()))["actions"]
         socket.send(pack(one(local)))
         assert not np.array_equal(unpack(_bytes(socket.recv()))["actions"], first)
 
 
-def test_an_instruction_is_read_as_a_prompt(served: Callable[[str], str]) -> None:
-    local = MAKE["seeing"]()[0]
-    with connect(served("seeing"), compression=None, max_size=None) as socket:
+def test_prompt_is_the_instruction(served: Callable[[str], str]) -> None:
+    local = MAKE["visual"]()[0]
+    with connect(served("visual"), compression=None, max_size=None) as socket:
         socket.recv()
         found = []
-        for told in TOLD:
-            socket.send(pack(one(local) | {"prompt": told, "seed": 1}))
+        for text in TEXTS:
+            socket.send(pack(one(local) | {"prompt": text, "seed": 1}))
             found.append(unpack(_bytes(socket.recv()))["actions"])
-            seen = observation(local, 1) | {LANGUAGE: encode([told])}
-            wanted = local.infer(seen, torch.Generator().manual_seed(1)).actions[0]
+            observed = observation(local, 1) | {LANGUAGE: encode([text])}
+            wanted = local.infer(observed, torch.Generator().manual_seed(1)).actions[0]
             np.testing.assert_array_equal(found[-1], wanted.numpy())
         assert not np.array_equal(*found)
 
@@ -211,33 +213,33 @@ for actions_, weights_, guidance_, said_ in (
     WRONG.append(({"observation.state": STATE, "prefix": prefix_}, said_))
 
 
-def test_a_bad_request_gets_an_error_as_text_and_harms_no_other_client(served: Callable[[str], str]) -> None:
+def test_invalid_request_gets_an_error_and_affects_no_other_client(served: Callable[[str], str]) -> None:
     local, address = MAKE["diffusion"]()[0], served("diffusion")
-    good, rng, far = client(address), *(torch.Generator().manual_seed(1) for _ in range(2))
-    for request, said in WRONG:
+    good, rng, remote_rng = client(address), *(torch.Generator().manual_seed(1) for _ in range(2))
+    for request, reply in WRONG:
         with connect(address, compression=None, max_size=None) as socket:
             socket.recv()
             socket.send(request if isinstance(request, str | bytes) else pack(request))
             text = socket.recv()
-            assert isinstance(text, str) and said in text and "\n" not in text, (request, text)
+            assert isinstance(text, str) and reply in text and "\n" not in text, (request, text)
             with pytest.raises(ConnectionClosed):
                 socket.recv()
-        seen = observation(local, 1)
-        assert torch.equal(good.infer(seen, far).actions, local.infer(seen, rng).actions)
+        observed = observation(local, 1)
+        assert torch.equal(good.infer(observed, remote_rng).actions, local.infer(observed, rng).actions)
     good.close()
 
 
-def test_several_clients_at_once_get_each_their_own_answers(served: Callable[[str], str]) -> None:
+def test_concurrent_clients_get_their_own_answers(served: Callable[[str], str]) -> None:
     local, address = MAKE["diffusion"]()[0], served("diffusion")
     wrong: list[int] = []
 
     def talk(k: int) -> None:
-        there, here, far = client(address), *(torch.Generator().manual_seed(k) for _ in range(2))
+        remote, local_rng, remote_rng = client(address), *(torch.Generator().manual_seed(k) for _ in range(2))
         for step in range(10):
-            seen = observation(local, 1, 100 * k + step)
-            if not torch.equal(there.infer(seen, far).actions, LOCAL[k].infer(seen, here).actions):
+            observed = observation(local, 1, 100 * k + step)
+            if not torch.equal(remote.infer(observed, remote_rng).actions, LOCAL[k].infer(observed, local_rng).actions):
                 wrong.append(k)
-        there.close()
+        remote.close()
 
     LOCAL = [MAKE["diffusion"]()[0] for _ in range(4)]
     threads = [threading.Thread(target=talk, args=(k,)) for k in range(4)]
@@ -248,7 +250,7 @@ def test_several_clients_at_once_get_each_their_own_answers(served: Callable[[st
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
-def test_it_is_healthy_and_refuses_pages_of_a_browser(served: Callable[[str], str]) -> None:
+def test_health_check_answers_and_browsers_are_refused(served: Callable[[str], str]) -> None:
     address = served("diffusion")
     with urllib.request.urlopen(address.replace("ws:", "http:") + "/healthz", timeout=20) as answer:
         assert answer.status == 200
@@ -257,22 +259,22 @@ def test_it_is_healthy_and_refuses_pages_of_a_browser(served: Callable[[str], st
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_its_counts(serve: Serve, tmp_path: Path, number: signal.Signals) -> None:
-    policy = MAKE["remembering"]()[0]
+def test_signal_stops_the_server_and_prints_counts(serve: Serve, tmp_path: Path, number: signal.Signals) -> None:
+    policy = MAKE["recurrent"]()[0]
     save_bundle(Bundle(policy, None, {}, task="testbed:push"), tmp_path / "bundle")
     address, process = serve(tmp_path / "bundle")
-    there = client(address)
-    there.infer(observation(policy, 1), torch.Generator())
+    remote = client(address)
+    remote.infer(observation(policy, 1), torch.Generator())
     process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and "1 clients, 1 requests, 0 refused" in said and "Traceback" not in said
+    reply = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and "1 clients, 1 requests, 0 refused" in reply and "Traceback" not in reply
 
 
-def test_a_port_in_use_and_a_missing_bundle_are_said(served: Callable[[str], str], tmp_path: Path) -> None:
+def test_port_in_use_and_missing_bundle_are_reported(served: Callable[[str], str], tmp_path: Path) -> None:
     from robot_rl.cli.serve import Serve as Command
     from robot_rl.util.errors import ConfigError, UserError
 
-    save_bundle(Bundle(MAKE["remembering"]()[0], None, {}, task="testbed:push"), tmp_path / "bundle")
+    save_bundle(Bundle(MAKE["recurrent"]()[0], None, {}, task="testbed:push"), tmp_path / "bundle")
     port = int(served("diffusion").rpartition(":")[2])
     with pytest.raises(
         UserError, match=f"cannot serve at 127.0.0.1:{port} .*in use.*; choose another --host or --port"

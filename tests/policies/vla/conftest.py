@@ -1,4 +1,4 @@
-"""Random vision-language models of each family, small enough to be made on the spot."""
+"""Small random vision-language models of each family."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MAKERS = {
 
 
 def save_tokenizer(transformers: Any, folder: Path) -> None:
-    """Save a tokenizer of bytes."""
+    """Save a byte-level tokenizer."""
     import tokenizers
 
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -93,7 +93,7 @@ def save_tokenizer(transformers: Any, folder: Path) -> None:
 
 
 def save_model(family: str, folder: Path, seed: int = 0) -> Path:
-    """Save a random model with its tokenizer and the statistics of its pictures, as a hub holds one."""
+    """Save a random model with tokenizer and picture statistics, in the format of the hub."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -106,6 +106,6 @@ def save_model(family: str, folder: Path, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return the folder of a family's random model, for reading; made once."""
+    """Return the read-only folder of a family's random model, saved once per session."""
     root = tmp_path_factory.mktemp("models")
     return cache(lambda family, seed=0: save_model(family, root / f"{family}-{seed}", seed))

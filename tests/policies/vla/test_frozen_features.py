@@ -1,4 +1,4 @@
-"""RL on a frozen policy that sees: what is learned reads the base's features, and the base stays as it is."""
+"""RL on a frozen visual policy: actor and critic read the base's features."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticCo
 
 FRONT = f"{IMAGES}front"
 SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 16), LANGUAGE: LANGUAGE_FIELD}))
-TOLD = ["lift the ball", "touch the cube"]
-SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), words=words_of(TOLD))
+TEXTS = ["lift the ball", "touch the cube"]
+SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), words=words_of(TEXTS))
 ACTOR = GaussianConfig(hidden=(16,), encoder=EncoderConfig(channels=(4, 4), embedding=5))
 
 
@@ -44,19 +44,19 @@ def steered(frozen: bool = True) -> SteeredPolicy:
     return SteeredPolicy(base(), SteeredConfig(frozen_features=frozen, actor=ACTOR))
 
 
-def seen(n: int = 6, seed: int = 0) -> dict[str, Tensor]:
+def observe(n: int = 6, seed: int = 0) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     picture = torch.randint(0, 256, (n, 16, 16, 3), generator=rng, dtype=torch.uint8)
-    told = encode([TOLD[k % 2] for k in range(n)])
-    return {"observation.state": torch.randn(n, 3, generator=rng), FRONT: picture, LANGUAGE: told}
+    texts = encode([TEXTS[k % 2] for k in range(n)])
+    return {"observation.state": torch.randn(n, 3, generator=rng), FRONT: picture, LANGUAGE: texts}
 
 
 both = pytest.mark.parametrize("make", [residual, steered])
 
 
 @both
-def test_features_stand_for_pictures_and_words(make: Callable[..., ActorPolicy]) -> None:
-    policy, observation = make(), seen()
+def test_features_replace_pictures_and_instruction(make: Callable[..., ActorPolicy]) -> None:
+    policy, observation = make(), observe()
     assert policy.inputs[FEATURES] == 2 * 16 and not policy.kept
     inputs = policy.sample_inputs(observation, torch.Generator().manual_seed(0))
     assert inputs[FEATURES].shape == (6, 32)
@@ -73,17 +73,10 @@ def test_features_stand_for_pictures_and_words(make: Callable[..., ActorPolicy])
 
 
 @both
-def test_a_policy_may_learn_to_see_by_itself(make: Callable[..., ActorPolicy]) -> None:
-    policy = make(False)
-    assert FEATURES not in policy.inputs and policy.kept == SIZE.extra_inputs
-    assert policy.act(seen(), torch.Generator()).shape[0] == 6
-
-
-@both
-def test_learning_stores_features_and_leaves_the_base_as_it_is(make: Callable[..., ActorPolicy], same: Any) -> None:
+def test_learning_stores_features_and_does_not_change_the_base(make: Callable[..., ActorPolicy], same: Any) -> None:
     policy = make()
-    judged = "action" if isinstance(policy, ResidualPolicy) else "latent"
-    agent = ActorCritic(policy, ActorCriticConfig(hidden=(16,), critic_on=judged, actor_delay=1, n_step=1))  # type: ignore[arg-type]
+    critic_on = "action" if isinstance(policy, ResidualPolicy) else "latent"
+    agent = ActorCritic(policy, ActorCriticConfig(hidden=(16,), critic_on=critic_on, actor_delay=1, n_step=1))  # type: ignore[arg-type]
     assert FRONT not in agent.columns and LANGUAGE not in agent.columns
     assert agent.columns[FEATURES].observed and agent.columns[FEATURES].shape == (32,)
     before = {name: value.clone() for name, value in policy.base.state_dict().items()}  # type: ignore[operator,union-attr]

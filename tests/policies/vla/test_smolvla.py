@@ -1,10 +1,9 @@
-"""SmolVLA from LeRobot's checkpoints, against equations written a second time.
+"""SmolVLA from LeRobot's checkpoints, against a second implementation of its equations.
 
-LeRobot cannot be installed beside these tests. What stands in for it is `Reference`: its published equations, written
-from the raw tensors of a checkpoint, one sample at a time and without padding, with all tokens in one attention and
-one mask, where the policy reads once and then looks up keys and values. Names and shapes of the checkpoint are written
-out by hand as LeRobot saves them. Only SmolVLM's vision tower is transformers' in both. No checkpoint that LeRobot
-itself wrote has been compared.
+LeRobot cannot be installed beside these tests, so `Reference` implements its published equations on a checkpoint's raw
+tensors: one sample at a time, without padding, with all tokens in one attention, where the policy caches keys and
+values. Only the vision tower is transformers' in both. Names and shapes of the checkpoint are written by hand as in
+LeRobot. No checkpoint written by LeRobot has been compared.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 SIZE = Size(
     3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
 )
-TOLD = ["put the red ball next to the cube", "lift it", "touch the ball"]
+TEXTS = ["put the red ball next to the cube", "lift it", "touch the ball"]
 HIDDEN, HEADS, GROUPS, HEAD, LAYERS, WIDTH, INNER, SIDE, HORIZON = 32, 4, 2, 8, 3, 24, 256, 16, 5
-"""Sizes of the tiny SmolVLM, and of an expert three quarters as wide."""
+"""Sizes of the tiny SmolVLM and its expert, which has three quarters of the width."""
 STATS = {"state": ([0.3, -0.2, 1.0], [0.5, 2.0, 1.5]), "action": ([0.1, -0.3], [0.4, 0.2])}
 Models = Callable[..., Path]
 
 
-def seen(n: int = 3, told: list[str] | None = None) -> dict[str, Tensor]:
+def observe(n: int = 3, text: list[str] | None = None) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(0)
     shapes = SIZE.pictures.items()
     pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode((told or TOLD)[:n])} | pictures
+    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode((text or TEXTS)[:n])} | pictures
 
 
 def expert_shapes() -> dict[str, tuple[int, ...]]:
-    """Shapes of what LeRobot adds to SmolVLM, under its names."""
+    """Return the shapes of LeRobot's weights besides SmolVLM, by LeRobot's names."""
     across = GROUPS * HEAD
     shapes: dict[str, tuple[int, ...]] = {"vlm_with_expert.lm_expert.norm.weight": (WIDTH,)}
     for k in range(LAYERS):
-        inside = WIDTH if k % 2 == 0 else across  # even layers attend to actions, odd ones to what was read
+        inside = WIDTH if k % 2 == 0 else across  # even layers have self-attention, odd layers cross-attention
         layer = {
             "input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,),
             "self_attn.q_proj": (HEADS * HEAD, WIDTH), "self_attn.k_proj": (across, inside),
@@ -75,7 +74,7 @@ def expert_shapes() -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture
 def checkpoint(tiny_model: Models, tmp_path: Path) -> Path:
-    """A folder as LeRobot writes it."""
+    """Return a checkpoint folder in LeRobot's format."""
     folder, rng = tmp_path / "checkpoint", torch.Generator().manual_seed(0)
     folder.mkdir()
     weights = {}
@@ -86,13 +85,13 @@ def checkpoint(tiny_model: Models, tmp_path: Path) -> Path:
     weights |= {f"model.vlm_with_expert.vlm.{name}": value for name, value in vlm.items()}
     save_file(weights, folder / "model.safetensors")
     visual = {key: {"type": "VISUAL", "shape": [3, 16, 24]} for key in (WRIST, FRONT)}
-    said = {
+    settings = {
         "type": "smolvla", "vlm_model_name": str(tiny_model("smolvlm")), "chunk_size": HORIZON, "n_action_steps": 3,
         "num_vlm_layers": LAYERS, "resize_imgs_with_padding": [SIDE, SIDE], "tokenizer_max_length": 48,
         "input_features": {"observation.state": {"type": "STATE", "shape": [3]}} | visual,
         "output_features": {"action": {"type": "ACTION", "shape": [2]}},
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(settings))
     state, action = ([torch.tensor(v) for v in STATS[name]] for name in ("state", "action"))
     save_file(
         {"observation.state.mean": state[0], "observation.state.std": state[1], "action.mean": action[0],
@@ -120,7 +119,7 @@ class Reference:
         return share * self.weights[f"{name}.weight"]
 
     def rotate(self, x: Tensor, first: int) -> Tensor:
-        """x (N, heads HEAD) at places first, first + 1, ...: each head's halves are real and imaginary."""
+        """Rotate x (N, heads HEAD) at positions first, first + 1, ...; each head's halves are real and imaginary."""
         x = x.unflatten(-1, (-1, HEAD))
         frequency = 10_000 ** (-2 * torch.arange(HEAD // 2) / HEAD)
         turn = torch.polar(torch.ones(()), (first + torch.arange(len(x)))[:, None, None] * frequency)
@@ -143,7 +142,7 @@ class Reference:
         gate = silu(self.linear(y, f"{name}.mlp.gate_proj"))
         return x + self.linear(gate * self.linear(y, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj")
 
-    def prefix(self, observation: dict[str, Tensor], told: str) -> Tensor:
+    def prefix(self, observation: dict[str, Tensor], text: str) -> Tensor:
         pictures = []
         for key in (WRIST, FRONT):  # the order of the checkpoint
             picture = observation[key].permute(2, 0, 1)[None].float() / 255
@@ -154,7 +153,7 @@ class Reference:
             whole = torch.zeros(1, 3, SIDE, SIDE)
             whole[:, :, SIDE - small.shape[2] :, SIDE - small.shape[3] :] = small
             pictures.append(self.vlm.get_image_features((2 * whole - 1)[None]).pooler_output[0])
-        ids = self.words(f"{told}\n")["input_ids"]
+        ids = self.words(f"{text}\n")["input_ids"]
         words = self.weights["vlm_with_expert.vlm.model.text_model.embed_tokens.weight"][ids]
         state = (observation["observation.state"] - torch.tensor(STATS["state"][0])) / torch.tensor(STATS["state"][1])
         state = self.linear(torch.cat([state, torch.zeros(32 - 3)]), "state_proj")
@@ -188,8 +187,8 @@ class Reference:
         return self.linear(self.norm(y, "vlm_with_expert.lm_expert.norm"), "action_out_proj")
 
     @torch.no_grad()
-    def actions(self, observation: dict[str, Tensor], told: str, noise: Tensor) -> Tensor:
-        prefix, x = self.prefix(observation, told), noise
+    def actions(self, observation: dict[str, Tensor], text: str, noise: Tensor) -> Tensor:
+        prefix, x = self.prefix(observation, text), noise
         for k in range(10):
             x = x - 0.1 * self.velocity(prefix, x, 1 - 0.1 * k)
         return x[:, :2] * torch.tensor(STATS["action"][1]) + torch.tensor(STATS["action"][0])
@@ -199,32 +198,32 @@ def noise(n: int = 3) -> Tensor:
     return torch.randn(n, HORIZON, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_a_checkpoint_gives_the_actions_of_the_equations(checkpoint: Path, tiny_model: Models) -> None:
+def test_actions_equal_the_reference(checkpoint: Path, tiny_model: Models) -> None:
     policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
     assert (policy.horizon, policy.execute) == (HORIZON, 3)
-    found = policy.chunk(seen(), noise())
-    for k, told in enumerate(TOLD):
-        wanted = reference.actions({name: value[k] for name, value in seen().items()}, told, noise()[k])
-        assert torch.allclose(found[k], wanted, atol=2e-5), told
+    found = policy.chunk(observe(), noise())
+    for k, text in enumerate(TEXTS):
+        wanted = reference.actions({name: value[k] for name, value in observe().items()}, text, noise()[k])
+        assert torch.allclose(found[k], wanted, atol=2e-5), text
         assert wanted.std() > 0.1
 
 
-def test_the_loss_is_of_the_velocity(checkpoint: Path, tiny_model: Models) -> None:
-    """Of one draw of noise and time, which the test repeats."""
+def test_loss_equals_the_reference(checkpoint: Path, tiny_model: Models) -> None:
+    """The test repeats the policy's draw of noise and time."""
     policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
-    observation, chunk = seen(1), torch.tensor([[0.2, -0.4]]).expand(1, HORIZON, 2)
+    observation, chunk = observe(1), torch.tensor([[0.2, -0.4]]).expand(1, HORIZON, 2)
     rng = torch.Generator().manual_seed(5)
     drawn, time = torch.randn(1, HORIZON, 32, generator=rng), 0.001 + 0.999 * torch.rand(1, generator=rng) ** (2 / 3)
     actions = torch.zeros(HORIZON, 32)
     actions[:, :2] = (chunk[0] - torch.tensor(STATS["action"][0])) / torch.tensor(STATS["action"][1])
-    prefix = reference.prefix({name: value[0] for name, value in observation.items()}, TOLD[0])
+    prefix = reference.prefix({name: value[0] for name, value in observation.items()}, TEXTS[0])
     velocity = reference.velocity(prefix, float(time) * drawn[0] + (1 - float(time)) * actions, float(time))
     loss = policy.loss(observation, chunk, torch.Generator().manual_seed(5))
     assert torch.allclose(loss, (velocity - (drawn[0] - actions)).square().mean(), rtol=1e-4)
 
 
-def test_statistics_among_the_weights_are_read_too(checkpoint: Path) -> None:
-    wanted = load_smolvla(checkpoint, SIZE).chunk(seen(), noise())
+def test_old_checkpoints_with_statistics_among_the_weights_are_read(checkpoint: Path) -> None:
+    wanted = load_smolvla(checkpoint, SIZE).chunk(observe(), noise())
     file = next(checkpoint.glob("policy_*"))
     weights, statistics = load_file(checkpoint / "model.safetensors"), load_file(file)
     file.unlink()
@@ -234,14 +233,14 @@ def test_statistics_among_the_weights_are_read_too(checkpoint: Path) -> None:
         weights[f"unnormalize_outputs.so100_buffer_action.{what}"] = statistics[f"action.{what}"]
         weights[f"normalize_targets.buffer_action.{what}"] = statistics[f"action.{what}"].clone()
     save_file(weights, checkpoint / "model.safetensors")
-    assert torch.equal(load_smolvla(checkpoint, SIZE).chunk(seen(), noise()), wanted)
+    assert torch.equal(load_smolvla(checkpoint, SIZE).chunk(observe(), noise()), wanted)
 
 
-def test_the_expert_learns_alone_and_a_bundle_brings_it_back(checkpoint: Path, tmp_path: Path) -> None:
+def test_only_the_expert_learns_and_bundle_round_trip(checkpoint: Path, tmp_path: Path) -> None:
     policy = load_smolvla(checkpoint, SIZE).train()
     before = {name: value.clone() for name, value in policy.network.vlm.state_dict().items()}
     agent, rng = Cloning(policy, CloningConfig(lr=1e-3, warmup=0), 40), torch.Generator().manual_seed(0)
-    columns = seen() | {"action": torch.full((3, HORIZON, 2), 0.3)}
+    columns = observe() | {"action": torch.full((3, HORIZON, 2), 0.3)}
     losses = [float(agent.update(columns, rng)["bc/loss"]) for _ in range(40)]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     agent.finish()
@@ -249,14 +248,14 @@ def test_the_expert_learns_alone_and_a_bundle_brings_it_back(checkpoint: Path, t
     save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
     loaded = load_bundle(tmp_path / "bundle").policy
     assert isinstance(loaded, SmolVLAPolicy) and loaded.config == policy.config
-    acts = [p.act(seen(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
+    acts = [p.act(observe(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
     assert torch.equal(*acts) and acts[0].shape == (3, HORIZON, 2) and acts[0].abs().max() <= 1
 
 
 def change(**changes: Any) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
-        said = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(said | changes))
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(settings | changes))
 
     return edit
 
@@ -286,7 +285,7 @@ def drop_a_weight(folder: Path) -> None:
         (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named(damage: Callable[[Path], None], message: str, checkpoint: Path) -> None:
+def test_unsupported_checkpoints_are_refused(damage: Callable[[Path], None], message: str, checkpoint: Path) -> None:
     damage(checkpoint)
     with pytest.raises(ConfigError, match=message):
         load_smolvla(checkpoint, SIZE)

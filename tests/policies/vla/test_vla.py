@@ -1,10 +1,9 @@
-"""Policies that see and read: what they depend on, what their tokens mean, and that a bundle brings them back."""
+"""Vision-language-action policies on the small backbone: features, token codecs, cloning, bundles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Policy, Size
-from policies.bundle import Bundle, load_bundle, save_bundle
-from policies.networks.encoder import Encoder, EncoderConfig
-from policies.networks.hashed_words import hashed_words
+from policies.networks.encoder import Encoder, EncoderConfig, hashed_words
 from policies.vla.backbone import Backbone
-from policies.vla.codec import BinCodec, CosineCodec
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
-from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
+from policies.vla.tokens import BinCodec, CosineCodec, VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
@@ -32,16 +28,16 @@ FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 SIZE = Size(
     3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
 )
-TOLD = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
-SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TOLD))
+TEXTS = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
+SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TEXTS))
 
 
-def seen(n: int = 4, seed: int = 0, told: list[str] | None = None) -> dict[str, Tensor]:
+def observe(n: int = 4, seed: int = 0, texts: list[str] | None = None) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     shapes = SIZE.pictures.items()
     pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    told = told or [TOLD[k % len(TOLD)] for k in range(n)]
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(told)} | pictures
+    texts = texts or [TEXTS[k % len(TEXTS)] for k in range(n)]
+    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(texts)} | pictures
 
 
 def flow(encoder: BackboneConfig = SMALL) -> VLAFlowPolicy:
@@ -65,41 +61,41 @@ def backbone(config: BackboneConfig = SMALL) -> Callable[[dict[str, Tensor]], Te
     return lambda observation: made(observation["observation.state"], observation)
 
 
-def test_features_depend_on_every_input_and_on_the_order_of_words() -> None:
-    features, observation = backbone(), seen()
+def test_features_depend_on_every_input_and_word_order() -> None:
+    features, observation = backbone(), observe()
     before = features(observation)
     assert before.shape == (4, 2 * 16)
     for key, values in observation.items():
         if key != LANGUAGE:
             changed = features(observation | {key: values.flip(0)})
             assert not torch.allclose(changed, before, atol=1e-6), key
-    one = [features(seen(1, told=[text])) for text in TOLD[:2]]  # the same words
+    one = [features(observe(1, texts=[text])) for text in TEXTS[:2]]  # same words, other order
     assert not torch.allclose(*one, atol=1e-6)
 
 
-def test_an_instruction_means_the_same_beside_others() -> None:
-    features, observation = backbone(), seen()
+def test_features_do_not_depend_on_other_rows_or_letter_case() -> None:
+    features, observation = backbone(), observe()
     alone = [features({k: v[i : i + 1] for k, v in observation.items()}) for i in range(4)]
-    assert torch.allclose(features(observation), torch.cat(alone), atol=1e-5)  # of 8, 8, 2 and 3 words
-    same = observation | {LANGUAGE: encode([t.upper() + "!" for t in TOLD])}
+    assert torch.allclose(features(observation), torch.cat(alone), atol=1e-5)  # instructions of 8, 8, 2 and 3 words
+    same = observation | {LANGUAGE: encode([t.upper() + "!" for t in TEXTS])}
     assert torch.equal(features(same), features(observation))
 
 
-def test_a_blind_backbone_of_the_same_size_does_not_read() -> None:
+def test_blind_backbone_ignores_the_instruction() -> None:
     blind = backbone(replace(SMALL, blind=True))
-    assert torch.equal(blind(seen(told=TOLD)), blind(seen(told=TOLD[::-1])))
+    assert torch.equal(blind(observe(texts=TEXTS)), blind(observe(texts=TEXTS[::-1])))
     count = [sum(p.numel() for p in Backbone(SIZE, replace(SMALL, blind=b)).parameters()) for b in (False, True)]
     assert count[0] == count[1]
 
 
-def test_unknown_words_are_alike_and_an_empty_instruction_is_finite() -> None:
+def test_unknown_words_are_equal_and_empty_instructions_are_finite() -> None:
     features = backbone()
-    strange = [features(seen(1, told=[f"lift the {word}"])) for word in ("anvil", "xylophone")]
+    strange = [features(observe(1, texts=[f"lift the {word}"])) for word in ("anvil", "xylophone")]
     assert torch.equal(*strange)
-    assert features(seen(1) | {LANGUAGE: torch.zeros_like(encode(["a"]))}).isfinite().all()
+    assert features(observe(1) | {LANGUAGE: torch.zeros_like(encode(["a"]))}).isfinite().all()
 
 
-def test_a_task_without_pictures_or_instructions_is_refused() -> None:
+def test_unsupported_tasks_and_sizes_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no pictures"):
         Backbone(Size(3, 2, SIZE.extra_inputs.only([LANGUAGE])), SMALL)
     with pytest.raises(ConfigError, match="has no instructions"):
@@ -111,22 +107,10 @@ def test_a_task_without_pictures_or_instructions_is_refused() -> None:
 
 
 @heads
-def test_a_bundle_brings_back_the_policy_with_its_words(
-    make: Callable[[], Policy], tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
-    policy = make()
-    save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
-    loaded = load_bundle(tmp_path / "bundle").policy
-    assert loaded.config == policy.config and same(loaded.state_dict(), policy.state_dict())
-    acts = [p.act(seen(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
-    assert acts[0].shape == (4, 4, 2) and torch.equal(*acts) and acts[0].abs().max() <= 1
-
-
-@heads
-def test_cloning_learns_to_do_what_is_said(make: Callable[[], Policy]) -> None:
-    """Two instructions ask for opposite actions in the same situation."""
+def test_cloning_learns_to_follow_instructions(make: Callable[[], Policy]) -> None:
+    """The data have opposite actions for two instructions in the same state."""
     policy, rng = make().train(), torch.Generator().manual_seed(0)
-    observation = {k: v[:1].expand(8, *v.shape[1:]) for k, v in seen().items()} | {LANGUAGE: encode(TOLD[:2] * 4)}
+    observation = {k: v[:1].expand(8, *v.shape[1:]) for k, v in observe().items()} | {LANGUAGE: encode(TEXTS[:2] * 4)}
     wanted = torch.tensor([0.5, -0.5]).repeat(4)[:, None, None].expand(8, 4, 2)
     agent = Cloning(policy, CloningConfig(lr=3e-3, warmup=0, ema_decay=0.9), 150)
     for _ in range(150):
@@ -136,24 +120,24 @@ def test_cloning_learns_to_do_what_is_said(make: Callable[[], Policy]) -> None:
         assert (policy.act(observation, rng) - wanted).abs().mean() < 0.1
 
 
-def test_the_log_probability_of_written_tokens_equals_one_computed_token_by_token() -> None:
+def test_log_probability_of_sampled_tokens_equals_stepwise_computation() -> None:
     policy, rng = tokens(), torch.Generator().manual_seed(0)
     with torch.no_grad():
-        features = policy.features(seen())
-        written, told = policy.sample(features, 1.5, rng)
-        assert torch.allclose(policy.log_prob(features, written, 1.5), told, atol=1e-5)
-        for k in range(written.shape[1]):  # what comes later does not matter
+        features = policy.features(observe())
+        written, texts = policy.sample(features, 1.5, rng)
+        assert torch.allclose(policy.log_prob(features, written, 1.5), texts, atol=1e-5)
+        for k in range(written.shape[1]):  # independent of later tokens
             changed = written.clone()
             changed[:, k + 1 :] = 0
             logits = policy.decoder(features, changed)[:, k] / 1.5
             alone = logits.log_softmax(-1)[torch.arange(4), written[:, k]]
-            assert torch.allclose(alone, told[:, k], atol=1e-5)
+            assert torch.allclose(alone, texts[:, k], atol=1e-5)
 
 
-def test_tokens_are_drawn_as_likely_as_they_are() -> None:
+def test_tokens_are_sampled_with_their_probability() -> None:
     policy, rng, n = tokens(), torch.Generator().manual_seed(0), 20_000
     with torch.no_grad():
-        features = policy.features(seen(1)).expand(n, -1, -1)
+        features = policy.features(observe(1)).expand(n, -1, -1)
         written, _ = policy.sample(features, 1.0, rng)
         share = policy.decoder(features[:1], written[:1])[0, 0].softmax(-1)
         assert (torch.bincount(written[:, 0], minlength=16) / n - share).abs().max() < 0.015
@@ -165,7 +149,7 @@ chunks = st.integers(0, 1000).map(lambda s: 2 * torch.rand(3, 8, 2, generator=to
 
 
 @given(chunks, st.integers(2, 64))
-def test_bins_are_off_by_half_a_bin_at_most(chunk: Tensor, bins: int) -> None:
+def test_bin_codec_error_is_at_most_half_a_bin(chunk: Tensor, bins: int) -> None:
     codec = BinCodec(8, 2, bins)
     coded = codec.encode(chunk)
     assert coded.shape == (3, codec.length) and coded.min() >= 0 and coded.max() < bins
@@ -174,7 +158,7 @@ def test_bins_are_off_by_half_a_bin_at_most(chunk: Tensor, bins: int) -> None:
 
 
 @given(chunks, st.integers(1, 8))
-def test_cosines_keep_the_slow_part_of_a_chunk(chunk: Tensor, kept: int) -> None:
+def test_cosine_codec_keeps_the_lowest_frequencies(chunk: Tensor, kept: int) -> None:
     codec = CosineCodec(8, 2, 4096, kept)
     basis = codec.basis()
     assert torch.allclose(basis @ basis.T, torch.eye(kept), atol=1e-5)
@@ -186,12 +170,12 @@ def test_cosines_keep_the_slow_part_of_a_chunk(chunk: Tensor, kept: int) -> None
     assert (codec.decode(codec.encode(still)) - still).abs().max() < 0.002
 
 
-def test_hashed_words_tell_instructions_apart_and_stay() -> None:
-    rows = hashed_words(encode(TOLD), 64)
-    assert torch.pdist(rows).min() > 1, "also those of the same words in another order"
+def test_hashed_words_distinguish_instructions() -> None:
+    rows = hashed_words(encode(TEXTS), 64)
+    assert torch.pdist(rows).min() > 1, "including instructions with the same words in another order"
     assert torch.equal(rows[2], hashed_words(encode(["Lift it."]), 64)[0])
     encoder = Encoder(SIZE, EncoderConfig(channels=(4, 4), embedding=5))
-    observation = seen()
+    observation = observe()
     features = encoder(observation["observation.state"], observation)
     assert features.shape == (4, 3 + 64 + 2 * 5) and torch.equal(features[:, 3:67], rows)
 
@@ -200,6 +184,6 @@ def test_hashed_words_tell_instructions_apart_and_stay() -> None:
     ("wrong", "message"),
     [({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")],
 )
-def test_impossible_tokens_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_token_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tokens(**wrong)

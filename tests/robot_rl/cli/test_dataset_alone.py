@@ -15,8 +15,7 @@ import torch
 from policies.bundle import load_bundle
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
-from policies.remote.server import PolicyServer
-from policies.remote.session import PolicySession
+from policies.remote.server import PolicyServer, PolicySession
 from robot_rl.cli import main as cli
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features

@@ -1,4 +1,4 @@
-"""Terms and tests are functions; their annotations say what each word of the text is."""
+"""Terms and tests written as text, converted by the annotations of their functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIONS = VectorSpec((box("a", "x", "1", -1.0, 1.0),))
 
 
 def between(lid: ObjectName, on: Context, pot: ObjectName, scale: PositiveFloat = 1.0) -> Term:
-    """Names the context in the middle and two objects by names of its own."""
+    """Term with the context between two objects."""
     field = box(f"{lid}_{pot}_{on.robot.name}", "x y z", "m", -1.0, 1.0)
     return Term(field, lambda s: scale * (s.objects[lid][:, :3] - s.objects[pot][:, :3]))
 
@@ -30,23 +30,23 @@ def stacked(lower: ObjectName, upper: ObjectName, times: PositiveInt, how: Liter
     return lambda s: sign * (s.objects[upper][:, 2] - s.objects[lower][:, 2]) > 0.01 * times
 
 
-def careless(command: str) -> str:
-    raise AssertionError("only a function that says it is a test may be called")
+def untyped_test(command: str) -> str:
+    raise AssertionError("functions without the annotation must not be called")
 
 
-def bare(name):  # type: ignore[no-untyped-def]
+def unannotated(name):  # type: ignore[no-untyped-def]
     return lambda s: s
 
 
-def odd(name: list[str]) -> Test:
-    raise AssertionError("a list cannot be written")
+def unsupported(name: list[str]) -> Test:
+    raise AssertionError("list arguments are not supported")
 
 
 @pytest.fixture(autouse=True)
-def lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This file, as another package's module."""
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the functions of this file as a module of another package."""
     module = ModuleType("some_lab.terms")
-    vars(module).update({f.__name__: f for f in (between, stacked, careless, bare, odd)})
+    vars(module).update({f.__name__: f for f in (between, stacked, untyped_test, unannotated, unsupported)})
     monkeypatch.setitem(sys.modules, "some_lab", ModuleType("some_lab"))
     monkeypatch.setitem(sys.modules, "some_lab.terms", module)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin="terms.py"))
@@ -58,7 +58,7 @@ def state() -> RobotState:
     return RobotState(*[torch.zeros(2, 1)] * 3, objects={"a": pose, "b": 2 * pose})
 
 
-def test_objects_numbers_and_context_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
+def test_arguments_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
     names = ("some_lab.terms:between:a:b", "some_lab.terms:between:b:a:3")
     observer = Observer(names, panda, ACTIONS)
     assert observer.objects == ("a", "b")
@@ -67,7 +67,7 @@ def test_objects_numbers_and_context_are_filled_by_annotation(panda: Any, state:
     assert torch.equal(observer(state), torch.cat([a - b, 3 * (b - a)], 1))
 
 
-def test_a_test_of_a_package_reads_two_objects(state: RobotState) -> None:
+def test_tests_of_other_packages_read_objects(state: RobotState) -> None:
     assert state_test("some_lab.terms:stacked:a:b:3")(state).tolist() == [False, True]
     assert state_test("some_lab.terms:stacked:b:a:1:beside")(state).tolist() == [True, True]
     assert objects_of("some_lab.terms:stacked:b:a:3") == ("b", "a")
@@ -82,21 +82,21 @@ def test_a_test_of_a_package_reads_two_objects(state: RobotState) -> None:
         ("some_lab.terms:stacked:a:b:0", "times is 0"),
         ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
         ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
-        ("some_lab.terms:careless:rm", "careless is not annotated to return"),
-        ("some_lab.terms:bare:a", "bare is not annotated to return"),
-        ("some_lab.terms:odd:a", r"name is annotated list\[str\]; annotate it ObjectName"),
+        ("some_lab.terms:untyped_test:rm", "untyped_test is not annotated to return"),
+        ("some_lab.terms:unannotated:a", "unannotated is not annotated to return"),
+        ("some_lab.terms:unsupported:a", r"name is annotated list\[str\]; annotate it ObjectName"),
         ("some_lab.terms:gone:a", "it has no 'gone'"),
         ("some_lab.nowhere:test:a", "some_lab.nowhere"),
         ("together:a:0.5", "is written together:<first>:<second>:<distance>"),
         ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
     ],
 )
-def test_bad_arguments_raise(text: str, message: str) -> None:
+def test_invalid_calls_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)
     assert error.value.code == 2
 
 
-def test_a_test_is_no_term(panda: Any) -> None:
+def test_test_is_refused_as_a_term(panda: Any) -> None:
     with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
         Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)

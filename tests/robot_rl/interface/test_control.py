@@ -1,10 +1,11 @@
-"""End-effector control: what a step of the tool does to the joints."""
+"""Controllers: end-effector control by differential inverse kinematics, and joint offsets from home."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.control import (
+    JointOffsetConfig,
+    JointOffsetController,
+    ToolDeltaConfig,
+    ToolDeltaController,
+    build_controller,
+    controller_config,
+)
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.state import RobotState
@@ -47,43 +55,35 @@ def test_tool_moves_by_the_commanded_step(
 
 
 @pytest.mark.parametrize(
-    ("asked", "width"), [(0.0, 0.0), (0.03, 0.0), (0.05, 0.08), (0.08, 0.08), (float("nan"), None)]
+    ("requested", "width"), [(0.0, 0.0), (0.03, 0.0), (0.05, 0.08), (0.08, 0.08), (float("nan"), None)]
 )
-def test_the_gripper_shuts_or_opens_as_a_whole(panda: Any, state_at: Build, asked: float, width: float | None) -> None:
+def test_gripper_opens_or_closes_fully(panda: Any, state_at: Build, requested: float, width: float | None) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig())
-    action = torch.tensor([[0.0, 0.0, 0.0, asked]])
+    action = torch.tensor([[0.0, 0.0, 0.0, requested]])
     gripper = float(controller(state_at(torch.tensor(panda.home)[None]), action).gripper)
     assert gripper == pytest.approx(width) if width is not None else gripper != gripper
-
-
-def test_action_range_is_the_step_and_the_gripper(panda: Any) -> None:
-    controller = ToolDeltaController(panda, ToolDeltaConfig(step=0.03))
-    assert controller.actions.to_physical(torch.tensor([1.0, -1.0, 0.0, -1.0])).tolist() == pytest.approx(
-        [0.03, -0.03, 0, 0]
-    )
-    assert controller.actions.high[3] == pytest.approx(panda.gripper.width)
 
 
 def test_tool_stays_inside_the_workspace(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig())
     low, high = torch.tensor(panda.tool.workspace)
-    for direction in torch.cat([torch.eye(3), -torch.eye(3)]):
-        q = torch.tensor(panda.home)[None]
-        action = torch.cat([0.04 * direction, torch.zeros(1)])[None]
-        for _ in range(60):
-            q = controller(state_at(q), action).position
-        position = Kinematics(panda).forward(q)[0][0]
-        assert ((position > low - 0.003) & (position < high + 0.003)).all(), direction
-        wall = torch.where(direction > 0, high, low)[direction != 0]
-        assert torch.allclose(position[direction != 0], wall, atol=0.01), "the wall can be reached"
+    directions = torch.cat([torch.eye(3), -torch.eye(3)])
+    q, action = torch.tensor(panda.home).repeat(6, 1), torch.cat([0.04 * directions, torch.zeros(6, 1)], 1)
+    for _ in range(60):
+        q = controller(state_at(q), action).position
+        assert ((q >= panda.limit("low")) & (q <= panda.limit("high"))).all()
+    position = Kinematics(panda).forward(q)[0]
+    assert ((position > low - 0.003) & (position < high + 0.003)).all()
+    wall = torch.where(directions > 0, high, low)[directions != 0]
+    assert torch.allclose(position[directions != 0], wall, atol=0.01), "the wall can be reached"
 
 
 @pytest.mark.parametrize("lead", [0.02, 0.2])
-def test_lead_bounds_every_joint_and_keeps_the_direction(panda: Any, state_at: Build, lead: float) -> None:
+def test_lead_limits_joint_steps_and_keeps_their_direction(panda: Any, state_at: Build, lead: float) -> None:
     q = around_home(panda, 32, 0.3)
     action = steps(32, 0.04)
     free = ToolDeltaController(panda, ToolDeltaConfig(lead=3.0))(state_at(q), action).position - q
-    assert free.abs().max() < 3.0, "not bound"
+    assert free.abs().max() < 3.0, "not limited"
     bound = ToolDeltaController(panda, ToolDeltaConfig(lead=lead))(state_at(q), action).position - q
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)
@@ -93,16 +93,7 @@ def test_lead_bounds_every_joint_and_keeps_the_direction(panda: Any, state_at: B
         atol=1e-4,
     )
     if lead == 0.02:
-        assert (bound.abs().amax(-1) > 0.0199).any(), "the bound was never active"
-
-
-def test_targets_stay_inside_the_position_limits(panda: Any, state_at: Build) -> None:
-    controller = ToolDeltaController(panda, ToolDeltaConfig())
-    low, high = panda.limit("low"), panda.limit("high")
-    rng = torch.Generator().manual_seed(3)
-    edge = torch.where(torch.rand(64, 7, generator=rng) < 0.5, low, high)
-    target = controller(state_at(edge), steps(64, 0.04)).position
-    assert ((target >= low) & (target <= high)).all()
+        assert (bound.abs().amax(-1) > 0.0199).any(), "the limit is active"
 
 
 def test_orientation_is_restored(panda: Any, state_at: Build) -> None:
@@ -116,14 +107,14 @@ def test_orientation_is_restored(panda: Any, state_at: Build) -> None:
     assert rotation_error(controller.kinematics.forward(q)[1], controller.rotation).norm(dim=-1).max() < 0.01
 
 
-def test_posture_comes_back_without_moving_the_tool(panda: Any, state_at: Build) -> None:
+def test_null_space_posture_returns_home_without_moving_the_tool(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig())
     home = torch.tensor(panda.home)[None]
     _, _, jacobian = controller.kinematics.jacobian(home)
-    null = torch.linalg.svd(jacobian)[2][:, -1]  # the elbow's own motion
+    null = torch.linalg.svd(jacobian)[2][:, -1]  # motion of the elbow alone
     q = home + 0.3 * null
     for _ in range(80):
-        q = controller(state_at(q), torch.tensor([[1e-9, 0.0, 0.0, 0.0]])).position  # as good as no step
+        q = controller(state_at(q), torch.tensor([[1e-9, 0.0, 0.0, 0.0]])).position  # practically no step
     tool = controller.kinematics.forward(home)[0]
     away = controller.kinematics.forward(home + 0.3 * null)[0]
     assert ((q - home) * null).sum().abs() < 0.1
@@ -138,7 +129,7 @@ def test_rows_are_independent(panda: Any, state_at: Build) -> None:
     assert torch.allclose(together, alone, atol=1e-6)
 
 
-def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build) -> None:
+def test_arm_without_gripper(panda: Any, state_at: Build) -> None:
     bare, q = replace(panda, gripper=None), around_home(panda, 4)
     controller = ToolDeltaController(bare, ToolDeltaConfig())
     assert controller.actions.names == ["tool_delta.x", "tool_delta.y", "tool_delta.z"]
@@ -149,11 +140,11 @@ def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build
     assert torch.equal(alone.gripper, torch.zeros(4, 1))
 
 
-def turning(robot: Any, count: int, asked: float, pulls: int = 10) -> tuple[Any, Any]:
-    """A controller and a state with the tool turned by up to `asked` rad about each axis, on ideal servos."""
+def turning(robot: Any, count: int, requested: float, pulls: int = 10) -> tuple[Any, Any]:
+    """Return a controller, and a state after rotations of up to `requested` rad about each axis with ideal servos."""
     controller = ToolDeltaController(robot, ToolDeltaConfig(turn=0.1))
     rng = torch.Generator().manual_seed(2)
-    turn = asked / pulls * (2 * torch.rand(count, 3, generator=rng) - 1)
+    turn = requested / pulls * (2 * torch.rand(count, 3, generator=rng) - 1)
     action = twist(controller, torch.cat([torch.zeros(count, 3), turn], -1))
     q = torch.tensor(robot.home).repeat(count, 1)
     state = RobotState(q, torch.zeros_like(q), action, reference=controller.reference(count))
@@ -164,9 +155,9 @@ def turning(robot: Any, count: int, asked: float, pulls: int = 10) -> tuple[Any,
 
 
 def twist(controller: Any, physical: Tensor) -> Tensor:
-    """Physical actions that move the tool by twists (n, 6), m and rad, with the gripper open."""
-    share, count = physical / controller.twist_limit, len(physical)
-    unit = controller.from_twist(share, torch.ones(count, 1), torch.zeros(count, controller.actions.size))
+    """Return physical actions that move the tool by twists (n, 6), m and rad, with the gripper open."""
+    relative, count = physical / controller.twist_limit, len(physical)
+    unit = controller.from_twist(relative, torch.ones(count, 1), torch.zeros(count, controller.actions.size))
     return controller.actions.to_physical(unit)
 
 
@@ -175,7 +166,7 @@ def pose(controller: Any, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("arm", ["panda", "ur5e"])
-def test_the_tool_turns_about_the_axes_of_the_base_and_stays_where_it_is(arm: str) -> None:
+def test_tool_rotates_about_the_base_axes_in_place(arm: str) -> None:
     controller, state = turning(robots.get(arm), 64, 0.5)
     begin = pose(controller, controller.home[None])
     rng = torch.Generator().manual_seed(2)
@@ -188,33 +179,32 @@ def test_the_tool_turns_about_the_axes_of_the_base_and_stays_where_it_is(arm: st
 
 @pytest.mark.parametrize("arm", ["panda", "ur5e"])
 @pytest.mark.parametrize("turn", [0.0, 0.1])
-def test_a_hold_is_still_for_ten_seconds_with_noisy_encoders_and_slow_servos(arm: str, turn: float) -> None:
-    """From where the servos were; the noise is the twin's."""
-    controller, state = turning(robots.get(arm), 32, 0.5)
-    if not turn:  # the tool as at home, elsewhere
-        controller, joints = ToolDeltaController(robots.get(arm), ToolDeltaConfig()), len(robots.get(arm).joints)
-        q = torch.tensor(robots.get(arm).home).repeat(32, 1)
+def test_hold_does_not_drift_in_ten_seconds(arm: str, turn: float) -> None:
+    """With slow servos, without and with the twin's encoder noise, from postures away from home."""
+    controller, state = turning(robots.get(arm), 16, 0.5)
+    if not turn:  # home orientation at another position
+        controller = ToolDeltaController(robots.get(arm), ToolDeltaConfig())
+        q = torch.tensor(robots.get(arm).home).repeat(16, 1)
+        step = torch.zeros(16, 6)
+        step[:, :3] = torch.linspace(-0.01, 0.01, 16)[:, None]
         for _ in range(10):
-            step = torch.zeros(32, 6)
-            step[:, :3] = torch.linspace(-0.01, 0.01, 32)[:, None]
             q = controller(RobotState(q, q, q), twist(controller, step / controller.twist_limit.clamp_min(1))).position
-            assert q.shape == (32, joints)
         state = RobotState(q, torch.zeros_like(q), q)
+    state = state.map(lambda name, view: view.repeat(2, 1))  # rows without, then rows with noise
     held = controller.hold_action(torch.rand(32, controller.actions.size), torch.zeros(32, 1))
-    hold = controller.actions.to_physical(held)
-    for noise, tolerance, angle in ((0.0, 1e-3, 5e-3), (0.0006, 0.01, 6e-3)):
-        rng, now, q = torch.Generator().manual_seed(0), state, state.joint_position
-        before = pose(controller, q)
-        for _ in range(200):
-            seen = replace(now, joint_position=q + noise * torch.randn(q.shape, generator=rng))
-            target = controller(seen, hold)
-            q, now = q + 0.6 * (target.position - q), replace(now, reference=target.reference)
-        after = pose(controller, q)
-        assert (after[0] - before[0]).norm(dim=-1).max() < tolerance
-        assert rotation_error(before[1], after[1]).norm(dim=-1).max() < angle
+    hold, noise = controller.actions.to_physical(held), torch.tensor([0.0, 0.0006]).repeat_interleave(16)[:, None]
+    rng, q = torch.Generator().manual_seed(0), state.joint_position
+    before = pose(controller, q)
+    for _ in range(200):
+        target = controller(replace(state, joint_position=q + noise * torch.randn(q.shape, generator=rng)), hold)
+        q, state = q + 0.6 * (target.position - q), replace(state, reference=target.reference)
+    after = pose(controller, q)
+    moved, turned = (after[0] - before[0]).norm(dim=-1), rotation_error(before[1], after[1]).norm(dim=-1)
+    assert moved[:16].max() < 1e-3 and moved[16:].max() < 0.01
+    assert turned[:16].max() < 5e-3 and turned[16:].max() < 6e-3
 
 
-def test_translations_do_not_turn_the_tool() -> None:
+def test_translations_do_not_rotate_the_tool() -> None:
     controller, state = turning(robots.get("ur5e"), 32, 0.5)
     rng, velocity = torch.Generator().manual_seed(1), torch.zeros(32, 3)
     before = pose(controller, state.joint_position)[1]
@@ -225,7 +215,7 @@ def test_translations_do_not_turn_the_tool() -> None:
     assert rotation_error(before, pose(controller, state.joint_position)[1]).norm(dim=-1).mean() < 0.005
 
 
-def test_an_arm_that_cannot_follow_does_not_wind_the_reference_up(panda: Any, state_at: Build) -> None:
+def test_reference_does_not_wind_up_when_the_arm_is_blocked(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(turn=0.1))
     q = torch.tensor(panda.home)[None]
     state = state_at(q, reference=controller.reference(1))
@@ -233,37 +223,37 @@ def test_an_arm_that_cannot_follow_does_not_wind_the_reference_up(panda: Any, st
     for _ in range(50):
         state = replace(state, reference=controller(state, full).reference)
     ahead = rotation_error(pose(controller, q)[1], quat_to_matrix(state.reference)).norm()
-    assert ahead <= 0.2 + 1e-3, "a turn ahead of the arm, and the turn of this action"
+    assert ahead <= 0.2 + 1e-3, "one step ahead of the arm, plus this step"
     assert (controller(state, full).position - q).abs().max() <= controller.config.lead + 1e-6
 
 
-def test_an_action_that_is_not_finite_reaches_the_shield(panda: Any, state_at: Build) -> None:
+def test_nan_actions_are_passed_to_the_shield(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(turn=0.1))
     state = state_at(torch.tensor(panda.home)[None], reference=controller.reference(1))
     assert controller(state, torch.full((1, 7), math.nan)).position.isnan().all()
     assert controller.from_twist(torch.full((1, 6), math.nan), torch.zeros(1, 1), torch.zeros(1, 7)).isnan().any()
 
 
-shares = st.lists(st.floats(-2, 2, width=32), min_size=7, max_size=7)
+twists = st.lists(st.floats(-2, 2, width=32), min_size=7, max_size=7)
 
 
 @settings(deadline=None, derandomize=True, max_examples=50)
-@given(shares, st.sampled_from(["panda", "ur5e"]), st.sampled_from([0.0, 0.1]))
-def test_a_twist_becomes_a_clipped_action_and_comes_back(values: list[float], arm: str, turn: float) -> None:
+@given(twists, st.sampled_from(["panda", "ur5e"]), st.sampled_from([0.0, 0.1]))
+def test_twist_round_trip_is_clipped(values: list[float], arm: str, turn: float) -> None:
     controller = ToolDeltaController(robots.get(arm), ToolDeltaConfig(turn=turn))
-    asked, gripper = torch.tensor([values[:6]]), torch.tensor([values[6:]])
+    requested, gripper = torch.tensor([values[:6]]), torch.tensor([values[6:]])
     hold = controller.hold_action(torch.zeros(1, controller.actions.size), torch.full((1, 1), controller.width))
-    action = controller.from_twist(asked, gripper, hold)
+    action = controller.from_twist(requested, gripper, hold)
     assert action.shape == hold.shape and action.abs().max() <= 1
     back, fingers = controller.to_twist(action)
-    assert torch.equal(back, asked.clamp(-1, 1) * (controller.twist_limit > 0))
+    assert torch.equal(back, requested.clamp(-1, 1) * (controller.twist_limit > 0))
     if controller.width:
-        assert fingers == (gripper.clamp(-1, 1) if gripper else 1), "0 keeps it open"
+        assert fingers == (gripper.clamp(-1, 1) if gripper else 1), "0 keeps the gripper open"
     assert torch.equal(controller.from_twist(back, fingers, hold), action)
     assert torch.equal(controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), hold), hold)
 
 
-def test_joint_offsets_refuse_a_twist(go2: Any) -> None:
+def test_joint_offset_controller_refuses_twists(go2: Any) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig())
     assert not controller.twist_limit.any()
     with pytest.raises(ConfigError, match="joint_offset"):
@@ -272,6 +262,110 @@ def test_joint_offsets_refuse_a_twist(go2: Any) -> None:
         controller.to_twist(torch.zeros(1, 12))
 
 
-def test_a_robot_without_tool_is_refused_by_name(go2: Any) -> None:
+def test_robot_without_tool_is_refused(go2: Any) -> None:
     with pytest.raises(ValueError, match="'go2' has no tool"):
         ToolDeltaController(go2, ToolDeltaConfig())
+
+
+Build = Callable[..., Any]
+
+
+def test_zero_action_is_the_home_posture(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig())
+    unit = torch.zeros(2, 12)
+    target = controller(standing(2), controller.actions.to_physical(unit))
+    assert torch.allclose(target.position, torch.tensor(go2.home).repeat(2, 1), atol=1e-7)
+    assert torch.equal(target.gripper, torch.zeros(2, 1))
+
+
+def test_action_is_the_offset_of_its_joint(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig(reach=0.3))
+    physical = controller.actions.to_physical(torch.eye(12))
+    assert torch.allclose(physical, 0.3 * torch.eye(12), atol=1e-7)
+    offset = controller(standing(12), physical).position - torch.tensor(go2.home)
+    assert torch.allclose(offset, 0.3 * torch.eye(12), atol=1e-6)
+
+
+def test_setpoints_do_not_depend_on_the_measured_state(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig())
+    action = 0.2 * torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+    fallen = standing(3, joint_position=torch.full((3, 12), 9.0), joint_velocity=torch.full((3, 12), 5.0))
+    assert torch.equal(controller(standing(3), action).position, controller(fallen, action).position)
+
+
+def test_setpoints_stay_inside_the_position_limits(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig(reach=3.5))
+    for sign, limit in ((9.0, go2.limit("high")), (-9.0, go2.limit("low"))):
+        assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).position[0], limit)
+
+
+SWING = JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=(0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)
+COMMAND = torch.tensor([[0.5, 0.0, 0.0]])
+
+
+def test_legs_swing_in_their_half_of_the_gait_cycle(go2: Any, standing: Build) -> None:
+    """Front right and rear left in the first half, the other diagonal in the second, highest in the middle."""
+    controller = JointOffsetController(go2, SWING)
+    phase = torch.tensor([[0.0], [0.25], [0.5], [0.75], [0.9999]])
+    state = standing(5, phase=phase, command=COMMAND.expand(5, 3))
+    offset = (controller(state, torch.zeros(5, 12)).position - torch.tensor(go2.home)).view(5, 4, 3)
+    assert torch.allclose(offset[[0, 2, 4]], torch.zeros(3, 4, 3), atol=1e-5)
+    top = torch.tensor([0.0, 0.3, -0.6])
+    for moment, up, down in ((1, [1, 2], [0, 3]), (3, [0, 3], [1, 2])):
+        assert torch.allclose(offset[moment, up], top.expand(2, 3), atol=1e-5)
+        assert torch.allclose(offset[moment, down], torch.zeros(2, 3), atol=1e-6)
+
+
+def test_zero_command_gives_no_swing_and_actions_add_to_the_swing(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, SWING)
+    state = standing(2, phase=torch.full((2, 1), 0.25), command=torch.cat([torch.zeros(1, 3), COMMAND]))
+    rest, walking = controller(state, torch.zeros(2, 12)).position
+    assert torch.allclose(rest, torch.tensor(go2.home), atol=1e-6)
+    assert (walking - rest).abs().max() > 0.5
+    action = 0.1 * torch.ones(2, 12)
+    assert torch.allclose(controller(state, action).position - action, torch.stack([rest, walking]), atol=1e-6)
+
+
+STRIDE = replace(SWING, swing=(0.0,) * 12, stride=((0.0, 0.3, 0.1), (-0.3, 0.0, 0.1), (0.0, 0.0, 0.0)) * 4)
+
+
+def test_legs_stride_as_commanded(go2: Any, standing: Build) -> None:
+    """Offsets are the stride at touchdown, change linearly to the opposite in stance, and return smoothly in swing."""
+    controller = JointOffsetController(go2, STRIDE)
+    phase = torch.linspace(0, 1, 1001)[:, None]
+    command = torch.tensor([[0.5, -0.2, 1.0]])
+    state = standing(1001, phase=phase, command=command.expand(1001, 3))
+    offset = controller(state, torch.zeros(1001, 12)).position - torch.tensor(go2.home)
+    ahead = command @ torch.tensor(STRIDE.stride).T
+    assert ahead[0, :3].tolist() == pytest.approx([0.04, -0.05, 0.0])
+    rises_first = offset[:, 3:6]  # leg that swings in the first half of the cycle
+    assert torch.allclose(rises_first[[500, 750, 1000]], ahead[:, 3:6] * torch.tensor([[1.0], [0], [-1]]), atol=1e-5)
+    assert torch.allclose(offset[:501, :3], rises_first[500:], atol=1e-5), "half a cycle later"
+    speed = rises_first.double().diff(dim=0)
+    assert torch.allclose(speed[500:], speed[500:].mean(0), atol=1e-6), "constant speed in stance"
+    assert torch.allclose(speed[[0, 499]], speed[500:].mean(0).expand(2, 3), atol=0.05 * float(speed[500:].abs().max()))
+    assert rises_first.abs().max() < 1.1 * ahead.abs().max()
+
+
+def test_configs_that_do_not_fit_the_robot_are_refused(go2: Any, panda: Any) -> None:
+    for robot, config, message in (
+        (go2, JointOffsetConfig(swing=(0.1,)), "controller.swing has 1 numbers for the 12 joints"),
+        (go2, JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
+        (go2, replace(SWING, stride=((0.1,),)), "controller.stride has 1 numbers for the 12 joints"),
+        (go2, JointOffsetConfig(stride=((0.1,),) * 12), "controller.swing has 0 numbers"),
+        (
+            go2,
+            JointOffsetConfig(reach=6.0),
+            r"controller\.reach is 6 rad, but no joint .* has more than 3\.53",
+        ),
+        (panda, JointOffsetConfig(), "'panda' has no joint stiffness and damping"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            JointOffsetController(robot, config)
+
+
+def test_controller_is_built_from_its_kind(go2: Any, panda: Any) -> None:
+    assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
+    assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
+    for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, STRIDE, ToolDeltaConfig(step=0.01)):
+        assert controller_config(json.loads(json.dumps(asdict(config)))) == config

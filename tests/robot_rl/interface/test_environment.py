@@ -1,4 +1,4 @@
-"""Wrappers around environments, and how long success must hold."""
+"""Environment wrappers and `SuccessHold`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robot_rl.interface.success import SuccessHold
 
 
 class Counter:
-    """An environment that can be saved, and counts its steps."""
+    """Environment with saveable state that counts its steps."""
 
     def __init__(self) -> None:
         self.steps, self.num_envs = 0, 3
@@ -31,7 +31,7 @@ class Counter:
 
 
 class Twice(EnvWrapper):
-    """Steps twice, and counts as well."""
+    """Wrapper that steps twice and counts its calls."""
 
     def __init__(self, env: Any):
         super().__init__(env)
@@ -49,7 +49,7 @@ class Twice(EnvWrapper):
         self.calls = state["calls"]
 
 
-def test_wrappers_nest_and_each_is_saved_with_what_it_wraps() -> None:
+def test_nested_wrappers_save_and_restore_their_states() -> None:
     env = Twice(EnvWrapper(Twice(Counter())))
     env.step()
     assert (env.calls, env.env.calls, env.steps, env.num_envs) == (1, 2, 4, 3)
@@ -59,15 +59,15 @@ def test_wrappers_nest_and_each_is_saved_with_what_it_wraps() -> None:
     assert (env.calls, env.env.calls, env.steps) == (1, 2, 4)
 
 
-def test_what_cannot_be_saved_says_so_through_a_wrapper() -> None:
+def test_wrapper_of_an_unsaveable_environment_has_no_state_dict() -> None:
     env = Twice(EnvWrapper(object()))
     assert not hasattr(env, "state_dict") and not hasattr(env, "progress")
     with pytest.raises(AttributeError):
-        EnvWrapper.__new__(EnvWrapper).progress  # noqa: B018 - as while it is being copied
+        EnvWrapper.__new__(EnvWrapper).progress  # noqa: B018 - as in copy.copy
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(1, 5))
-def test_success_counts_after_so_many_periods_in_a_row(shown: list[tuple[bool, bool]], periods: int) -> None:
+def test_success_must_hold_for_consecutive_periods(shown: list[tuple[bool, bool]], periods: int) -> None:
     hold = SuccessHold(periods, 2)
     for step in range(len(shown)):
         now = hold(torch.tensor(shown[step]))
@@ -76,7 +76,7 @@ def test_success_counts_after_so_many_periods_in_a_row(shown: list[tuple[bool, b
             assert bool(now[i]) == (len(last) == periods and all(last))
 
 
-def test_a_reset_begins_again_only_where_it_is_asked_to() -> None:
+def test_reset_restarts_only_the_given_environments() -> None:
     hold, yes = SuccessHold(2, 3), torch.ones(3, dtype=torch.bool)
     hold(yes)
     hold.reset(torch.tensor([1]))

@@ -1,4 +1,4 @@
-"""Instructions as bytes: what was said comes back, and what says nothing is refused."""
+"""Instructions as bytes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ texts = st.text(min_size=1, max_size=LONGEST // 4).filter(lambda t: t.strip() an
 
 
 @given(st.lists(texts, min_size=1, max_size=4))
-def test_what_was_said_comes_back(said: list[str]) -> None:
-    rows = encode(said)
-    assert rows.shape == (len(said), LONGEST) and rows.dtype is torch.uint8
-    assert decode(rows) == [text.strip() for text in said]
+def test_round_trip(instructions: list[str]) -> None:
+    rows = encode(instructions)
+    assert rows.shape == (len(instructions), LONGEST) and rows.dtype is torch.uint8
+    assert decode(rows) == [text.strip() for text in instructions]
 
 
-def test_the_longest_fits_and_one_byte_more_does_not() -> None:
+def test_longest_instruction_fits_and_longer_is_refused() -> None:
     assert decode(encode(["a" * LONGEST])) == ["a" * LONGEST]
     with pytest.raises(ConfigError, match=f"has {LONGEST + 1} bytes, and at most {LONGEST}"):
         encode(["é" * (LONGEST // 2) + "a"])
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "lift\0it"])
-def test_what_says_nothing_is_refused(text: str) -> None:
+def test_empty_instruction_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="says nothing"):
         encode(["lift the cube", text])
 
 
-def test_bytes_that_are_no_text_are_read_all_the_same() -> None:
+def test_invalid_utf8_is_decoded() -> None:
     broken = torch.zeros(1, LONGEST, dtype=torch.uint8)
     broken[0, :3] = torch.tensor([0xFF, 0xFE, 0x41])
     assert decode(broken) == ["\ufffd\ufffdA"]

@@ -1,4 +1,4 @@
-"""The views of a state: some are there, some are absent, and rows are taken and put for all of them."""
+"""Views of a robot state: existing views, and selection and replacement of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robot_rl.interface.state import ABSENT, RobotState, leaves
 Build = Callable[..., Any]
 
 
-def test_views_are_those_that_are_there(standing: Build, state_at: Build, panda: Any) -> None:
+def test_views_are_the_existing_ones(standing: Build, state_at: Build, panda: Any) -> None:
     legs = standing(2)
     assert {"base_quat", "command", "foot_force"} <= set(legs.views)
     assert not {"tool_position", "gripper_width"} & set(legs.views)
@@ -21,7 +21,7 @@ def test_views_are_those_that_are_there(standing: Build, state_at: Build, panda:
     assert arm.views["cube"] is cube and "base_quat" not in arm.views and "objects" not in arm.views
 
 
-def test_a_state_is_its_views(standing: Build, state_at: Build, panda: Any) -> None:
+def test_state_from_views_round_trip(standing: Build, state_at: Build, panda: Any) -> None:
     arm = state_at(torch.tensor([panda.home]), objects={"cube": torch.ones(1, 7)})
     for state, objects in ((standing(3), []), (arm, ["cube"])):
         again = RobotState.from_views(state.views, objects)
@@ -31,17 +31,17 @@ def test_a_state_is_its_views(standing: Build, state_at: Build, panda: Any) -> N
     assert RobotState.from_views(standing(1).views, []).tool_position is ABSENT
 
 
-def test_put_writes_rows_of_every_view_into_a_copy(standing: Build) -> None:
+def test_put_replaces_rows_in_a_copy(standing: Build) -> None:
     state = standing(4)
     before = {k: v.clone() for k, v in state.views.items()}
     rows = standing(2).map(lambda name, view: torch.full_like(view, 7.0))
     mixed = state.put(torch.tensor([3, 1]), rows)
     for name, view in mixed.views.items():
         assert (view[[1, 3]] == 7).all() and torch.equal(view[[0, 2]], before[name][[0, 2]]), name
-        assert torch.equal(state.views[name], before[name]), "the state itself stays as it was"
+        assert torch.equal(state.views[name], before[name]), "the original is unchanged"
 
 
-def test_put_gives_back_what_select_took(standing: Build) -> None:
+def test_put_reverses_select(standing: Build) -> None:
     rng = torch.Generator().manual_seed(0)
     state = standing(5).map(lambda name, view: torch.randn(view.shape, generator=rng))
     ids = torch.tensor([4, 0, 2])
@@ -49,7 +49,7 @@ def test_put_gives_back_what_select_took(standing: Build) -> None:
     assert all(torch.equal(again.views[k], v) for k, v in state.views.items())
 
 
-def test_leaves_are_the_tensors_and_the_views_in_their_order(standing: Build) -> None:
+def test_leaves_are_in_order(standing: Build) -> None:
     one, state = torch.zeros(1), standing(2)
     found = leaves([state, one])
     assert found[-1] is one

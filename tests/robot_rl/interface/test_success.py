@@ -1,4 +1,4 @@
-"""When a walking robot has fallen, and a tool has reached an object."""
+"""Success and failure tests on robot states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robot_rl.interface.state import ABSENT
-from robot_rl.interface.success import objects_of, state_test
+from robot_rl.interface.success import state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 
@@ -18,7 +18,7 @@ Build = Callable[..., Any]
 
 
 def tilted(degrees: float, x: float, y: float, heading: float = 0.0) -> list[float]:
-    """A trunk that was turned by its heading and then tilted about the horizontal axis (x, y) of its own frame."""
+    """Return the orientation of a trunk with a heading, then tilted about the horizontal axis (x, y) of its frame."""
     half, turn = math.radians(degrees) / 2, heading / 2
     w, a, b = math.cos(half), math.sin(half) * x, math.sin(half) * y
     c, s = math.cos(turn), math.sin(turn)
@@ -27,30 +27,30 @@ def tilted(degrees: float, x: float, y: float, heading: float = 0.0) -> list[flo
 
 @pytest.mark.parametrize("axis", [(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (0.6, 0.8)])
 @pytest.mark.parametrize("heading", [0.0, 2.0])
-def test_a_tilt_counts_in_every_direction_and_with_every_heading(
+def test_fallen_detects_tilt_in_all_directions_and_headings(
     standing: Build, axis: tuple[float, float], heading: float
 ) -> None:
     quat = torch.tensor([tilted(d, *axis, heading) for d in (0, 59, 61, 120, 180)])
     assert state_test("fallen:60:0.15")(standing(5, base_quat=quat)).tolist() == [False, False, True, True, True]
 
 
-def test_a_low_trunk_has_fallen_where_its_height_is_known(standing: Build) -> None:
+def test_fallen_detects_a_low_trunk_if_its_height_is_known(standing: Build) -> None:
     state = standing(3)
     state.base_position[:, 2] = torch.tensor([0.149, 0.151, 0.4])
     fallen = state_test("fallen:60:0.15")
     assert fallen(state).tolist() == [True, False, False]
     state.base_position = ABSENT
-    assert not fallen(state).any(), "a robot's own sensors know the tilt alone"
+    assert not fallen(state).any(), "robots measure only the tilt"
 
 
-def test_angle_and_height_are_the_tests_arguments(standing: Build) -> None:
+def test_fallen_uses_its_arguments(standing: Build) -> None:
     state = standing(2, base_quat=torch.tensor([tilted(20, 1, 0), tilted(40, 1, 0)]))
     assert state_test("fallen:30:0.1")(state).tolist() == [False, True]
     assert state_test("fallen:10:0.1")(state).tolist() == [True, True]
     assert state_test("fallen:60:0.5")(state).tolist() == [True, True]
 
 
-def test_a_tool_has_reached_what_is_within_the_distance_in_any_direction(state_at: Build, panda: Any) -> None:
+def test_reached_uses_the_distance_in_all_directions(state_at: Build, panda: Any) -> None:
     state = state_at(torch.tensor(panda.home).repeat(3, 1))
     offset = torch.tensor([[0.019, 0.0, 0.0], [0.012, -0.012, 0.012], [0.0, 0.0, 0.021]])
     quat = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(3, 1)
@@ -71,18 +71,13 @@ def test_a_tool_has_reached_what_is_within_the_distance_in_any_direction(state_a
         ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
     ],
 )
-def test_a_test_that_cannot_be_is_refused(test: str, message: str) -> None:
+def test_invalid_tests_are_refused(test: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(test)
     assert error.value.code == 2
 
 
-def test_a_test_says_which_objects_it_reads() -> None:
-    assert objects_of("lifted:cube:0.12") == ("cube",) and objects_of("fallen:60:0.15") == ()
-
-
-def test_what_is_put_somewhere_has_to_be_let_go(state_at: Build) -> None:
-    """The tool is where panda's home has it; objects are placed around it."""
+def test_placed_objects_must_be_on_the_table_and_released(state_at: Build) -> None:
     state = state_at(torch.tensor(robots.get("panda").home)[None])
     tool = state.tool_position[0]
     flat = torch.tensor([1.0, 0, 0, 0])

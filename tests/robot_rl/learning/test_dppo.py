@@ -13,8 +13,7 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import load_bundle
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.networks.denoising import Chain
+from policies.diffusion import Chain, DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from

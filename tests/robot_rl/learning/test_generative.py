@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from policies.actor import GaussianPolicy, gaussian_from
+from policies.actor import EmbeddedPolicy, GaussianPolicy, gaussian_from
 from policies.base import Size, build_policy
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
-from policies.embedded import EmbeddedPolicy
 from policies.flow import FlowConfig, FlowPolicy
 from policies.generative import FlowActor, GenerativeConfig, GenerativePolicy, MeanFlowActor
 from policies.networks.gaussian import GaussianConfig

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from policies.base import Size
 from policies.bundle import load_bundle
-from policies.decoded import DecodedConfig, DecodedPolicy
 from policies.errors import BundleError
-from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from policies.feedforward import DecodedConfig, DecodedPolicy, FeedforwardConfig, FeedforwardPolicy
 from policies.flow import FlowConfig
 from policies.onnx import exportable
 from robot_rl.cli.main import main

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from policies.actor import EmbeddedConfig, EmbeddedPolicy
 from policies.base import Size, build_policy
-from policies.embedded import EmbeddedConfig, EmbeddedPolicy
 from robot_rl.data.replay import Replay, Sampling
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.mr_q import MRQ, Model, transitions, two_hot

@@ -1,4 +1,4 @@
-"""The UR5e's facts against the model file that genesis-world ships and against the maker's numbers."""
+"""The UR5e's spec against the model file in genesis-world and the manufacturer's parameters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import torch
 
 from robot_rl.interface.kinematics import Kinematics
 from sim.engines.model import compile_model
-from sim.scenes import Scene, robot_model
+from sim.scenes import Scene
 
-MAKER = ((0.1625, 0.0, 90.0), (0.0, -0.425, 0.0), (0.0, -0.3922, 0.0), (0.1333, 0.0, 90.0), (0.0997, 0.0, -90.0),
-         (0.0996, 0.0, 0.0))  # fmt: skip
+DH_PARAMETERS = (
+    (0.1625, 0.0, 90.0), (0.0, -0.425, 0.0), (0.0, -0.3922, 0.0), (0.1333, 0.0, 90.0), (0.0997, 0.0, -90.0),
+    (0.0996, 0.0, 0.0),
+)  # fmt: skip
 """Denavit-Hartenberg parameters of the UR5e, d and a in m, alpha in degrees: Universal Robots, "DH Parameters for
 calculations of kinematics and dynamics"."""
 
@@ -29,29 +31,23 @@ def ur5e() -> Any:
 
 @pytest.fixture(scope="module")
 def model() -> mujoco.MjModel:
-    """As engines compile it: joints by their driver's names, the base where the maker's frame has it."""
+    """Return the model as compiled by engines: driver's joint names, manufacturer's base frame."""
     from robot_rl.robots.ur5e import UR5E
 
     return compile_model(UR5E, Scene())
 
 
-def random_joints(ur5e: Any, count: int) -> torch.Tensor:
-    low, high = ur5e.limit("low").double(), ur5e.limit("high").double()
-    rng = torch.Generator().manual_seed(0)
-    return low + torch.rand(count, 6, generator=rng, dtype=torch.float64) * (high - low)
-
-
-def test_joints_and_limits_are_the_models(ur5e: Any, model: mujoco.MjModel) -> None:
+def test_joints_and_limits_equal_the_model(ur5e: Any, model: mujoco.MjModel) -> None:
     assert model.nq == 6 and [model.joint(k).name for k in range(6)] == list(ur5e.joint_names)
     for joint in ur5e.joints:
-        theirs = model.joint(joint.name)
-        assert (joint.low, joint.high) == pytest.approx(tuple(theirs.range), abs=1e-4), joint.name
-        assert np.allclose(theirs.axis, joint.axis), joint.name
-        (actuator,) = np.flatnonzero(model.actuator_trnid[:, 0] == theirs.id)
+        reference = model.joint(joint.name)
+        assert (joint.low, joint.high) == pytest.approx(tuple(reference.range), abs=1e-4), joint.name
+        assert np.allclose(reference.axis, joint.axis), joint.name
+        (actuator,) = np.flatnonzero(model.actuator_trnid[:, 0] == reference.id)
         assert model.actuator_forcerange[actuator, 1] == joint.effort, joint.name
 
 
-def test_the_makers_limits(ur5e: Any) -> None:
+def test_limits_equal_the_manufacturers(ur5e: Any) -> None:
     degrees = torch.rad2deg(ur5e.limit("high"))
     assert torch.allclose(degrees, torch.tensor([360.0, 360, 180, 360, 360, 360])) and (ur5e.limit("low") < 0).all()
     assert torch.allclose(torch.rad2deg(ur5e.limit("velocity")), torch.full((6,), 180.0))
@@ -59,7 +55,7 @@ def test_the_makers_limits(ur5e: Any) -> None:
     assert ur5e.joint_names[0] == "shoulder_pan_joint" and ur5e.ros.command == "forward_position_controller/commands"
 
 
-def test_forward_kinematics_and_jacobian_are_mujocos(ur5e: Any, model: mujoco.MjModel) -> None:
+def test_kinematics_equal_mujoco(ur5e: Any, random_joints: Any, model: mujoco.MjModel) -> None:
     data = mujoco.MjData(model)
     joints = random_joints(ur5e, 40)
     position, rotation, jacobian = Kinematics(ur5e).jacobian(joints.float())
@@ -70,18 +66,18 @@ def test_forward_kinematics_and_jacobian_are_mujocos(ur5e: Any, model: mujoco.Mj
         jp, jr = np.zeros((3, 6)), np.zeros((3, 6))
         mujoco.mj_jacSite(model, data, jp, jr, flange)
         assert np.allclose(position[k], data.site_xpos[flange], atol=1e-5)
-        quarter = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]  # about z, from the model's frame at the flange to the maker's
+        quarter = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]  # about z, from the model's flange frame to the manufacturer's
         assert np.allclose(rotation[k], data.site_xmat[flange].reshape(3, 3) @ quarter, atol=1e-5)
         assert np.allclose(jacobian[k], np.vstack([jp, jr]), atol=1e-5)
 
 
-def test_geometry_is_the_makers_within_two_millimetres(ur5e: Any) -> None:
-    """In base_link, which is the frame of the maker's parameters turned by half a turn about z."""
+def test_geometry_equals_the_manufacturers_within_two_millimetres(ur5e: Any, random_joints: Any) -> None:
+    """base_link is the base frame of the parameters, rotated by 180 degrees about z."""
     joints = random_joints(ur5e, 40)
     position, rotation = Kinematics(ur5e, torch.float64).forward(joints)
     for k, q in enumerate(joints.numpy()):
         frame = np.diag([-1.0, -1, 1, 1])
-        for angle, (d, a, twist) in zip(q, MAKER, strict=True):
+        for angle, (d, a, twist) in zip(q, DH_PARAMETERS, strict=True):
             c, s, alpha = math.cos(angle), math.sin(angle), math.radians(twist)
             ca, sa = math.cos(alpha), math.sin(alpha)
             frame = frame @ [[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0, sa, ca, d], [0, 0, 0, 1]]
@@ -89,14 +85,7 @@ def test_geometry_is_the_makers_within_two_millimetres(ur5e: Any) -> None:
         assert np.allclose(rotation[k], frame[:3, :3], atol=1e-5)
 
 
-def test_the_model_file_itself_has_other_names_and_another_base(ur5e: Any) -> None:
-    """Why a spec names joints twice; when this fails, the model has changed and `model_name` can go."""
-    theirs = mujoco.MjModel.from_xml_path(str(robot_model(ur5e)))
-    assert {theirs.joint(k).name for k in range(6)} == {j.model_name for j in ur5e.joints}
-    assert abs(theirs.body("base").quat[3]) > 0.7
-
-
-def test_home_is_a_safe_start(ur5e: Any, model: mujoco.MjModel) -> None:
+def test_home_is_inside_limits_without_contacts(ur5e: Any, model: mujoco.MjModel) -> None:
     home = torch.tensor(ur5e.home)
     assert (home > ur5e.limit("low") + 0.1).all() and (home < ur5e.limit("high") - 0.1).all()
     position, rotation = Kinematics(ur5e).forward(home[None])
@@ -108,7 +97,7 @@ def test_home_is_a_safe_start(ur5e: Any, model: mujoco.MjModel) -> None:
     assert data.ncon == 0
 
 
-def test_the_whole_workspace_is_reached_far_from_singular_postures(ur5e: Any) -> None:
+def test_workspace_is_reachable_without_singularities(ur5e: Any) -> None:
     kinematics, (low, high) = Kinematics(ur5e), torch.tensor(ur5e.tool.workspace)
     goal = torch.cartesian_prod(*torch.stack([low, (low + high) / 2, high], 1))
     q = torch.tensor(ur5e.home).repeat(len(goal), 1)

@@ -1,4 +1,4 @@
-"""Names are found in the project, in installed packages and by import path; what is broken names its package."""
+"""Registries: names of the project and of installed packages, import paths, and broken packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Put a package on the path, with its metadata as pip writes it."""
+    """Install packages with metadata in pip's format on the path."""
 
     def put(name: str, entry_points: str = "", **modules: str) -> Path:
         folder = tmp_path / name
@@ -38,7 +38,7 @@ def things(**entries: Any) -> Registry:
     return Registry("thing", {name: (path, f"our {name}") for name, path in entries.items()})
 
 
-def test_an_installed_package_offers_a_name_and_listing_does_not_import_it(install: Install) -> None:
+def test_names_of_installed_packages_are_listed_without_import(install: Install) -> None:
     registry = things(ours="json:loads")
     assert list(registry) == ["ours"]
     install("a-lab", "[robot_rl.things]\ntheirs = a_lab_things:X\n", a_lab_things="X = object()")
@@ -47,14 +47,7 @@ def test_an_installed_package_offers_a_name_and_listing_does_not_import_it(insta
     assert registry.get("theirs") is sys.modules["a_lab_things"].X
 
 
-def test_a_name_of_the_project_is_found_without_reading_any_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Registry, "_plugins", lambda self: pytest.fail("packages were read"))
-    import json
-
-    assert things(ours="json:loads").get("ours") is json.loads
-
-
-def test_an_import_path_is_enough(install: Install) -> None:
+def test_import_paths_are_loaded(install: Install) -> None:
     install("b-lab", b_lab_things="X = 3")
     assert things().get("b_lab_things:X") == 3
     with pytest.raises(ConfigError, match="no 'Y'"):
@@ -63,7 +56,7 @@ def test_an_import_path_is_enough(install: Install) -> None:
         things().get("b_lab_thing:X")
 
 
-def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
+def test_name_conflicts_between_packages_and_with_the_project(install: Install) -> None:
     install("c-lab", "[robot_rl.things]\nboth = c_lab_things:X\n", c_lab_things="X = 1")
     install("d-lab", "[robot_rl.things]\nboth = d_lab_things:X\nown = d_lab_things:X\n", d_lab_things="X = 2")
     registry = things()
@@ -71,18 +64,14 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
         registry.get("both")
     assert list(registry) == ["both", "own"] and registry.get("own") == 2
     assert "c-lab" in registry.describe("both") and "d-lab" in registry.describe("both")
-
-
-def test_the_projects_own_name_stays_and_the_list_says_who_else_claims_it(install: Install) -> None:
-    install("e-lab", "[robot_rl.things]\nours = e_lab_things:X\n", e_lab_things="X = 1")
-    registry = things(ours="json:loads")
-    assert registry.get("ours").__name__ == "loads" and "e-lab 1.5" in registry.describe("ours")
+    registry = things(own="json:loads")
+    assert registry.get("own").__name__ == "loads" and "d-lab 1.5" in registry.describe("own")
 
 
 @pytest.mark.parametrize(
     "text", ["import a_module_that_is_not_there", "1 / 0", "def X(", "X = undefined", "raise OSError('disk')", "Y = 1"]
 )
-def test_a_broken_package_is_named_and_breaks_no_other(install: Install, text: str) -> None:
+def test_broken_package_is_named_and_affects_no_other(install: Install, text: str) -> None:
     install("f-lab", "[robot_rl.things]\nbroken = f_lab_things:X\n", f_lab_things=text)
     registry = things(ours="json:loads")
     assert list(registry) == ["broken", "ours"]
@@ -93,7 +82,7 @@ def test_a_broken_package_is_named_and_breaks_no_other(install: Install, text: s
         registry.get("brokn")
 
 
-def test_an_entry_point_without_an_attribute_or_of_another_kind_is_refused(install: Install) -> None:
+def test_entry_points_of_wrong_kind_are_refused(install: Install) -> None:
     from robot_rl.robots import robots
 
     points = "[robot_rl.robots]\nnothing = g_lab_things\nnumber = g_lab_things:X\n"
@@ -103,28 +92,28 @@ def test_an_entry_point_without_an_attribute_or_of_another_kind_is_refused(insta
             robots.get(name)
 
 
-def test_damaged_entry_points_name_the_package_and_hide_no_others(install: Install) -> None:
+def test_damaged_entry_points_are_warned_about_and_hide_no_others(install: Install) -> None:
     install("h-lab", "[robot_rl.things]\nthis is no entry point\n")
     install("k-lab", "[robot_rl.things]\ntheirs = k_lab_things:X\n", k_lab_things="X = 1")
     with pytest.warns(UserWarning, match="package h-lab is damaged"):
         assert list(things(ours="json:loads")) == ["ours", "theirs"]
 
 
-def test_a_task_is_called_as_it_was_found_and_a_broken_one_does_not_hide_a_robots(install: Install) -> None:
+def test_tasks_are_named_by_lookup_key_and_found_by_robot(install: Install) -> None:
     from sim.tasks import task_of, tasks
 
     text = "from sim.tasks import tasks\nTASK = tasks.get('panda-lift')\n"
     points = "[robot_rl.tasks]\na-lift = i_lab_tasks:TASK\naa-broken = i_lab_nothing:TASK\n"
     install("i-lab", points, i_lab_tasks=text)
     for name in ("a-lift", "i_lab_tasks:TASK"):
-        assert tasks.get(name).name == name, "so its bundle finds it again"
-    assert task_of("panda").name == "panda-lift", "ours is the robot's first, whatever is installed"
+        assert tasks.get(name).name == name, "bundles store this name"
+    assert task_of("panda").name == "panda-lift", "the project's task comes first"
     assert task_of("panda", "a-lift").name == "a-lift"
     with pytest.raises(ConfigError, match="i-lab"):
         task_of("a robot without a task")
 
 
-def test_a_robots_model_file_is_found_beside_its_spec(install: Install) -> None:
+def test_model_file_is_found_relative_to_the_spec(install: Install) -> None:
     from robot_rl.robots import robots
     from sim.scenes import robot_model
 

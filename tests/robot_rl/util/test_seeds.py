@@ -1,4 +1,4 @@
-"""Seeds of learning are far from each other, and below the held-out ones."""
+"""Learning seeds are disjoint, and below held-out seeds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ wholes = st.integers(min_value=0)
 
 @many
 @given(wholes, wholes)
-def test_learning_stays_below_what_is_held_out(seed: int, recorded: int) -> None:
+def test_learning_seeds_are_below_held_out_seeds(seed: int, recorded: int) -> None:
     assert 0 <= training_seed(seed, recorded) < LEARNING == HELD_OUT - 2**20
 
 
 @many
 @given(wholes)
-def test_neighbours_share_no_environment(seed: int) -> None:
+def test_adjacent_user_seeds_share_no_environment(seed: int) -> None:
     assert abs(training_seed(seed + 1) - training_seed(seed)) > 2**16
 
 
-def test_nor_do_any_of_the_first_5000() -> None:
+def test_first_5000_user_seeds_share_no_environment() -> None:
     first = sorted(training_seed(seed) for seed in range(5000))
     assert first[0] == 0 and min(b - a for a, b in zip(first, first[1:], strict=False)) == 125_067
