@@ -1,4 +1,4 @@
-"""Names of joints and frames in a driver's messages, made of those in the spec."""
+"""Names of joints and frames in a driver's messages, derived from those in the spec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robot_rl.util.errors import ConfigError
 
 
 def prefix(node: Node) -> str:
-    """Return the prefix that a node was started with."""
+    """Return the joint prefix that a node was started with."""
     given = node.parameters.get(JOINT_PREFIX) or ""
     if not isinstance(given, str):
         raise ConfigError(f"{JOINT_PREFIX} is {given!r}, which is no text; write {JOINT_PREFIX}:='\"{given}\"'")
@@ -19,24 +19,24 @@ def prefix(node: Node) -> str:
 
 
 def driver_names(node: Node, robot: RobotSpec) -> tuple[str, ...]:
-    """Return the names of the robot's joints, then of its fingers, in its driver's messages."""
+    """Return the driver's names of the robot's joints, then of its fingers."""
     return robot.driver_names(prefix(node))
 
 
 def frames(node: Node, robot: RobotSpec) -> tuple[str, ...]:
-    """Return the names that the robot's base frame may have in messages."""
+    """Return the accepted names of the robot's base frame."""
     names = robot.ros.base_frames
     return tuple(dict.fromkeys((*(prefix(node) + name for name in names), *names)))
 
 
 def suggestion(robot: RobotSpec, heard: Collection[str]) -> str:
-    """Return what to do if a driver's names are none of the robot's; empty if some are."""
+    """Return advice if none of the driver's joint names is known; empty if one is."""
     own = robot.driver_names()
     if not set(own).isdisjoint(heard):
         return ""
     for name in heard:
-        found = name.removesuffix(own[0])
-        if name.endswith(own[0]) and {found + other for other in own[: len(robot.joints)]} <= set(heard):
-            given = f"{JOINT_PREFIX}:={found}"
-            return f"they have a prefix: {given} (--ros-args -p {given} without a launch file)"
+        given_prefix = name.removesuffix(own[0])
+        if name.endswith(own[0]) and {given_prefix + other for other in own[: len(robot.joints)]} <= set(heard):
+            argument = f"{JOINT_PREFIX}:={given_prefix}"
+            return f"they have a prefix: {argument} (--ros-args -p {argument} without a launch file)"
     return f"a common prefix is {JOINT_PREFIX}:=PREFIX, and other names go into the spec's ros.joint_names"

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.control import clock
-from real.control.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
-from real.control.histogram import Histogram
+from real.control.clock import SPIN, Histogram, Ticker, Timing, bare_loop, prefer_realtime
 
 PERIOD = 0.005
 

@@ -16,8 +16,7 @@ import torch
 from real.bus import make, open_node, qos
 from real.recording.journal import Journal
 from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
-from real.robots.jumps import MANY, JumpCheck
+from real.robots.base import MANY, JumpCheck, NotReady
 from real.teleop.commands import OperatorInput
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
