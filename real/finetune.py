@@ -37,7 +37,7 @@ class LearnerProcess:
         self.restarts = 0
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called when the learner resumes after it was suspended."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 
     def __enter__(self) -> LearnerProcess:
@@ -47,15 +47,15 @@ class LearnerProcess:
     def _start(self) -> None:
         self._started, self._before = time.monotonic(), self._stamp()
         # The pipe closes when this process ends in any way; the learner then ends too.
-        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
     def _stamp(self) -> int:
         return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
 
     def _require_recoverable(self, published: bool) -> None:
         """Raise UserError after a permanent failure, or with `published`, if no new weights were published."""
-        assert self._process is not None
-        if self._process.returncode == PERMANENT_FAILURE:
+        assert self.process is not None
+        if self.process.returncode == PERMANENT_FAILURE:
             raise UserError(
                 "the learner ended for the reason that it gave above and would end so again, so nothing more is "
                 f"learned; the robot's episodes are in {self.weights.parent / 'dataset'}"
@@ -68,27 +68,27 @@ class LearnerProcess:
 
     def tend(self) -> None:
         """Restart a dead learner, at most every 5 s; call between episodes. Never waits."""
-        assert self._process is not None
-        if self._process.poll() is None:
+        assert self.process is not None
+        if self.process.poll() is None:
             # WNOHANG: the kernel has reported a learner that resumed after a suspension.
-            if os.waitid(os.P_PID, self._process.pid, os.WCONTINUED | os.WNOHANG) is not None:
+            if os.waitid(os.P_PID, self.process.pid, os.WCONTINUED | os.WNOHANG) is not None:
                 self.note("stall", {"process": "learner"})
             return
         self._require_recoverable(published=self.restarts > 0)
         if time.monotonic() - self._started > 5.0:
-            logger.warning("the learner ended with status %s; starting it again", self._process.returncode)
+            logger.warning("the learner ended with status %s; starting it again", self.process.returncode)
             self.restarts += 1
             self._start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._process is not None
-        self._process.terminate()
+        assert self.process is not None
+        self.process.terminate()
         try:
-            self._process.wait(timeout=20)
+            self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if kind is None and self._process.returncode > 0:
+            self.process.kill()
+            self.process.wait()
+        if kind is None and self.process.returncode > 0:
             self._require_recoverable(published=True)
 
 

@@ -81,7 +81,47 @@ class BackgroundPrinter:
                 self._say(text)
 
 
-class Guard:
+class CommandCheck:
+    """Decision in each tick: pass the newest command on, or damp."""
+
+    def __init__(self, motors: Motors):
+        self.motors = motors
+        self.damping = SILENCE
+        """Reason for the present damping; empty while commands are passed on."""
+        self.latched = True
+        """Damping ends only with a command that begins standing up."""
+        self.foreign_publisher = ""
+        """Other publisher of commands or of the robot's state; empty if none."""
+        self.alive = -float("inf")
+        """Arrival of the robot's last new state, monotonic s."""
+        self.position, self.remote = np.full(motors.count, np.nan), False
+        """Positions of the motors, rad, and whether L2 and B are pressed, in the newest state."""
+        self._soft = -float("inf")
+        """Time of the last command with low or no stiffness, monotonic s."""
+
+    def reason(self, now: float, newest: ReceivedCommand) -> str:
+        """Return the reason to damp in this tick; empty if the newest command may be passed on."""
+        reason = newest.bad
+        if now - newest.received > COMMAND_TIMEOUT:
+            reason = SILENCE
+        if now - self.alive > STATE_TIMEOUT:
+            reason = STALE_STATE
+        if self.foreign_publisher:
+            reason = self.foreign_publisher
+        if self.remote:
+            reason = REMOTE
+        if not reason and newest.command is not None:
+            stiffness_scale = self.motors.stiffness_scale(newest.command)
+            self.latched = self.latched and not self.motors.arms(newest.command, self.position)
+            if self.latched or stiffness_scale <= ARMING:
+                self._soft = now
+            elif stiffness_scale > JUMP + GROWTH * (now - self._soft):
+                reason = GREW
+        self.latched |= bool(reason)
+        return reason or (self.damping if self.latched else "")
+
+
+class Guard(CommandCheck):
     """Send motor commands at the robot's command rate from `run()` until `close()`; damp first and last."""
 
     def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
@@ -89,27 +129,18 @@ class Guard:
             raise UserError(
                 f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
             )
-        self.robot, self.motors = robot, Motors(robot)
+        super().__init__(Motors(robot))
+        self.robot = robot
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
         """Number of times that damping began, by reason."""
-        self.damping = SILENCE
-        """Reason for the present damping; empty while commands are passed on."""
-        self.latched = True
-        """Damping ends only with a command that begins standing up."""
         self.stalls = 0
         """Number of ticks that came more than `STALL` s late."""
         self.timing: dict[str, Any] = {}
-        self._alive, self._tick = -float("inf"), -1
-        """Arrival of the robot's last new state, monotonic s, and its tick counter, ms."""
-        self._position, self._remote = np.full(self.motors.count, np.nan), False
-        """Positions of the motors, rad, and whether L2 and B are pressed, in the newest state."""
+        self._tick = -1
+        """Tick counter of the robot's newest state, ms."""
         self._newest = ReceivedCommand()
-        self._soft = -float("inf")
-        """Time of the last command with low or no stiffness, monotonic s."""
-        self.foreign_publisher = ""
-        """Other publisher of commands or of the robot's state; empty if none."""
         self._raised = False
         """The bus's threads have real-time priority."""
         self._closing: float | None = None
@@ -142,9 +173,9 @@ class Guard:
             prefer_realtime_bus()
         state = self._state.open(sample.raw)
         if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state
-            self._tick, self._alive = int(state["tick"]), sample.received
-            self._position = state["motor_state"]["q"][: self.motors.count]
-            self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
+            self._tick, self.alive = int(state["tick"]), sample.received
+            self.position = state["motor_state"]["q"][: self.motors.count]
+            self.remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
         if sample.raw == self._newest.raw:  # most commands are repeated; check each once
@@ -176,7 +207,7 @@ class Guard:
             if count % watch == 0:
                 self.foreign_publisher = self._find_intruder()
             newest = self._newest
-            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
+            before, reason = (self.damping, self.latched), self.reason(time.monotonic(), newest)
             self.output.publish(self._damp if reason else newest.raw)
             # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
@@ -205,27 +236,6 @@ class Guard:
             if len(topic.writers()) > 1:
                 return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
         return ""
-
-    def _judge(self, now: float, newest: ReceivedCommand) -> str:
-        """Return the reason to damp in this tick; empty if the newest command may be passed on."""
-        reason = newest.bad
-        if now - newest.received > COMMAND_TIMEOUT:
-            reason = SILENCE
-        if now - self._alive > STATE_TIMEOUT:
-            reason = STALE_STATE
-        if self.foreign_publisher:
-            reason = self.foreign_publisher
-        if self._remote:
-            reason = REMOTE
-        if not reason and newest.command is not None:
-            stiffness_scale = self.motors.stiffness_scale(newest.command)
-            self.latched = self.latched and not self.motors.arms(newest.command, self._position)
-            if self.latched or stiffness_scale <= ARMING:
-                self._soft = now
-            elif stiffness_scale > JUMP + GROWTH * (now - self._soft):
-                reason = GREW
-        self.latched |= bool(reason)
-        return reason or (self.damping if self.latched else "")
 
     def _report(self) -> bytes:
         report = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}

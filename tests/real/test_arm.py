@@ -81,9 +81,7 @@ class Wire:
         if known or driver.rejected != done[0]:
             self.eventually(lambda: (driver.rejected, float(driver._stamp.max())) != done)
 
-    def say_pose(
-        self, position: tuple[float, ...], quat: tuple[float, ...], frame: str = "", stamp: int = 0
-    ) -> None:
+    def say_pose(self, position: tuple[float, ...], quat: tuple[float, ...], frame: str = "", stamp: int = 0) -> None:
         pub = self.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
         assert self.robot.wait_for(lambda: pub.matched == 1, 30)
         w, x, y, z = quat

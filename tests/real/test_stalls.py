@@ -199,7 +199,7 @@ def test_the_launcher_and_the_session_notice_a_process_that_was_suspended(tmp_pa
     with LearnerProcess(sleep, tmp_path / "weights") as learner:
         learner.note = lambda event, what: notes.append((event, what))
         learner.tend()
-        assert not notes and learner._process is not None
-        suspend(learner._process.pid)
+        assert not notes and learner.process is not None
+        suspend(learner.process.pid)
         eventually(lambda: (learner.tend(), notes)[1])
     assert notes == [("stall", {"process": "learner"})]
