@@ -29,12 +29,20 @@ def node(private_domain: int) -> Iterator[Node]:
         yield opened
 
 
-def test_the_driver_is_that_of_the_robots_topics(node: Node) -> None:
+@pytest.fixture
+def ready(node: Node, topic_quadruped: Build) -> tuple[Any, UnitreeDriver]:
+    """Return a robot and its driver after the first state."""
+    robot, driver = topic_quadruped(), UnitreeDriver(node, GO2)
+    driver.wait_ready(30)
+    return robot, driver
+
+
+def test_driver_matches_the_robots_interface(node: Node) -> None:
     assert isinstance(open_driver(node, GO2), UnitreeDriver)
     assert isinstance(open_driver(node, PANDA), ArmDriver)
 
 
-def test_joints_feet_and_trunk_arrive_in_the_order_of_the_spec(
+def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(
     node: Node, topic_quadruped: Build, eventually: Build
 ) -> None:
     robot = topic_quadruped()
@@ -55,14 +63,12 @@ def test_joints_feet_and_trunk_arrive_in_the_order_of_the_spec(
 
 
 @pytest.mark.parametrize("damage", ["checksum", "nan", "orientation", "length"])
-def test_a_damaged_state_is_rejected_and_counted(
-    node: Node, topic_quadruped: Build, eventually: Build, damage: str
+def test_damaged_state_is_rejected_and_counted(
+    ready: tuple[Any, UnitreeDriver], eventually: Build, damage: str
 ) -> None:
-    robot = topic_quadruped()
-    driver = UnitreeDriver(node, GO2)
-    driver.wait_ready(30)
+    robot, driver = ready
     robot.silent = True
-    eventually(lambda: not driver.joints.wait(0.05), "it falls silent")
+    eventually(lambda: not driver.joints.wait(0.05), "silence")
     message = robot.message()
     if damage == "nan":
         message["motor_state"]["q"][3] = np.nan
@@ -80,11 +86,9 @@ def test_a_damaged_state_is_rejected_and_counted(
     assert driver.reading() is before
 
 
-def test_a_state_that_is_repeated_grows_old(node: Node, topic_quadruped: Build, eventually: Build) -> None:
-    """Its driver hung: what it sends is sound, and says nothing of the robot any more."""
-    robot = topic_quadruped()
-    driver = UnitreeDriver(node, GO2)
-    driver.wait_ready(30)
+def test_repeated_state_ages(ready: tuple[Any, UnitreeDriver], eventually: Build) -> None:
+    """The robot's own software may hang and repeat its last state."""
+    robot, driver = ready
     robot.frozen = True
     eventually(lambda: time.monotonic() - driver.reading().received > 0.1)
     count = driver.joints.latest.count
@@ -94,7 +98,7 @@ def test_a_state_that_is_repeated_grows_old(node: Node, topic_quadruped: Build, 
     eventually(lambda: time.monotonic() - driver.reading().received < 0.05)
 
 
-def test_without_a_robot_or_a_guard_the_error_says_what_to_start(node: Node, topic_quadruped: Build) -> None:
+def test_missing_robot_or_guard_is_named(node: Node, topic_quadruped: Build) -> None:
     driver = UnitreeDriver(node, GO2)
     with pytest.raises(NotReady, match="state of go2 on /lowstate.*robot-rl twin go2"):
         driver.wait_ready(0.1)
@@ -104,7 +108,7 @@ def test_without_a_robot_or_a_guard_the_error_says_what_to_start(node: Node, top
         driver.wait_ready(0.2)
 
 
-def test_a_second_policy_is_refused(node: Node, topic_quadruped: Build, eventually: Build) -> None:
+def test_second_policy_is_refused(node: Node, topic_quadruped: Build, eventually: Build) -> None:
     topic_quadruped()
     with open_node("other") as other:
         UnitreeDriver(other, GO2)
@@ -114,7 +118,7 @@ def test_a_second_policy_is_refused(node: Node, topic_quadruped: Build, eventual
             driver.wait_ready(30)
 
 
-def test_a_dry_run_has_no_way_to_send(node: Node, topic_quadruped: Build) -> None:
+def test_dry_run_sends_nothing(node: Node, topic_quadruped: Build) -> None:
     robot = topic_quadruped()
     driver = UnitreeDriver(node, GO2, dry_run=True)
     driver.wait_ready(30)
@@ -123,12 +127,8 @@ def test_a_dry_run_has_no_way_to_send(node: Node, topic_quadruped: Build) -> Non
     assert robot.obeyed.matched == 0 and not robot.commands
 
 
-def test_commands_arrive_as_set_points_of_the_named_joints(
-    node: Node, topic_quadruped: Build, eventually: Build
-) -> None:
-    robot = topic_quadruped()
-    driver = UnitreeDriver(node, GO2)
-    driver.wait_ready(30)
+def test_commands_arrive_in_the_order_of_the_spec(ready: tuple[Any, UnitreeDriver], eventually: Build) -> None:
+    robot, driver = ready
     driver.stiffness_scale = 0.5
     driver.send(np.array(GO2.home), 0.0)
     eventually(lambda: robot.commands)

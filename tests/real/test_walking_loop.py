@@ -1,4 +1,4 @@
-"""The command thread of a robot that walks: when it damps, and what it takes to end that."""
+"""The command thread of a legged robot: reasons for damping, and its latch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK, PERIOD = PIPELINE.tick, 0.02
 
 
 class FakeDriver:
-    """A quadruped in memory that is where it was told to be; `None` in `sent` is damping."""
+    """Quadruped in memory that jumps to each command; `None` in `sent` is damping."""
 
     dry_run = False
 
@@ -59,7 +59,7 @@ class FakeDriver:
 
 
 class Bench:
-    """The loop without its thread: the test lets each tick happen."""
+    """The loop without its thread: the test runs each tick under its own clock."""
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self.now = 100.0
@@ -72,7 +72,7 @@ class Bench:
         self.loop.arm()
 
     def run(self, seconds: float) -> list[Any]:
-        """What was sent meanwhile."""
+        """Return the commands of this period."""
         before = len(self.driver.sent)
         with torch.inference_mode():
             for _ in range(round(seconds / TICK)):
@@ -81,7 +81,7 @@ class Bench:
         return self.driver.sent[before:]
 
     def walk(self, seconds: float, offset: float = 0.05) -> list[Any]:
-        """With a policy that posts a goal every control period."""
+        """Run with a policy that posts a goal in every control period; return the commands."""
         sent = []
         for _ in range(round(seconds / PERIOD)):
             self.loop.set_goal(HOME + offset, 0.0, PERIOD)
@@ -102,45 +102,45 @@ def damped(sent: list[Any]) -> list[bool]:
     return [command is None for command in sent]
 
 
-def test_it_stays_limp_until_the_first_goal(bench: Bench) -> None:
+def test_robot_is_damped_until_the_first_goal(bench: Bench) -> None:
     assert all(damped(bench.run(1.0))) and bench.loop.is_damped and not bench.counts
     sent = bench.walk(0.1)
     assert not any(damped(sent)) and not bench.loop.is_damped
 
 
-def test_set_points_are_given_at_once_as_in_simulation(bench: Bench) -> None:
+def test_set_points_jump_to_the_goal(bench: Bench) -> None:
     sent = bench.walk(PERIOD, 0.03)
-    assert np.allclose(sent[0], HOME[0] + 0.03, atol=1e-6), "a spring's set-point is no path"
+    assert np.allclose(sent[0], HOME[0] + 0.03, atol=1e-6)
 
 
-def goes_on_after_a_reset_only(bench: Bench, reason: str) -> None:
-    """It has sunk meanwhile: at full stiffness a fresh goal would tear it up again."""
+def assert_latched_until_reset(bench: Bench, reason: str) -> None:
+    """The robot has sunk meanwhile: a fresh goal at full stiffness would jerk it up."""
     assert bench.loop.stopped == reason
-    assert all(damped(bench.walk(0.2))) and bench.loop.is_damped, "fresh again is not enough"
+    assert all(damped(bench.walk(0.2))) and bench.loop.is_damped
     assert bench.counts == {reason: 1, "stop": 1}
     bench.loop.reset_stop()
     assert all(damped(bench.run(0.1))) and not any(damped(bench.walk(0.1))) and not bench.loop.stopped
 
 
-def test_a_stale_state_latches_damping(bench: Bench) -> None:
+def test_stale_state_latches_damping(bench: Bench) -> None:
     bench.walk(0.1)
     bench.driver.received = bench.now
     sent = bench.walk(0.1)
     first = damped(sent).index(True)
     assert 0.05 <= first * TICK <= 0.055 and all(damped(sent[first:]))
     bench.driver.received = None
-    goes_on_after_a_reset_only(bench, "stale state")
+    assert_latched_until_reset(bench, "stale state")
 
 
-def test_a_silent_policy_is_waited_for_and_then_latches_damping(bench: Bench) -> None:
+def test_stale_goal_latches_damping_after_a_wait(bench: Bench) -> None:
     bench.walk(0.1)
     sent = bench.run(0.5)
     first = damped(sent).index(True)
     assert 0.3 <= first * TICK <= 0.31 and all(damped(sent[first:]))
-    goes_on_after_a_reset_only(bench, "stale goal")
+    assert_latched_until_reset(bench, "stale goal")
 
 
-def test_a_robot_that_is_limp_already_may_be_silent_for_a_moment(bench: Bench) -> None:
+def test_short_silence_of_a_damped_robot_latches_nothing(bench: Bench) -> None:
     bench.driver.received = bench.now
     assert all(damped(bench.run(0.1))) and bench.counts == {"stale state": 1}
     bench.driver.received = None
@@ -148,19 +148,19 @@ def test_a_robot_that_is_limp_already_may_be_silent_for_a_moment(bench: Bench) -
 
 
 @pytest.mark.parametrize(("tilt", "falls"), [(58, False), (62, True)])
-def test_a_fall_latches_damping(bench: Bench, tilt: float, falls: bool) -> None:
+def test_fall_latches_damping(bench: Bench, tilt: float, falls: bool) -> None:
     bench.walk(0.1)
     bench.driver.tilt = math.radians(tilt)
     assert all(damped(bench.walk(0.1))) == falls
     assert bench.counts == ({"tilt": 1, "stop": 1} if falls else {})
     bench.driver.tilt = 0.0
-    assert all(damped(bench.walk(0.1))) == falls, "upright again is not enough"
+    assert all(damped(bench.walk(0.1))) == falls
     if falls:
         bench.loop.reset_stop()
         assert all(damped(bench.run(0.1))) and not any(damped(bench.walk(0.1)))
 
 
-def test_three_states_too_fast_latch_damping_and_two_do_not(bench: Bench) -> None:
+def test_third_consecutive_overspeed_latches_damping(bench: Bench) -> None:
     bench.walk(0.1)
     fast, limit = bench.driver, PIPELINE.robot.joints[4].velocity
     for samples, stops in ((2, False), (3, True)):
@@ -172,25 +172,25 @@ def test_three_states_too_fast_latch_damping_and_two_do_not(bench: Bench) -> Non
     assert bench.counts["joint speed"] == 1 and bench.driver.sent[-1] is None
 
 
-def test_an_operators_stop_damps_at_the_next_tick_until_it_is_reset(bench: Bench) -> None:
+def test_stop_damps_at_the_next_tick_until_reset(bench: Bench) -> None:
     bench.walk(0.1)
     bench.loop.stop("operator")
     assert all(damped(bench.walk(0.2)))
     assert bench.counts["stop"] == 1
     bench.loop.reset_stop()
-    assert all(damped(bench.run(0.2))), "limp until somebody stands it up"
+    assert all(damped(bench.run(0.2)))
 
 
-def test_a_policy_does_not_begin_with_a_robot_that_lies(bench: Bench) -> None:
+def test_first_goal_far_from_a_lying_robot_latches_damping(bench: Bench) -> None:
     bench.driver.position = np.array(PIPELINE.robot.base.lying)  # type: ignore[union-attr]
     sent = bench.walk(0.1)
     assert all(damped(sent)) and bench.counts["start mismatch"] >= 1
     assert bench.loop.stopped == "the robot is not where the policy expects it"
 
 
-def test_a_guard_that_damps_latches_damping_with_its_reason(bench: Bench) -> None:
+def test_damping_by_the_guard_latches_with_its_reason(bench: Bench) -> None:
     bench.driver.guard = "the guard damps the robot: silence"
-    assert not any(damped(bench.walk(0.2))), "standing up, it has a moment to let go of its latch"
+    assert not any(damped(bench.walk(0.2))), "the guard may unlatch during standing up"
     bench.driver.guard = ""
     bench.walk(0.1)
     bench.driver.guard = "the guard damps the robot: silence"
@@ -200,7 +200,7 @@ def test_a_guard_that_damps_latches_damping_with_its_reason(bench: Bench) -> Non
     assert bench.counts["the guard damps the robot: silence"] == 1
 
 
-def test_three_goals_that_are_not_finite_latch_damping(bench: Bench) -> None:
+def test_three_nonfinite_goals_latch_damping(bench: Bench) -> None:
     bench.walk(0.1)
     for _ in range(3):
         bench.loop.set_goal(torch.full_like(HOME, float("nan")), 0.0, PERIOD)
@@ -208,7 +208,7 @@ def test_three_goals_that_are_not_finite_latch_damping(bench: Bench) -> None:
     assert "non-finite" in bench.loop.stopped and bench.driver.sent[-1] is None
 
 
-def test_closing_ends_with_damping(bench: Bench) -> None:
+def test_close_ends_with_damping(bench: Bench) -> None:
     bench.walk(0.1)
     bench.loop._closing.set()
     assert all(damped(bench.run(3 * TICK))) and "closing" not in bench.counts

@@ -1,4 +1,4 @@
-"""Unitree's messages as records: the checksum, and the same bytes as the message's own encoding."""
+"""Unitree's messages as records: checksums, bytes on the bus, and validation of commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_checksums_of_known_messages(type_name: str, command: np.ndarray, checks
 @pytest.mark.parametrize(
     ("type_name", "size"), [(LOW_COMMAND, 812), (LOW_STATE, 1180), (HG_COMMAND, 1004), (HG_STATE, 2092)]
 )
-def test_the_record_is_the_c_struct(type_name: str, size: int) -> None:
+def test_record_has_the_size_of_the_c_struct(type_name: str, size: int) -> None:
     assert layout(type_name).dtype.itemsize == size
 
 
@@ -73,7 +73,7 @@ def as_fields(record: Any) -> Any:
 
 
 @pytest.mark.parametrize("type_name", [LOW_COMMAND, LOW_STATE, HG_COMMAND, HG_STATE])
-def test_bytes_are_those_of_the_message_and_come_back(type_name: str) -> None:
+def test_round_trip_equals_the_messages_own_encoding(type_name: str) -> None:
     wire = layout(type_name)
     message = wire.empty()
     filled(message, np.random.default_rng(0))
@@ -97,7 +97,7 @@ def _type(type_name: str, field: str) -> str:
             "bms_state": "BmsState"}[field]  # fmt: skip
 
 
-def test_what_lies_in_the_padding_is_not_summed() -> None:
+def test_checksum_ignores_padding() -> None:
     wire = layout(LOW_COMMAND)
     message = np.frombuffer(b"\xff" * wire.dtype.itemsize, wire.dtype).reshape(()).copy()
     for name in wire.dtype.names or ():
@@ -106,7 +106,7 @@ def test_what_lies_in_the_padding_is_not_summed() -> None:
     assert wire.checksum(message) == 0x4B5A4880
 
 
-def test_what_is_damaged_is_not_opened() -> None:
+def test_damaged_bytes_are_not_decoded() -> None:
     wire = layout(LOW_STATE)
     raw = bytearray(wire.seal(wire.empty()))
     assert wire.open(bytes(raw)) is not None
@@ -122,7 +122,7 @@ FR_CALF = 2
 """Motor number 2 is the front right calf, joint 5 of the spec."""
 
 
-def test_a_command_is_in_the_order_of_the_motors_with_the_gains_of_the_spec() -> None:
+def test_command_has_the_motors_order_and_the_specs_gains() -> None:
     command = MOTORS.command(np.array(GO2.home), stiffness_scale=0.5)
     motors = command["motor_cmd"]
     assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
@@ -133,7 +133,7 @@ def test_a_command_is_in_the_order_of_the_motors_with_the_gains_of_the_spec() ->
     assert MOTORS.refusal(command) == ""
 
 
-def test_damping_lets_go_and_brakes() -> None:
+def test_damping_command_has_no_stiffness() -> None:
     motors = MOTORS.damp()["motor_cmd"][:12]
     assert not motors["kp"].any() and (motors["kd"] == DAMPING).all() and not motors["dq"].any()
     assert MOTORS.refusal(MOTORS.damp()) == ""
@@ -154,7 +154,7 @@ def test_damping_lets_go_and_brakes() -> None:
         ("dq", 0.1, "more than set-points and gains"),
     ],
 )
-def test_what_must_not_reach_the_motors(field: str, value: float, reason: str) -> None:
+def test_invalid_set_points_and_gains_are_refused(field: str, value: float, reason: str) -> None:
     command = MOTORS.command(np.array(GO2.home))
     command["motor_cmd"][field][FR_CALF] = value
     assert MOTORS.refusal(command) == reason
@@ -184,11 +184,9 @@ def test_what_must_not_reach_the_motors(field: str, value: float, reason: str) -
     ],
     ids=str,
 )
-@pytest.mark.parametrize("sound", [MOTORS.command(np.array(GO2.home)), MOTORS.damp()], ids=["stand", "damp"])
-def test_a_command_asks_its_own_motors_for_set_points_and_gains_alone(
-    sound: np.ndarray, path: tuple[str | int, ...], value: float
-) -> None:
-    command = sound.copy()
+@pytest.mark.parametrize("valid", [MOTORS.command(np.array(GO2.home)), MOTORS.damp()], ids=["stand", "damp"])
+def test_other_fields_of_a_command_are_refused(valid: np.ndarray, path: tuple[str | int, ...], value: float) -> None:
+    command = valid.copy()
     field: Any = command
     for name in path[:-1]:
         field = field[name]
@@ -196,15 +194,15 @@ def test_a_command_asks_its_own_motors_for_set_points_and_gains_alone(
     wire = layout(LOW_COMMAND)
     opened = wire.open(wire.seal(command))
     assert opened is not None and MOTORS.refusal(opened) == "more than set-points and gains"
-    opened = wire.open(wire.seal(sound))
+    opened = wire.open(wire.seal(valid))
     assert opened is not None and MOTORS.refusal(opened) == ""
 
 
-def test_motors_and_joints_are_each_others_inverse() -> None:
+def test_motor_and_joint_indices_are_inverse() -> None:
     assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
 
 
-def test_the_guard_needs_no_torch() -> None:
+def test_guard_does_not_import_torch() -> None:
     import subprocess
     import sys
 
