@@ -26,9 +26,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of learners that tests start: two tests r
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
 REALTIME = (
-    "tests/real/test_clock.py",
-    "tests/real/test_go2_twin.py",
-    "tests/real/test_quadruped.py",
     "tests/real/test_remote.py",
     "tests/real/test_seeing_twin.py",
     "tests/real/test_takeover.py::test_on_the_twin",

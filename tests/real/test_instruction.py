@@ -1,4 +1,4 @@
-"""A robot that is told what to do: the policy reads it, a topic changes it, its own test judges it."""
+"""Language instructions: read by the policy, changed by a topic, judged by their own tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
 Build = Callable[..., Any]
 
 
-def test_a_policy_is_told_and_its_own_test_judges(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
+def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
     robot, e = topic_robot(), robot_env(TOLD, instruction="push the cube to the left")
     speaker = open_node("speaker")
     voice = speaker.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
@@ -42,7 +42,7 @@ def test_a_policy_is_told_and_its_own_test_judges(robot_env: Build, topic_robot:
         robot.cube = np.array([0.5, -0.25, 0.022])
         for _ in range(6):
             observation, _, terminated, truncated, infos = e.step(STILL)
-        assert not (terminated or truncated), "it lies right, and left was asked"
+        assert not (terminated or truncated), "right of the centre, but left is asked for"
 
         def heard(text: str) -> bool:
             voice.publish(make("std_msgs/msg/String", data=text))
@@ -53,13 +53,13 @@ def test_a_policy_is_told_and_its_own_test_judges(robot_env: Build, topic_robot:
         for _ in range(4):
             observation, _, terminated, truncated, infos = e.step(STILL)
         assert decode(observation[LANGUAGE]) == ["do a somersault"]
-        assert not (terminated or truncated), "only a person judges what is not known"
+        assert not (terminated or truncated), "only a person can judge an unknown instruction"
 
         refused = e.asked.refused
         for wrong in ("  ", "a" * (LONGEST + 1)):
             voice.publish(make("std_msgs/msg/String", data=wrong))
         eventually(lambda: e.step(STILL) and e.asked.refused >= refused + 2, "two refusals")
-        assert e.instruction(0) == "do a somersault", "the last one stays in force"
+        assert e.instruction(0) == "do a somersault", "unchanged"
 
         steps = e.steps
         eventually(lambda: heard("push the cube to the right\n"), "the right instruction")
@@ -72,7 +72,7 @@ def test_a_policy_is_told_and_its_own_test_judges(robot_env: Build, topic_robot:
         speaker.close()
 
 
-def test_a_robot_that_is_told_nothing_does_not_start(robot_env: Build, topic_robot: Build) -> None:
+def test_missing_or_invalid_instruction_is_refused_at_the_start(robot_env: Build, topic_robot: Build) -> None:
     topic_robot()
     with pytest.raises(ConfigError, match="was told nothing: name an --instruction, such as 'push the cube to the"):
         robot_env(TOLD)
@@ -82,7 +82,7 @@ def test_a_robot_that_is_told_nothing_does_not_start(robot_env: Build, topic_rob
         robot_env(TOLD, instruction="lift the cube", words=WORDS)
 
 
-def test_words_that_the_policy_lacks_are_refused(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
+def test_unknown_words_are_refused(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
     topic_robot()
     e, speaker = robot_env(TOLD, instruction="push the cube to the left", words=WORDS), open_node("speaker")
     voice = speaker.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
