@@ -329,14 +329,6 @@ def test_pose_with_a_repeated_stamp_ages(wire: Callable[..., Wire]) -> None:
     assert w.driver.object_poses()[1] > received and w.driver.accepted["cube"] == 4
 
 
-def test_change_of_frame_is_warned_of_once(wire: Callable[..., Wire], caplog: pytest.LogCaptureFixture) -> None:
-    w = wire(objects=("cube",))
-    for frame in ("base", "world", "world"):
-        w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), frame)
-    assert w.driver.accepted["cube"] == 1
-    assert len([r for r in caplog.records if "'world'" in r.getMessage()]) == 1
-
-
 def test_base_frame_has_the_robots_prefix(nodes: Callable[..., Node]) -> None:
     assert frames(nodes("policy", ros_args=FR3), PANDA)[:2] == ("fr3_base", "fr3_link0")
     assert "base" not in frames(nodes("other"), UR5E), "a UR's base is turned by half a turn"
@@ -382,24 +374,6 @@ def test_nothing_is_sent_before_the_first_complete_state(wire: Callable[..., Wir
     assert np.allclose(w.commands[0], PANDA.home, atol=1e-6), "starts at the measured position"
 
 
-def test_second_publisher_of_commands_is_refused(wire: Callable[..., Wire], nodes: Callable[[str], Node]) -> None:
-    w = wire()
-    w.say(NAMES, VALUES)
-    w.driver.wait_ready(5)
-    other = nodes("somebody_else")
-    rival = other.publisher("std_msgs/msg/Float64MultiArray", PANDA.ros.command, profiles.COMMAND)
-    w.eventually(w.driver.command.other_writers)
-    with pytest.raises(NotReady, match=r"/somebody_else already sends commands on /forward_position.*stop it first"):
-        w.driver.wait_ready(5)
-    loop = CommandLoop(w.driver, Pipeline(tasks.get("panda-lift").interface))
-    with pytest.raises(NotReady, match="/somebody_else"):
-        loop.arm()
-    assert not loop.is_alive() and not w.commands
-    rival.close()
-    w.eventually(lambda: not w.driver.command.other_writers())
-    w.driver.wait_ready(5)
-
-
 def test_incompatible_peers_are_named(nodes: Callable[[str], Node]) -> None:
     robot, policy = nodes("robot"), nodes("policy")
     # A subscription that requires more than the driver offers: its commands are not transient local.
@@ -412,15 +386,6 @@ def test_incompatible_peers_are_named(nodes: Callable[[str], Node]) -> None:
 
 
 # ---- commands ----------------------------------------------------------------------------------------------------
-def test_commands_arrive_as_they_were_sent(wire: Callable[..., Wire]) -> None:
-    w = wire()
-    assert w.robot.wait_for(lambda: w.driver.command.matched == 1 == w.driver.gripper.matched, 30)
-    w.driver.send(VALUES[:7], 0.04)
-    w.eventually(lambda: w.commands and w.hand.latest)
-    assert np.array_equal(w.commands[0], VALUES[:7])
-    assert w.hand.latest is not None and w.hand.latest.msg.data.tolist() == [0.04]
-
-
 # ---- the state views ---------------------------------------------------------------------------------------------
 def test_state_views_are_complete_or_none(wire: Callable[..., Wire]) -> None:
     w = wire(objects=("cube",))
@@ -496,17 +461,6 @@ def test_two_publishers_that_share_the_joints_are_one_robot(
     w.say(NAMES[:7], VALUES[:7])
     w.say(NAMES[7:], VALUES[7:])
     w.driver.wait_ready(0.3)
-
-
-def test_two_trackers_of_one_object_are_refused(wire: Callable[..., Wire], eventually: Eventually) -> None:
-    w = wire(objects=("cube",))
-    for _ in range(2):
-        w.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
-    eventually(lambda: w.driver.poses["cube"].matched == 2)
-    w.say(NAMES, VALUES)
-    w.say_pose((0.5, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
-    with pytest.raises(NotReady, match="send on /objects/cube/pose"):
-        w.driver.wait_ready(0.3)
 
 
 def test_message_during_the_constructor_is_processed(

@@ -185,15 +185,6 @@ def test_held_object_is_set_down_before_the_gripper_opens(start: Build) -> None:
     assert float(e.state.tool_position[0, 2]) > low + 0.05 and robot.width == pytest.approx(0.08)
 
 
-def test_empty_gripper_is_not_set_down(start: Build) -> None:
-    robot, e, _ = start()
-    for dz, gripper in [(-1.0, 1.0)] * 6 + [(1.0, -1.0)] * 10:
-        e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
-    before = float(e.state.tool_position[0, 2])
-    e.reset_procedure.set_down()
-    assert robot.width == 0.0 and float(e.read().tool_position[0, 2]) == pytest.approx(before, abs=0.01)
-
-
 def test_shapes_spaces_and_pace(start: Build) -> None:
     _, e, _ = start(6)
     assert e.num_envs == 1 and e.action_space.shape == (1, 4)
@@ -462,34 +453,6 @@ def test_stale_object_pose_makes_the_robot_hold_until_it_returns(start: Build, e
     for _ in range(3):
         e.step(FORWARD)
     assert (e.state.joint_position - before).abs().max() > 1e-3
-
-
-def test_nonfinite_object_poses_are_rejected_and_the_last_pose_ages(start: Build, eventually: Build) -> None:
-    robot, e, _ = start(100)
-    cube, robot.cube = robot.cube, np.array([np.nan, 0.0, 0.022])
-    eventually(lambda: e.driver.rejected_poses > 0)
-    observation, *_ = e.step(STILL)
-    assert observation["observation.state"].isfinite().all()
-    before, rejected = e.driver.rejected_poses, e.summary()["rejected"]
-    assert rejected["states"] == 0 and before <= rejected["poses"] <= e.driver.rejected_poses
-    eventually(lambda: object_is_stale(e))
-    robot.cube = cube
-    eventually(lambda: not object_is_stale(e))
-
-
-def test_picture_is_stale_if_old_or_missing(start: Build) -> None:
-    safety = SafetyConfig(state_timeout=1000.0, goal_timeout=1000.0, picture_timeout=1000.0)
-    robot, e, _ = start(reset=False, safety=safety)
-    e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
-    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that is not recorded"
-    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
-    images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
-    assert robot.node.wait_for(lambda: images.matched == 1, 30)
-    images.publish(make("sensor_msgs/msg/Image", height=2, width=2, encoding="rgb8", step=6, data=np.zeros(12, "u1")))
-    assert e.driver.images["front"].wait(30, after=0)
-    assert e.stale_pictures(("front",)) == 0
-    e.loop.safety = replace(e.loop.safety, picture_timeout=1e-9)
-    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts["stale picture"] == 2
 
 
 def test_dry_run_computes_but_sends_nothing(start: Build) -> None:

@@ -182,58 +182,42 @@ def test_standing_up_begins_softly_and_at_the_measured_position(scale: float, di
     assert unknown.reason(0.0, wanted) == "silence"
 
 
-def test_l2_and_b_of_the_remote_damp_the_robot(bench: Bench, eventually: Build) -> None:
-    stand_up(bench, eventually)
+def press_l2_and_b(bench: Bench, eventually: Build) -> None:
     bench.robot.remote[2] = 0x20
     ticks(bench.robot, eventually, 100)
     assert not bench.guard.damping, "L2 alone has another meaning"
     bench.robot.remote[3] = 0x02
-    eventually(lambda: bench.robot.is_damped and bench.guard.damping == "L2 and B of the remote")
-    bench.robot.remote[:] = 0
-    assert_latched(bench, eventually)
-    assert bench.guard.events == {"L2 and B of the remote": 1}
 
 
-def test_damps_before_the_first_command_and_after_the_last(bench: Bench, eventually: Build) -> None:
-    assert not bench.guard.events
-    stand_up(bench, eventually)
-    motors = bench.robot.commands[-1][1]
-    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 40).all()
-    bench.raw = None
-    eventually(lambda: bench.robot.is_damped and bench.guard.damping)
-    assert (bench.robot.commands[-1][1]["kd"] == 5).all()
-    assert_latched(bench, eventually)
-    assert bench.guard.events == {"silence": 1}
+def send(raw: bytes | None) -> Callable[[Bench, Build], None]:
+    return lambda bench, _: setattr(bench, "raw", raw)
 
 
 @pytest.mark.parametrize(
-    ("raw", "reason"),
+    ("fault", "reason"),
     [
-        (changed("q", float("nan")), "nonfinite command"),
-        (changed("kp", 200.0), "gain out of limits"),
-        (battery_off(), "more than set-points and gains"),
-        (WIRE.seal(STAND.copy())[:-1] + b"\x00", "damaged command"),
+        (send(None), "silence"),
+        (send(changed("q", float("nan"))), "nonfinite command"),
+        (send(changed("kp", 200.0)), "gain out of limits"),
+        (send(battery_off()), "more than set-points and gains"),
+        (send(WIRE.seal(STAND.copy())[:-1] + b"\x00"), "damaged command"),
+        (lambda bench, _: setattr(bench.robot, "silent", True), "stale state"),
+        (lambda bench, _: setattr(bench.robot, "frozen", True), "stale state"),
+        (press_l2_and_b, "L2 and B of the remote"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_invalid_command_is_damped(bench: Bench, eventually: Build, raw: bytes, reason: str) -> None:
+def test_fault_damps_until_the_robot_is_stood_up(bench: Bench, eventually: Build, fault: Any, reason: str) -> None:
+    assert not bench.guard.events
     stand_up(bench, eventually)
-    bench.raw = raw
-    eventually(lambda: bench.guard.damping == reason)
-    eventually(lambda: bench.robot.is_damped)
+    assert bench.robot.commands[-1][1]["q"].tolist() == pytest.approx(list(GO2.home))
+    fault(bench, eventually)
+    eventually(lambda: bench.guard.damping == reason and bench.robot.is_damped)
+    assert (bench.robot.commands[-1][1]["kd"] == 5).all()
     assert all(np.isfinite(motors["q"]).all() and (motors["kp"] <= 60).all() for _, motors in bench.robot.commands)
+    bench.robot.silent = bench.robot.frozen = False
+    bench.robot.remote[:] = 0
     assert_latched(bench, eventually)
     assert bench.guard.events == {reason: 1}
-
-
-@pytest.mark.parametrize("fault", ["silent", "frozen"])
-def test_silent_or_frozen_robot_is_damped(bench: Bench, eventually: Build, fault: str) -> None:
-    stand_up(bench, eventually)
-    setattr(bench.robot, fault, True)
-    eventually(lambda: bench.robot.is_damped and bench.guard.damping)
-    assert bench.guard.events == {"stale state": 1}
-    setattr(bench.robot, fault, False)
-    assert_latched(bench, eventually)
 
 
 def assert_latched(bench: Bench, eventually: Build) -> None:

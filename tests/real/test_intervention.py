@@ -36,7 +36,7 @@ Hands = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("before", "given", "after"),
+    ("before", "reading", "after"),
     [
         (A, None, A), (A, RELEASED, A), (A, HELD, C), (A, LOST, A), (A, STOP, S),
         (C, None, H), (C, RELEASED, H), (C, HELD, C), (C, LOST, P), (C, STOP, S),
@@ -45,8 +45,8 @@ Hands = Callable[..., Any]
         (S, None, S), (S, RELEASED, S), (S, HELD, S), (S, LOST, S), (S, STOP, S),
     ],
 )  # fmt: skip
-def test_transition(before: Phase, given: Operator | None, after: Phase) -> None:
-    arbiter = Arbiter(_fixed(given), TOOL)
+def test_transition(before: Phase, reading: Operator | None, after: Phase) -> None:
+    arbiter = Arbiter(_fixed(reading), TOOL)
     arbiter.phase = before
     decision = arbiter.decide(POLICY, STILL)
     assert decision.phase is arbiter.phase is after
@@ -59,8 +59,8 @@ def test_transition(before: Phase, given: Operator | None, after: Phase) -> None
         assert decision.action is POLICY
 
 
-def _fixed(given: Operator | None) -> Any:
-    return SimpleNamespace(read=lambda now=None: given)
+def _fixed(reading: Operator | None) -> Any:
+    return SimpleNamespace(read=lambda now=None: reading)
 
 
 def test_without_a_device_the_policy_acts() -> None:

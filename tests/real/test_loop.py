@@ -1,13 +1,15 @@
-"""The command thread of an arm: streams, watchdogs, stops and limits."""
+"""The command thread: streams, watchdogs, stops and limits of an arm; damping of a legged robot."""
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import threading
 import time as real_time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +21,8 @@ from hypothesis import strategies as st
 
 from real.control import loop as loop_module
 from real.control.loop import CommandLoop
-from real.control.safety import SafetyConfig
 from real.robots.base import JointReading, NotReady
+from real.robots.unitree import TrunkReading
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
 from sim.tasks import tasks
@@ -30,27 +32,42 @@ HOME = torch.tensor(PIPELINE.robot.home)[None]
 TICK = PIPELINE.tick
 PERIOD = 1 / PIPELINE.interface.controller.rate
 TICKS = round(PERIOD / TICK)
+LEGGED = Pipeline(tasks.get("go2-velocity").interface)
+STEP_PERIOD = 0.02
+STANCE = torch.tensor(LEGGED.robot.home)[None] + 0.05
 
 
 class FakeDriver:
-    """Arm in memory with the methods of `ArmDriver`; `clock` stamps its readings unless `received` is set."""
+    """Robot in memory that jumps to each command; `clock` stamps its readings unless `received` is set.
 
-    def __init__(self, clock: Callable[[], float], position: Any = None):
-        self.clock = clock
-        self.position = np.array(HOME[0].tolist() if position is None else position, np.float64)
-        self.gripper = 0.05
+    In `sent`, None is damping.
+    """
+
+    dry_run = False
+
+    def __init__(self, pipeline: Pipeline, clock: Callable[[], float], position: Any = None):
+        self.clock, self.legged = clock, pipeline.robot.base is not None
+        self.position = np.array(pipeline.robot.home if position is None else position, np.float64)
+        self.velocity, self.gripper, self.tilt = np.zeros(len(self.position)), 0.05, 0.0
         self.received: float | None = None
-        self.sent: list[np.ndarray] = []
+        self.sent: list[Any] = []
         self.widths: list[float] = []
-        self.follows = True
+        self.follows, self.guard = True, ""
         self.arrived = threading.Condition()
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         pass
 
+    def objection(self, now: float) -> str:
+        return self.guard
+
     def reading(self) -> JointReading:
         received = self.clock() if self.received is None else self.received
-        return JointReading(self.position.copy(), np.zeros(len(self.position)), self.gripper, received)
+        joints = self.position.copy(), self.velocity.copy(), self.gripper, received
+        if not self.legged:
+            return JointReading(*joints)
+        quat = np.array([math.cos(self.tilt / 2), math.sin(self.tilt / 2), 0.0, 0.0])
+        return TrunkReading(*joints, quat, np.zeros(3), np.zeros(4))
 
     def next_reading(self, timeout: float) -> JointReading:
         return self.reading()
@@ -63,6 +80,9 @@ class FakeDriver:
                 self.position = position.copy()
             self.arrived.notify_all()
 
+    def damp(self) -> None:
+        self.sent.append(None)
+
     def wait_sent(self, holds: Callable[[], bool]) -> None:
         with self.arrived:
             assert self.arrived.wait_for(holds, 30)
@@ -71,15 +91,24 @@ class FakeDriver:
 class Bench:
     """The loop without its thread: the test runs each tick under its own clock."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, safety: SafetyConfig | None = None, position: Any = None):
-        self.now = 100.0
+    def __init__(self, patch: pytest.MonkeyPatch, pipeline: Pipeline = PIPELINE, position: Any = None):
+        self.now, self.tick = 100.0, pipeline.tick
         patch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.driver = FakeDriver(lambda: self.now, position)
-        self.loop = CommandLoop(self.driver, PIPELINE, safety)  # type: ignore[arg-type]
+        self.driver = FakeDriver(pipeline, lambda: self.now, position)
+        self.loop = CommandLoop(self.driver, pipeline)
         patch.setattr(self.loop, "start", lambda: None)
         patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
         patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
         self.loop.arm()
+
+    def run(self, seconds: float) -> list[bool]:
+        """Return which commands of this period are damping."""
+        before = len(self.driver.sent)
+        with torch.inference_mode():
+            for _ in range(round(seconds / self.tick)):
+                self.now += self.tick
+                self.loop._tick(self.now)
+        return [command is None for command in self.driver.sent[before:]]
 
     def move(self, seconds: float = 0.3) -> None:
         """Run a motion of 1 rad/s for a part of its half second."""
@@ -88,11 +117,13 @@ class Bench:
         self.run(seconds)
         assert self.speed > 0.5
 
-    def run(self, seconds: float) -> None:
-        with torch.inference_mode():
-            for _ in range(round(seconds / TICK)):
-                self.now += TICK
-                self.loop._tick(self.now)
+    def walk(self, seconds: float) -> list[bool]:
+        """Run with a policy that posts a goal in every control period; return which commands are damping."""
+        damped = []
+        for _ in range(round(seconds / STEP_PERIOD)):
+            self.loop.set_goal(STANCE, 0.0, STEP_PERIOD)
+            damped += self.run(STEP_PERIOD)
+        return damped
 
     @property
     def sent(self) -> torch.Tensor:
@@ -109,10 +140,12 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    def build(safety: SafetyConfig | None = None, position: Any = None) -> Bench:
-        return Bench(monkeypatch, safety, position)
+    return partial(Bench, monkeypatch)
 
-    return build
+
+@pytest.fixture
+def legged(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch, LEGGED)
 
 
 def turned(angle: float) -> torch.Tensor:
@@ -141,15 +174,6 @@ def test_first_goal_far_from_the_arm_is_refused(bench: Callable[..., Bench]) -> 
 
 
 # ---- following ---------------------------------------------------------------------------------------------------
-def test_reaches_a_goal(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    b.loop.set_goal(turned(0.02), 0.03, PERIOD)
-    b.run(0.15)
-    assert b.sent[-1][0].item() == pytest.approx(0.02, abs=1e-5)
-    assert b.driver.widths[-1] == 0.03
-    assert not b.counts
-
-
 def test_stream_of_goals_is_followed_as_in_simulation(bench: Callable[..., Bench]) -> None:
     """`sim.env` follows a ramp through each goal; the loop sends the same within 4 mrad.
 
@@ -279,15 +303,6 @@ def test_three_consecutive_nonfinite_goals_latch_a_stop(bench: Callable[..., Ben
     assert b.sent.isfinite().all() and (b.sent[-10:] - before).abs().max() < 3e-3
 
 
-def test_nonfinite_gripper_width_keeps_the_last_width(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    b.loop.set_goal(HOME, 0.02, PERIOD)
-    b.run(PERIOD)
-    b.loop.set_goal(HOME, float("nan"), PERIOD)
-    b.run(PERIOD)
-    assert b.driver.widths[-1] == 0.02
-
-
 # ---- stop --------------------------------------------------------------------------------------------------------
 def test_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> None:
     b = bench()
@@ -371,7 +386,7 @@ def test_every_command_is_within_every_limit(steps: list[tuple[str, int, float, 
 # ---- the thread itself -------------------------------------------------------------------------------------------
 @pytest.fixture
 def running() -> Iterator[CommandLoop]:
-    loop = CommandLoop(FakeDriver(real_time.monotonic), PIPELINE)  # type: ignore[arg-type]
+    loop = CommandLoop(FakeDriver(PIPELINE, real_time.monotonic), PIPELINE)
     loop.arm()
     yield loop
     loop.close()
@@ -395,11 +410,11 @@ def test_close_may_be_called_twice_and_before_arm(running: CommandLoop) -> None:
     running.close()
     running.close()
     assert not running.is_alive() and running.error is None
-    CommandLoop(FakeDriver(real_time.monotonic), PIPELINE).close()  # type: ignore[arg-type]
+    CommandLoop(FakeDriver(PIPELINE, real_time.monotonic), PIPELINE).close()
 
 
 def test_close_restores_scheduling_and_garbage_collection() -> None:
-    loop = CommandLoop(FakeDriver(real_time.monotonic), PIPELINE)  # type: ignore[arg-type]
+    loop = CommandLoop(FakeDriver(PIPELINE, real_time.monotonic), PIPELINE)
 
     def process() -> tuple[object, ...]:
         return gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval(), os.sched_getscheduler(0)
@@ -420,3 +435,116 @@ def test_error_in_the_thread_is_raised_at_the_next_goal(running: CommandLoop) ->
     running.join(30)
     with pytest.raises(NotReady, match="the cable is out"):
         running.set_goal(HOME, 0.08, PERIOD)
+
+
+# ---- legged robots -----------------------------------------------------------------------------------------------
+def test_robot_is_damped_until_the_first_goal(legged: Bench) -> None:
+    assert all(legged.run(1.0)) and legged.loop.is_damped and not legged.counts
+    sent = legged.walk(0.1)
+    assert not any(sent) and not legged.loop.is_damped
+
+
+def test_set_points_jump_to_the_goal(legged: Bench) -> None:
+    legged.walk(STEP_PERIOD)
+    assert np.allclose(legged.driver.sent[0], STANCE[0], atol=1e-6)
+
+
+def assert_latched_until_reset(legged: Bench, reason: str) -> None:
+    """The robot has sunk meanwhile: a fresh goal at full stiffness would jerk it up."""
+    assert legged.loop.stopped == reason
+    assert all(legged.walk(0.2)) and legged.loop.is_damped
+    assert legged.counts == {reason: 1, "stop": 1}
+    legged.loop.reset_stop()
+    assert all(legged.run(0.1)) and not any(legged.walk(0.1)) and not legged.loop.stopped
+
+
+def test_stale_state_latches_damping(legged: Bench) -> None:
+    legged.walk(0.1)
+    legged.driver.received = legged.now
+    sent = legged.walk(0.1)
+    first = sent.index(True)
+    assert 0.05 <= first * LEGGED.tick <= 0.055 and all(sent[first:])
+    legged.driver.received = None
+    assert_latched_until_reset(legged, "stale state")
+
+
+def test_stale_goal_latches_damping_after_a_wait(legged: Bench) -> None:
+    legged.walk(0.1)
+    sent = legged.run(0.5)
+    first = sent.index(True)
+    assert 0.3 <= first * LEGGED.tick <= 0.31 and all(sent[first:])
+    assert_latched_until_reset(legged, "stale goal")
+
+
+def test_short_silence_of_a_damped_robot_latches_nothing(legged: Bench) -> None:
+    legged.driver.received = legged.now
+    assert all(legged.run(0.1)) and legged.counts == {"stale state": 1}
+    legged.driver.received = None
+    assert not any(legged.walk(0.1)) and not legged.loop.stopped
+
+
+@pytest.mark.parametrize(("tilt", "falls"), [(58, False), (62, True)])
+def test_fall_latches_damping(legged: Bench, tilt: float, falls: bool) -> None:
+    legged.walk(0.1)
+    legged.driver.tilt = math.radians(tilt)
+    assert all(legged.walk(0.1)) == falls
+    assert legged.counts == ({"tilt": 1, "stop": 1} if falls else {})
+    legged.driver.tilt = 0.0
+    assert all(legged.walk(0.1)) == falls
+    if falls:
+        legged.loop.reset_stop()
+        assert all(legged.run(0.1)) and not any(legged.walk(0.1))
+
+
+def test_third_consecutive_overspeed_latches_damping(legged: Bench) -> None:
+    legged.walk(0.1)
+    limit = LEGGED.robot.joints[4].velocity
+    for samples, stops in ((2, False), (3, True)):
+        legged.driver.velocity[4] = -1.25 * limit
+        legged.run(samples * LEGGED.tick)
+        legged.driver.velocity[4] = 1.15 * limit
+        legged.run(5 * LEGGED.tick)
+        assert (legged.loop.stopped == "joint speed") == stops
+    assert legged.counts["joint speed"] == 1 and legged.driver.sent[-1] is None
+
+
+def test_stop_damps_at_the_next_tick_until_reset(legged: Bench) -> None:
+    legged.walk(0.1)
+    legged.loop.stop("operator")
+    assert all(legged.walk(0.2))
+    assert legged.counts["stop"] == 1
+    legged.loop.reset_stop()
+    assert all(legged.run(0.2))
+
+
+def test_first_goal_far_from_a_lying_robot_latches_damping(legged: Bench) -> None:
+    legged.driver.position = np.array(LEGGED.robot.base.lying)
+    sent = legged.walk(0.1)
+    assert all(sent) and legged.counts["start mismatch"] >= 1
+    assert legged.loop.stopped == "the robot is not where the policy expects it"
+
+
+def test_damping_by_the_guard_latches_with_its_reason(legged: Bench) -> None:
+    legged.driver.guard = "the guard damps the robot: silence"
+    assert not any(legged.walk(0.2)), "the guard may unlatch during standing up"
+    legged.driver.guard = ""
+    legged.walk(0.1)
+    legged.driver.guard = "the guard damps the robot: silence"
+    assert all(legged.run(0.1))
+    legged.driver.guard = ""
+    assert all(legged.walk(0.2)) and legged.loop.stopped == "the guard damps the robot: silence"
+    assert legged.counts["the guard damps the robot: silence"] == 1
+
+
+def test_three_nonfinite_goals_latch_damping(legged: Bench) -> None:
+    legged.walk(0.1)
+    for _ in range(3):
+        legged.loop.set_goal(torch.full_like(STANCE, float("nan")), 0.0, STEP_PERIOD)
+        legged.run(STEP_PERIOD)
+    assert "non-finite" in legged.loop.stopped and legged.driver.sent[-1] is None
+
+
+def test_close_ends_with_damping(legged: Bench) -> None:
+    legged.walk(0.1)
+    legged.loop._closing.set()
+    assert all(legged.run(3 * LEGGED.tick)) and "closing" not in legged.counts
