@@ -28,8 +28,8 @@ PERMANENT_FAILURE = 2
 
 
 class LearnerProcess:
-    """Run a learner beside the robot; restart it from its checkpoint if it dies. Raise UserError if it exits with
-    `PERMANENT_FAILURE` or dies again before it has published `weights`."""
+    """Run a learner beside the robot; restart it from its checkpoint if it dies. UserError for `PERMANENT_FAILURE` or
+    if it dies again before it has published `weights`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights

@@ -13,5 +13,4 @@ EPISODE_TOPIC = "episode"
 INSTRUCTION_TOPIC = "instruction"
 """std_msgs/String: the robot's new language instruction."""
 JOINT_PREFIX = "joint_prefix"
-"""ROS parameter: prefix of joint and frame names in the robot's driver, such as fr3_ of Franka's, or the tf_prefix of
-Universal Robots'."""
+"""ROS parameter: prefix of the driver's joint and frame names, such as fr3_, or Universal Robots' tf_prefix."""

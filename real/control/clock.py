@@ -31,14 +31,11 @@ _CENTRES = np.concatenate([[0.0], SMALLEST * np.exp(WIDTH * (np.arange(1, BINS) 
 
 
 class Histogram:
-    """Durations in bins of constant ratio: percentiles of any number of durations in constant memory. Their number and
-    maximum are exact. `add` takes about 1 µs."""
+    """Durations in bins of constant ratio: percentiles in constant memory. Number and maximum are exact."""
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
-        self.max = 0.0
-        """s"""
-        self._n = 0
+        self.max, self._n = 0.0, 0
 
     def __len__(self) -> int:
         return self._n
@@ -171,6 +168,7 @@ class Timing:
         edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
         counts = self.late.between([1e-6 * edge for edge in edges] + [math.inf])
         ticks, over = len(self.late), sum(counts[edges.index(1000) :])
+        late = {name: 1e6 * self.late.percentile(p) for name, p in (("p50", 50), ("p99", 99), ("p999", 99.9))}
         return {
             "rate": 1 / self.period,
             "ticks": ticks,
@@ -178,12 +176,7 @@ class Timing:
             "late_share": (over + self.missed) / max(1, ticks + self.missed),
             "missed": self.missed,
             "drift_us": 1e6 * self.drift.seconds,
-            "lateness_us": {
-                "p50": 1e6 * self.late.percentile(50),
-                "p99": 1e6 * self.late.percentile(99),
-                "p999": 1e6 * self.late.percentile(99.9),
-                "max": 1e6 * self.late.max,
-            },
+            "lateness_us": late | {"max": 1e6 * self.late.max},
             "histogram": {"edges_us": edges, "counts": counts},
         }
 
@@ -216,8 +209,7 @@ def reschedule(before: tuple[Any, ...]) -> None:
 
 
 def prefer_realtime_bus(priority: int = 45) -> None:
-    """Give real-time priority to the calling thread, which reads the bus, and to DDS's receive threads. Otherwise
-    states may be tens of ms late on a busy machine."""
+    """Give real-time priority to the calling thread, which reads the bus, and to DDS's receive threads."""
     if not prefer_realtime(priority):
         return
     for task in Path("/proc/self/task").iterdir():

@@ -254,8 +254,7 @@ class Guard(CommandCheck):
         self.damping = reason
 
     def close(self) -> None:
-        """End once the policy's process, which first lays the robot down, stops sending; at the second call, end at
-        once."""
+        """End once the policy's process, which first lays the robot down, is silent; at the second call, at once."""
         if self._closing is not None:
             self._hurry.set()
         self._closing = self._closing or time.monotonic()

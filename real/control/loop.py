@@ -136,8 +136,8 @@ class CommandLoop(threading.Thread):
             return self._goal
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
-        """Post a goal (1, J), to reach in `duration` s, through the shield. Return False if refused: non-finite, too
-        far from the robot's position, or a stop is latched."""
+        """Post a goal (1, J), to reach in `duration` s. Return False if refused: non-finite, too far away, or
+        stopped."""
         self.check()
         self.goals += 1
         previous, width = self.goal, self.width
@@ -267,8 +267,8 @@ class CommandLoop(threading.Thread):
         self.driver.send(self._position[0].double().numpy(), self._width)
 
     def _yield_to(self, now: float, reading: JointReading) -> None:
-        """Hold a resting arm at its measured position after it was moved, for example by hand with its drives off.
-        Otherwise the drives would jerk it back when switched on."""
+        """Hold a resting arm at its measured position after it was moved by hand with its drives off: otherwise they
+        would jerk it back when switched on."""
         current, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
         shield = self.pipeline.shield
         measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)

@@ -25,16 +25,15 @@ class SafetyConfig:
     patience: float = 0.3
     """Maximum age of a legged robot's goal, s. Damping makes it fall, so it stands through short gaps."""
     start_mismatch: float = 0.2
-    """Maximum distance, rad, of the first goal after a start or hold, beyond the arm's reach in that time, and of an
-    arm from its held position."""
+    """Maximum distance, rad, of the first goal after a start or hold, in addition to the reach; of a held arm from its
+    position."""
     moved_patience: float = 0.1
-    """Time for which an arm must be further away before it is held at its measured position, s: a single state may be
-    wrong."""
+    """Time for which a held arm must be further away before it is held there, s: one state may be wrong."""
     object_timeout: float = 0.2
     """Maximum age of an object pose for posting a goal, s."""
     picture_timeout: float = 0.15
-    """Maximum age of a camera picture, s: three pictures at 20 Hz. Without a newer picture of the policy's cameras no
-    goal is posted. An old picture of another camera is recorded again."""
+    """Maximum age of a picture, s: three at 20 Hz. An older picture of the policy's cameras stops goals; an older one
+    of another camera is recorded again."""
     lost_timeout: float = 0.5
     """Age of the joint state, or of one of the policy's pictures, at which the episode ends with an error, s."""
     max_nonfinite: int = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,7 +31,6 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.rewards.classifier import Classifier
 
-logger = logging.getLogger(__name__)
 StepObserver = Callable[[dict[str, Any]], None]
 
 
@@ -61,9 +59,9 @@ class RobotEnv(Rig, VectorEnv):
         classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
     ):
-        """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands in the absence of a person
-        and `cmd_vel`. `instruction`: the first instruction of a language-conditioned policy. `words`: the words that it
-        knows; (): any. `classifier`: success test in place of the task's."""
+        """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands without a person or
+        `cmd_vel`. `instruction`: the first one. `words`: those that the policy knows; (): any. `classifier`: success
+        test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
@@ -154,12 +152,12 @@ class RobotEnv(Rig, VectorEnv):
             self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         outcome = self.judge(self.state, decision)
         truncated = outcome.done and not outcome.terminated
-        correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
+        operator = decision.operator
         infos = {
             "success": torch.tensor([outcome.success]),
             "executed": self.last_action,
             "policy_action": wanted,
-            "intervention": torch.tensor([correcting and posted]),
+            "intervention": torch.tensor([decision.phase is Phase.CORRECTING and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
             "discarded": torch.tensor([decision.phase is Phase.STOPPED or (operator is not None and operator.reset)]),
@@ -172,8 +170,8 @@ class RobotEnv(Rig, VectorEnv):
             infos["metrics"] = metrics
         instruction, observation = self._observed_instruction, self._observe()
         if self.observers:
-            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
-            row["truncated"] = truncated
+            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success)}
+            row |= {"done": outcome.done, "truncated": truncated}
             row |= {"instruction": [instruction]} if self.asked else {}
             for observe in self.observers:
                 observe(infos | row)
@@ -187,16 +185,6 @@ class RobotEnv(Rig, VectorEnv):
     def abandon(self) -> None:
         """End the running episode without a result; the robot holds until `reset`."""
         self.loop.resting = True
-
-    @property
-    def falls(self) -> int:
-        """Return the number of episodes in which a legged robot fell or was damped by anyone but a person."""
-        return self.judge.falls
-
-    @property
-    def stalls(self) -> int:
-        """Return the number of a legged robot's episodes that a stalled process ended; they are no falls."""
-        return self.judge.stalls
 
     def close(self, **kwargs: Any) -> None:
         """Brake and hold, or lie down and damp; then stop sending."""
@@ -217,8 +205,7 @@ class RobotEnv(Rig, VectorEnv):
         self.judge.rehearse(state)
 
     def _steer(self, operator: Operator | None) -> None:
-        """Update the velocity command; it is zero in the last second, because lying down needs all feet on the
-        ground."""
+        """Update the velocity command: zero in the last second, because lying down needs all feet on the ground."""
         if self.steering is not None:
             length, elapsed = self.interface.horizon * self.period, self.steps * self.period
             self.command = self.steering(operator, self.seed, self.steps, length - elapsed < min(1.0, 0.1 * length))
@@ -254,5 +241,5 @@ class RobotEnv(Rig, VectorEnv):
         rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.legged else {}
         asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
-        timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
-        return self.loop.summary() | timing | asked | guard
+        own = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        return self.loop.summary() | own | asked | guard

@@ -58,8 +58,8 @@ class Homing:
         return operator
 
     def set_down(self, timeout: float = 5.0) -> None:
-        """Lower a held object straight down, through the shield, to the height at which it was gripped, so that opening
-        the gripper does not drop it. The height is the lowest one of the tool since gripping."""
+        """Lower a held object straight down, through the shield, to the lowest height of the tool since gripping, so
+        that opening the gripper does not drop it."""
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
             return  # the controller cannot move the tool straight down
@@ -85,16 +85,12 @@ class Homing:
         settled, start, farthest = 0, env.read().joint_position, 0.0
         while settled < 3:
             if time.monotonic() > deadline:
+                topic, failure = env.driver.command.topic, "did not reach its home position"
+                advice = "although it moved; is something in its way?"
                 if farthest < STILL:
-                    topic = env.driver.command.topic
-                    raise NotReady(
-                        f"the robot did not move at all within {timeout:g} s, although commands on {topic} were sent "
-                        f"and heard; are its drives on? {env.driver.executor(topic)}"
-                    )
-                raise NotReady(
-                    f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "
-                    "in its way?"
-                )
+                    failure, advice = "did not move at all", f"although commands on {topic} were sent and heard; "
+                    advice += f"are its drives on? {env.driver.executor(topic)}"
+                raise NotReady(f"the robot {failure} within {timeout:g} s, {advice}")
             self._check_stop()
             state = env.read()
             error = self.home - state.joint_position

@@ -20,12 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class InstructionInput:
-    """Current instruction. A new one takes effect in the next control period. An unusable one is refused, counted and
-    logged, and the current one stays."""
+    """Current instruction. A new one counts from the next control period; an unusable one is refused and logged."""
 
     def __init__(self, node: Node, interface: Interface, text: str, words: Collection[str] = ()):
-        """Args: `words`: words that the policy knows; (): any. Raise ConfigError for an empty `text` or unknown
-        words."""
+        """Args: `words`: those that the policy knows; (): any. Raise ConfigError for an unusable `text`."""
         known = [each.text for each in interface.instructions]
         if not text.strip():
             raise ConfigError(

@@ -91,8 +91,8 @@ class Arbiter:
         self.phase = Phase.AUTONOMOUS
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
-        """Choose between the policy's action (1, A), the person's, and `hold` (1, A). A gripper value of exactly 0
-        keeps the gripper of `hold`, so a takeover does not drop an object."""
+        """Choose between the policy's action (1, A), the person's, and `hold` (1, A); gripper 0 keeps that of
+        `hold`."""
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:

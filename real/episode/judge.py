@@ -40,8 +40,6 @@ class Judge:
         """Instruction that the success hold refers to."""
         self.cause = ""
         """Description of the stall that ended the episode; empty if none did."""
-        self.falls = self.stalls = 0
-        """Number of episodes that ended with a fall, and with a stop because a process stalled."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 
@@ -59,9 +57,9 @@ class Judge:
         not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a task failure
         # A legged robot that is damped by anyone but the operator falls, possibly after the last step.
         if legged and halted and not self.cause and (cause := rig.stall(0.5)):
-            self.cause, self.stalls = cause, self.stalls + 1
+            self.cause, rig.stalls = cause, rig.stalls + 1
             loop.explain(cause)
-        self.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
+        rig.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
         # A correction may run past the time limit, up to twice its length.
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
@@ -91,8 +89,8 @@ class Judge:
         return rig.pipeline.success(state)
 
     def _failed(self, state: RobotState) -> bool:
-        """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: a
-        twin's true height is used, or else the posture of the legs."""
+        """Return the task's failure test; false in a dry run. A robot does not measure its height: use a twin's true
+        height, else the posture of the legs."""
         if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
             return False
         truth = self._truth()

@@ -121,8 +121,8 @@ class Pictures:
 
 
 def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ...]:
-    """Return the policy's pictures and those that only the classifier reads; ConfigError if the classifier was trained
-    for another interface."""
+    """Return the policy's pictures and those that only the classifier reads; ConfigError if it was not fitted to
+    them."""
     seen, interface = pipeline.observation_spec, pipeline.interface
     others = {key: shape for key, shape in classifier.network.reads.pictures.items() if key not in seen}
     seen |= ObservationSpec.of(**{key: picture_field(*shape[:2]) for key, shape in others.items()})

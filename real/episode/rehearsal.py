@@ -35,15 +35,13 @@ class _DeviceOperator:
 class RehearsalEnv(InterventionWrapper):
     """One simulation whose `step` returns one control period after the previous `step` returned.
 
-    As with `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and
-    the
-    caller resets a finished episode. A simulation slower than real time does not catch up: `ticker.timing` counts the
-    missed periods.
+    As in `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and the
+    caller resets. A simulation slower than real time does not catch up: `ticker.timing` counts the missed periods.
     """
 
     def __init__(self, env: Any, inputs: OperatorInput, image_size: int = 0):
-        """Args: `env`: a `TaskEnv` of size 1. `image_size`: pixels of the cameras that the policy does not see; 0: not
-        recorded."""
+        """Args: `env`: a `TaskEnv` of size 1. `image_size`: of cameras that the policy does not see, pixels; 0:
+        none."""
         self.device = _DeviceOperator(env, inputs)
         super().__init__(env, self.device)
         self.inputs, self.period = inputs, 1 / env.rate

@@ -75,8 +75,7 @@ class Rig:
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with an event and its details: phases, stops, resets, commands, takeovers, guard."""
         self.warmups: list[Callable[[], object]] = []
-        """Called in each control period while a legged robot stands up. They run an episode's computations, because the
-        first call of an operation may take tenths of a second."""
+        """Called in each control period of standing up: an operation's first call may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, monotonic s, and the stall's duration, s."""
         node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
@@ -85,6 +84,8 @@ class Rig:
         self.foreign_publisher = ""
         """Unexpected publisher on a topic that only this process or the robot may use; empty if none."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
+        self.falls = self.stalls = 0
+        """Episodes in which a legged robot fell or others than a person damped it; those that a stall ended."""
         self.begin()
 
     def begin(self) -> None:
@@ -98,8 +99,8 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; NotReady if the robot is silent, the loop ended, or there is
-        another publisher on the robot's topics."""
+        """Return the newest state with the command; NotReady if the robot is silent, the loop ended, or there is a
+        rival."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
@@ -121,8 +122,7 @@ class Rig:
         return state
 
     def _watch(self, now: float) -> None:
-        """Check for foreign publishers and mismatched peers every `WATCH` seconds; stop for them and for joint states
-        that jump."""
+        """Check for rivals and mismatched peers every `WATCH` s; stop for them and for joint states that jump."""
         jumps = self.driver.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
@@ -141,8 +141,8 @@ class Rig:
             self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
-        """Return which process stalled just before a stop for a silence; empty if none did. A twin reports its stall
-        when it resumes: wait up to `wait` s for the report."""
+        """Return which process stalled before a stop for a silence; empty if none. Wait up to `wait` s for a twin's
+        report."""
         stopped = self.loop.stopped
         if not stopped.endswith(SILENCES):
             return ""
@@ -199,8 +199,7 @@ class Rig:
 
     @property
     def on_twin(self) -> bool:
-        """Return whether the publisher of the joint states also subscribes to the twin's reset topic. Other
-        subscribers, such as a bag recorder, do not count."""
+        """Return whether the joints' publisher subscribes to the twin's reset topic; a bag recorder does not count."""
         return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:

@@ -141,9 +141,9 @@ class Standing:
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
         """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False after a stop.
 
-        Start at the measured positions if damped, otherwise at the set-points, so that the robot does not drop.
-        Stiffness
-        changes to `last` within the fraction `firm` of the time, from zero if the robot was damped.
+        Start at the measured positions if damped, else at the set-points, so that the robot does not drop. Stiffness
+        changes
+        to `last` within the fraction `firm` of the time, from zero if the robot was damped.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield

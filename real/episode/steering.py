@@ -31,11 +31,8 @@ Schedule = Callable[[int, int], Tensor]
 
 
 class Steering:
-    """Choose the velocity command once per control period, with the rate limits of training.
-
-    A schedule's commands change as in training. Others change at most from one end of a range to zero within
-    `COMMAND_RAMP`; a reversal takes twice as long.
-    """
+    """Choose the velocity command once per control period, with the rate limits of training: a schedule's commands
+    change as in training, others at most from one end of a range to zero within `COMMAND_RAMP`."""
 
     def __init__(
         self,
@@ -55,8 +52,7 @@ class Steering:
         """Maximum change of a schedule's command in one control period."""
         self.command = self.target = torch.zeros_like(self.low)
         self.command_source = "none"
-        """Source of the last command: operator, operator_lost, cmd_vel, schedule, none; or end, in the last second of
-        an episode."""
+        """Source of the last command: operator, operator_lost, cmd_vel, schedule, none, or end (last second)."""
         self.frames, self._foreign = (*frames, FOOTPRINT), ""
         self.twists: list[Subscription] = []
         for kind in TYPES:

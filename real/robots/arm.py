@@ -16,13 +16,11 @@ from robot_rl.interface.robot import RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
 
 SLIP = 0.05
-"""Maximum difference between the driver's clock and ours in the time between two messages, s. Above it, the driver's
-clock was set or a message was delayed."""
+"""Maximum difference of the driver's clock from ours between two messages, s; above it, its clock was set."""
 
 
 class VelocityEstimate:
-    """Velocity of each joint: as reported, else its motion since an earlier message. Without either, at the first
-    message and when the driver's clock jumps, it is NaN."""
+    """Velocity of each joint: as reported, else its motion since an earlier message, else NaN."""
 
     def __init__(self, count: int, shortest: float):
         """Args: `shortest`: minimum time between the positions that are compared, s; noise is divided by it."""
@@ -40,8 +38,8 @@ class VelocityEstimate:
     ) -> np.ndarray:
         """Return the velocities (K,), rad/s, of some joints (K,) at their positions, rad; NaN where unknown.
 
-        Args: `reported`: the driver's own, rad/s, or NaN. `stamp`: time by the driver's clock, s; 0 if not set.
-        `received`: time by ours, s.
+        Args: `reported`: the driver's own, rad/s, or NaN. `stamp`: by the driver's clock, s; 0: not set. `received`: by
+        ours, s.
         """
         since, arrived = (stamp or received) - self._stamp[joints], received - self._received[joints]
         known = (since > 0) & (np.abs(since - arrived) <= SLIP)
@@ -56,8 +54,7 @@ class VelocityEstimate:
 
 
 class ArmDriver(Driver):
-    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them. A state
-    without a known velocity is incomplete."""
+    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them."""
 
     def _connect(self) -> None:
         node, robot = self.node, self.robot
@@ -68,8 +65,7 @@ class ArmDriver(Driver):
         """Arrival of each joint's last complete state, monotonic s."""
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
-        """Joints that arrive in one message, a set for each publisher: a second publisher of the same joints is
-        refused."""
+        """Joints that arrive together, a set for each publisher; a second publisher of them is refused."""
         self._settled = False
         """All publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)

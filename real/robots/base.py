@@ -58,8 +58,7 @@ class JointReading:
 
 
 class JumpCheck:
-    """Refuse joint states that the robot cannot have reached since the last accepted one: another robot's, a foreign
-    publisher's, or a broken encoder's."""
+    """Refuse joint states that the robot cannot have reached: another robot's, or a broken encoder's."""
 
     def __init__(self, robot: RobotSpec):
         self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])
@@ -150,8 +149,8 @@ class Driver(ABC):
         """Return the latest complete joint state, None before the first."""
 
     def next_reading(self, timeout: float) -> JointReading | None:
-        """Return the latest joint state after waiting up to `timeout` s for a new one. After a suspension of this
-        process its last state is old although the robot still sends."""
+        """Return the latest joint state after waiting up to `timeout` s for one newer than the call: after a suspension
+        of this process the last state is old although the robot still sends."""
         now = time.monotonic()
         began, deadline = now, now + timeout
         while ((reading := self.reading()) is None or reading.received < began) and now < deadline:
@@ -221,8 +220,7 @@ class Driver(ABC):
         )
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
-        """Return poses (1, 7), w x y z, of the tracked objects and the arrival of the oldest, monotonic s; empty until
-        all are known."""
+        """Return poses (1, 7), w x y z, and the oldest arrival, monotonic s; empty until all objects are known."""
         seen = {name: self._seen[name] for name in self.poses if name in self._seen}
         if len(seen) < len(self.poses):
             return {}, -float("inf")
@@ -231,7 +229,14 @@ class Driver(ABC):
     def image(self, camera: str) -> np.ndarray | None:
         """Return the latest picture (H, W, 3) rgb8, None before the first; UserError for other encodings."""
         sample = self.images[camera].latest
-        return None if sample is None else _picture(sample, camera)
+        if sample is None:
+            return None
+        msg = sample.msg
+        if msg.encoding not in ("rgb8", "bgr8"):
+            raise UserError(f"camera {camera!r} sends {msg.encoding!r}; rgb8 or bgr8 is needed")
+        rows = np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.step)[:, : 3 * msg.width]
+        picture = rows.reshape(msg.height, msg.width, 3)
+        return picture[..., ::-1] if msg.encoding == "bgr8" else picture
 
     def image_received(self, camera: str) -> float:
         """Return the arrival of the latest picture, monotonic s; minus infinity before the first."""
@@ -240,8 +245,7 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a picture of each camera; NotReady without them, or with a second publisher of
-        states or commands."""
+        """Wait for a complete state and a picture of each camera; NotReady without them or with a rival publisher."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -283,8 +287,7 @@ class Driver(ABC):
             self.joints.wait(0.1)
 
     def foreign_publisher(self) -> str:
-        """Return other publishers of commands or of the robot's state, with process and host if known; empty if there
-        are none."""
+        """Return other publishers of commands or the robot's state, with process and host; empty if none."""
         for publisher in self.commands:
             if others := publisher.other_writers(process=True):
                 return f"{' and '.join(others)} sends commands on {publisher.topic} too"
@@ -329,12 +332,3 @@ class Driver(ABC):
 def seconds(stamp: Any) -> float:
     """Return a message's stamp in s; 0 if it is not set."""
     return float(stamp.sec + 1e-9 * stamp.nanosec)
-
-
-def _picture(sample: Stamped, camera: str) -> np.ndarray:
-    msg = sample.msg
-    if msg.encoding not in ("rgb8", "bgr8"):
-        raise UserError(f"camera {camera!r} sends {msg.encoding!r}; rgb8 or bgr8 is needed")
-    rows = np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.step)[:, : 3 * msg.width]
-    picture = rows.reshape(msg.height, msg.width, 3)
-    return picture[..., ::-1] if msg.encoding == "bgr8" else picture

@@ -25,8 +25,8 @@ ARMING = 0.3
 NEAR = 0.3
 """Maximum distance of a set-point from its joint at the start of standing up, rad."""
 JUMP, GROWTH = 0.6, 4.0
-"""Maximum fraction of the spec's stiffness directly after one of at most `ARMING`, and its maximum growth per second.
-Standing up grows by 2.5 to 3.3 per second."""
+"""Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth per second (standing up:
+3.3)."""
 _SLACK = 0.01
 """Tolerance of the guard's position limits for rounding, rad."""
 _ROUNDING = 1e-3
@@ -80,16 +80,16 @@ class Motors:
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 
     def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
-        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: low stiffness on every joint,
-        and set-points near the positions."""
+        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: soft, and set-points near
+        them."""
         motors = command["motor_cmd"][: self.count]
         soft = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
         return bool((soft & (np.abs(motors["q"] - position) <= NEAR)).all())
 
     def refusal(self, command: np.ndarray) -> str:
-        """Return the reason to keep a LowCmd from the motors; empty if valid. It may set only set-points and gains of
-        the robot's own motors, within limits, and stiffness only with its damping: no torque, speed, mode, other
-        motors, battery, lamps or fans."""
+        """Return the reason to refuse a LowCmd; empty if valid. It may set only set-points and gains of the robot's own
+        motors, within limits, and stiffness only with its damping: no torque, speed, mode, other motors, battery or
+        lamps."""
         motors = command["motor_cmd"][: self.count]
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in _SETTABLE)
         if not np.isfinite([q, dq, tau, kp, kd]).all():

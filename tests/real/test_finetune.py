@@ -27,6 +27,7 @@ from real.finetune import FinetuneSession, LearnerProcess
 from real.recording.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
+from robot_rl.data.recording import episodes_of
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.human_in_the_loop import corrections, publish
@@ -204,13 +205,12 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Run a number of episodes of a session, close it, and return the reported progress."""
 
-    def run(s: FinetuneSession, episodes: int, learner: Any = None, close: bool = True) -> list[str]:
+    def run(s: FinetuneSession, episodes: int, learner: Any = None) -> list[str]:
         now = lambda: 1e9 if len(s.episodes) >= episodes else 0.0  # noqa: E731
         monkeypatch.setattr(finetune, "time", SimpleNamespace(monotonic=now))
         progress: list[str] = []
         s.learn(learner or NoLearner(), 60.0, lambda done, total, text: progress.append(text))
-        if close:
-            s.close()
+        s.close()
         return progress
 
     return run
@@ -219,38 +219,40 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 def test_episodes_are_recorded_with_corrections_and_marks(
     session: Build, hands: Build, play: Build, tmp_path: Path
 ) -> None:
-    held = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=0.0)
-    # Eight steps under the policy; then two corrected, and the operator's mark.
-    operator = hands(*[RELEASED] * 8, *[RELEASED] * 3, held, held, RELEASED, Operator(success=True))
+    held = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=1.0)
+    # Eight steps under the policy; then two corrections, and the operator's mark.
+    operator = hands(*[RELEASED] * 8, *[RELEASED] * 3, held, held, RELEASED, held, Operator(success=True))
     s = session(operator, camera=True)
     assert play(s, 2) == ["s, 1 episodes: 0/1 won, 0 helped, v-1", "s, 2 episodes: 1/2 won, 1 helped, v-1"]
     root = tmp_path / "run" / "dataset"
     assert verify(root) == []
     data = Dataset(root)
-    assert [e.length for e in data.episodes] == [8, 7]
+    assert [e.length for e in data.episodes] == [8, 8]
     columns = data.columns(["action", "action.policy", "intervention", "next.success", "next.done"])
     flags = columns["intervention"].flatten().tolist()
-    assert flags == [False] * 8 + [False] * 3 + [True] * 2 + [False] * 2
+    assert flags == [False] * 8 + [False] * 3 + [True] * 2 + [False, True, False]
     physical = s.env.pipeline.actions.to_physical(torch.tensor([[0.0, 0.3, 0.0, 0.0]]))[0]
     assert torch.allclose(columns["action"][11, :3], physical[:3], atol=1e-6)
     assert not torch.allclose(columns["action"][11], columns["action.policy"][11])
     assert torch.allclose(columns["action"][:8], columns["action.policy"][:8])
-    assert columns["next.success"].flatten().nonzero().flatten().tolist() == [14]
-    assert columns["next.done"].flatten().nonzero().flatten().tolist() == [7, 14]
+    assert columns["next.success"].flatten().nonzero().flatten().tolist() == [15]
+    assert columns["next.done"].flatten().nonzero().flatten().tolist() == [7, 15]
     assert "observation.images.front" in data.features
     rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
-    assert [(r["index"], r["success"], r["takeovers"], r["intervention_steps"]) for r in rows] == [
-        (0, False, 0, 0), (1, True, 1, 2),
-    ]  # fmt: skip
+    figures = [[r[key] for key in ("index", "success", "takeovers", "intervention_steps")] for r in rows]
+    assert figures == [[0, False, 0, 0], [1, True, 2, 3]]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [e["what"] for e in events if e["event"] == "phase"] == ["resetting", "running", "failure"] + [
-        "resetting", "running", "success",
-    ]  # fmt: skip
+    phases = [e["what"] for e in events if e["event"] == "phase"]
+    assert phases == ["resetting", "running", "failure", "resetting", "running", "success"]
     assert "correcting" in [e["what"] for e in events if e["event"] == "operator" and e["episode"] == 1]
     summary = s.summary()
     assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
     assert summary["autonomous_success"] == 0.0, "the other episode was corrected"
-    assert summary["intervention_share"] == pytest.approx(2 / 15)
+    assert summary["intervention_share"] == pytest.approx(3 / 16)
+    parts = corrections(episodes_of(data, EnvInfo.of(s.env.pipeline), 0, successes=False)[1])
+    assert [len(p["action"]) for p in parts] == [2, 1], "as the learner reads them"
+    for part in parts:
+        assert torch.allclose(part["action"], torch.tensor([0.0, 0.3, 0.0, 1.0]), atol=1e-5)
 
 
 def test_episode_that_ends_by_the_failure_test_is_no_success(session: Build, hands: Build, play: Build) -> None:
@@ -379,25 +381,10 @@ def test_signal_while_an_episode_is_written_takes_effect_afterwards(
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
-def test_learner_reads_the_corrections_of_an_episode(session: Build, hands: Build, play: Build, tmp_path: Path) -> None:
-    from robot_rl.data.recording import episodes_of
-
-    held = Operator(held=True, motion=(0.5, 0.0, 0.0), gripper=1.0)
-    s = session(hands(RELEASED, held, held, RELEASED, held))
-    play(s, 1)
-    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)
-    parts = corrections(episode)
-    assert [len(p["action"]) for p in parts] == [2, 1]
-    for part in parts:
-        assert torch.allclose(part["action"], torch.tensor([0.5, 0.0, 0.0, 1.0]), atol=1e-5)
-    assert s.summary()["corrected_episodes"] == 1 and s.episodes[0]["takeovers"] == 2
-
-
 @pytest.mark.parametrize(("end", "terminated"), [("failure", True), ("stop", False), ("", False)])
 def test_only_a_failure_is_learned_as_terminal(
     session: Build, hands: Build, play: Build, tmp_path: Path, end: str, terminated: bool
 ) -> None:
-    from robot_rl.data.recording import episodes_of
     from robot_rl.data.replay import Sampling
     from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
     from robot_rl.training.off_policy import demo_replay

@@ -34,7 +34,7 @@ PERIOD = 1 / PIPELINE.interface.controller.rate
 TICKS = round(PERIOD / TICK)
 LEGGED = Pipeline(tasks.get("go2-velocity").interface)
 STEP_PERIOD = 0.02
-STANCE = torch.tensor(LEGGED.robot.home)[None] + 0.05
+STANCE = torch.tensor(LEGGED.robot.home)[None] + 0.03
 
 
 class FakeDriver:
