@@ -23,8 +23,7 @@ from real.episode.judge import Judge
 from real.episode.rig import Rig
 from real.episode.standing import Standing
 from real.episode.steering import Schedule, Steering
-from real.robots.base import NotReady
-from real.robots.wiring import frames
+from real.robots.base import NotReady, frames
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import EPISODE_TOPIC
 from robot_rl.interface.environment import EnvInfo
@@ -165,7 +164,7 @@ class RobotEnv(Rig, VectorEnv):
             "episode_steps": torch.tensor([self.steps]),
         }
         if self.asked:
-            infos["instruction"] = [self.judge.asked]
+            infos["instruction"] = [self.judge.judged_instruction]
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
         instruction, observation = self._observed_instruction, self._observe()

@@ -36,7 +36,7 @@ class Judge:
     def __init__(self, rig: Rig, reset_procedure: Homing | Standing):
         self.rig, self.reset_procedure = rig, reset_procedure
         self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
-        self.asked = ""
+        self.judged_instruction = ""
         """Instruction that the success hold refers to."""
         self.cause = ""
         """Description of the stall that ended the episode; empty if none did."""
@@ -70,8 +70,8 @@ class Judge:
 
     def _won(self, state: RobotState) -> bool:
         """Return whether the success test, or the classifier, has held for long enough."""
-        if self.rig.asked and self.rig.asked.text != self.asked:  # count anew for a new instruction
-            self.asked = self.rig.asked.text
+        if self.rig.asked and self.rig.asked.text != self.judged_instruction:  # count anew for a new instruction
+            self.judged_instruction = self.rig.asked.text
             self.hold.reset()
         return bool(self.hold(self._succeeds_now(state)))
 

@@ -99,8 +99,8 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; NotReady if the robot is silent, the loop ended, or there is a
-        rival."""
+        """Return the newest state with the command; NotReady if the robot is silent, the loop ended, or somebody
+        else publishes on the robot's topics."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
@@ -122,7 +122,7 @@ class Rig:
         return state
 
     def _watch(self, now: float) -> None:
-        """Check for rivals and mismatched peers every `WATCH` s; stop for them and for joint states that jump."""
+        """Check for foreign publishers and mismatches every `WATCH` s; stop for them and for jumps of joints."""
         jumps = self.driver.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Stamped, make, qos
-from real.robots.base import Driver, JointReading, seconds
-from real.robots.wiring import driver_names, suggestion
+from real.robots.base import Driver, JointReading, driver_names, seconds, suggestion
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
@@ -166,10 +165,10 @@ class ArmDriver(Driver):
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
         if not unseen:
             return []
-        heard = self._order[0]
-        if set(unseen) <= set(heard):
+        names = self._order[0]
+        if set(unseen) <= set(names):
             why = f"{self.repeated} repeated a stamp, {self.rejected} were not finite"
             return [f"position and velocity of {', '.join(unseen)} on {self.joints.topic} ({why})"]
-        heard_of = "; ".join(filter(None, (", ".join(heard[:20]), suggestion(self.robot, heard))))
-        named = f" (heard of {heard_of})" if heard else ""
-        return [f"state of {', '.join(unseen)} on {self.joints.topic}{named}"]
+        heard_of = "; ".join(filter(None, (", ".join(names[:20]), suggestion(self.robot, names))))
+        received = f" (heard of {heard_of})" if names else ""
+        return [f"state of {', '.join(unseen)} on {self.joints.topic}{received}"]

@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.control.clock import prefer_realtime_bus
-from real.robots.wiring import frames
+from real.topics import JOINT_PREFIX
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 UNIT = 0.1
 """Maximum deviation of an orientation's norm from 1; a quaternion of zeros is no orientation."""
@@ -245,7 +245,7 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a picture of each camera; NotReady without them or with a rival publisher."""
+        """Wait for a complete state and a picture of each camera; NotReady otherwise or with two publishers."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -332,3 +332,36 @@ class Driver(ABC):
 def seconds(stamp: Any) -> float:
     """Return a message's stamp in s; 0 if it is not set."""
     return float(stamp.sec + 1e-9 * stamp.nanosec)
+
+
+# ---- names in the driver's messages -----------------------------------------------------------------------------
+def prefix(node: Node) -> str:
+    """Return the joint prefix that a node was started with."""
+    given = node.parameters.get(JOINT_PREFIX) or ""
+    if not isinstance(given, str):
+        raise ConfigError(f"{JOINT_PREFIX} is {given!r}, which is no text; write {JOINT_PREFIX}:='\"{given}\"'")
+    return given
+
+
+def driver_names(node: Node, robot: RobotSpec) -> tuple[str, ...]:
+    """Return the driver's names of the robot's joints, then of its fingers."""
+    return robot.driver_names(prefix(node))
+
+
+def frames(node: Node, robot: RobotSpec) -> tuple[str, ...]:
+    """Return the accepted names of the robot's base frame."""
+    names = robot.ros.base_frames
+    return tuple(dict.fromkeys((*(prefix(node) + name for name in names), *names)))
+
+
+def suggestion(robot: RobotSpec, names: Collection[str]) -> str:
+    """Return advice if none of the driver's joint names is known; empty if one is."""
+    own = robot.driver_names()
+    if not set(own).isdisjoint(names):
+        return ""
+    for name in names:
+        given_prefix = name.removesuffix(own[0])
+        if name.endswith(own[0]) and {given_prefix + other for other in own[: len(robot.joints)]} <= set(names):
+            argument = f"{JOINT_PREFIX}:={given_prefix}"
+            return f"they have a prefix: {argument} (--ros-args -p {argument} without a launch file)"
+    return f"a common prefix is {JOINT_PREFIX}:=PREFIX, and other names go into the spec's ros.joint_names"

@@ -20,8 +20,7 @@ from real.bus.messages import encode
 from real.bus.node import Stamped
 from real.control.loop import CommandLoop
 from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
-from real.robots.wiring import frames
+from real.robots.base import NotReady, frames
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.panda import PANDA
 from robot_rl.robots.ur5e import UR5E

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from real.episode.intervention import Arbiter, Phase
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
-from robot_rl.interface.control import (
-    JointOffsetConfig,
-    JointOffsetController,
-    ToolDeltaConfig,
-    ToolDeltaController,
-)
+from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots import robots
 from sim.tasks import tasks

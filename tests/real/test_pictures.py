@@ -26,9 +26,7 @@ from sim.tasks import tasks
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
 SEES = replace(
-    tasks.get("panda-lift-cameras").interface,
-    pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)),
-    horizon=100,
+    tasks.get("panda-lift-cameras").interface, pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)), horizon=100
 )
 Build = Callable[..., Any]
 

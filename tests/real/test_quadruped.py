@@ -58,6 +58,9 @@ class Process:
         return self.process.returncode
 
 
+Processes = tuple[Process, ...]
+
+
 class Watch:
     """Observer of the motor commands and of the trunk's motion."""
 
@@ -125,7 +128,7 @@ def watch(private_domain: int) -> Iterator[Watch]:
         yield Watch(node)
 
 
-def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> tuple[Process, Process, Process]:
+def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> Processes:
     """Start twin, guard and policy, in any order, as a launch file does."""
     policy = start(
         "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
@@ -133,6 +136,14 @@ def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> t
     )  # fmt: skip
     twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera")
     return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up"), policy
+
+
+@pytest.fixture
+def walking(start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build) -> Processes:
+    """Start twin, guard and policy, and wait for an episode."""
+    processes = deploy(start, bundle, tmp_path / "run")
+    eventually(lambda: watch.walking, "an episode", START)
+    return processes
 
 
 @pytest.mark.realtime
@@ -157,11 +168,8 @@ def test_policy_is_deployed_from_standing_up_to_lying_down(
 
 
 @pytest.mark.realtime
-def test_killed_policy_leads_to_damping(
-    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
-    _, _, policy = deploy(start, bundle, tmp_path / "run")
-    eventually(lambda: watch.walking, "an episode", START)
+def test_killed_policy_leads_to_damping(walking: Processes, watch: Watch, eventually: Build) -> None:
+    _, _, policy = walking
     killed = time.time()
     policy.end(signal.SIGKILL)
     eventually(lambda: watch.is_damped)
@@ -170,9 +178,8 @@ def test_killed_policy_leads_to_damping(
 
 
 @pytest.mark.realtime
-def test_silent_robot_is_damped(start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build) -> None:
-    twin, guard, policy = deploy(start, bundle, tmp_path / "run")
-    eventually(lambda: watch.walking, "an episode", START)
+def test_silent_robot_is_damped(walking: Processes, watch: Watch, eventually: Build) -> None:
+    twin, guard, policy = walking
     suspended = time.time()
     twin.process.send_signal(signal.SIGSTOP)
     try:
@@ -190,11 +197,10 @@ def test_silent_robot_is_damped(start: Build, bundle: Path, watch: Watch, tmp_pa
 
 @pytest.mark.realtime
 def test_policy_that_hung_does_not_continue(
-    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+    walking: Processes, watch: Watch, eventually: Build, tmp_path: Path
 ) -> None:
     """It would jerk a robot that sank meanwhile up at full stiffness."""
-    _, guard, policy = deploy(start, bundle, tmp_path / "run")
-    eventually(lambda: watch.walking, "an episode", START)
+    _, guard, policy = walking
     hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)
     eventually(lambda: watch.is_damped)
@@ -210,11 +216,8 @@ def test_policy_that_hung_does_not_continue(
 
 
 @pytest.mark.realtime
-def test_interrupted_robot_lies_down_before_it_is_damped(
-    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
-    _, guard, policy = deploy(start, bundle, tmp_path / "run")
-    eventually(lambda: watch.walking, "an episode", START)
+def test_interrupted_robot_lies_down_before_damping(walking: Processes, watch: Watch, eventually: Build) -> None:
+    _, guard, policy = walking
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
     eventually(lambda: watch.is_damped)

@@ -128,11 +128,7 @@ def test_killed_server_leaves_the_twin_at_rest(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
-        ({"actions": np.full((6, 4), np.nan)}, "nonfinite"),
-        (b"\xc1", "nonsense"),
-    ],
+    ("wrong", "kind"), [({"actions": np.full((6, 4), np.nan)}, "nonfinite"), (b"\xc1", "nonsense")]
 )
 def test_invalid_answer_of_a_foreign_server_ends_the_run_and_the_robot_holds(
     topic_robot: Build, foreign: Build, tmp_path: Path, capsys: Any, wrong: Any, kind: str
