@@ -107,16 +107,17 @@ class FinetuneSession:
         env.observers.append(self._record)
         film.attach(env)
         done = self.recorder.writer.num_episodes
-        self.journal = Journal(run.folder, env, done, self._about_episode, keep=self.recorder.end_episode)
+
+        def facts() -> dict[str, Any]:
+            return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
+
+        self.journal = Journal(run.folder, env, done, facts, keep=self.recorder.end_episode)
         self.learner: LearnerProcess | None = None
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
         """Return this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
-
-    def _about_episode(self) -> dict[str, Any]:
-        return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
 
     def _record(self, step: dict[str, Any]) -> None:
         self.recorder.add(step, self._pictures)
@@ -131,7 +132,12 @@ class FinetuneSession:
         while time.monotonic() - begin < seconds:
             self.adopt()
             learner.tend()
-            self._episode(self.seed + self.journal.done + len(self.episodes))
+            self.policy.explore = True
+            executor = ChunkExecutor(self.policy, 1)
+            observation, _ = self.env.reset(seed=self.seed + self.journal.done + len(self.episodes))
+            self.cameras.stale = 0
+            self._pictures = self.cameras.look()
+            play_episode(self.env, executor, observation, self.rng)
             recent = self.episodes[-10:]
             won, helped = sum(e["success"] for e in recent), sum(e["takeovers"] > 0 for e in recent)
             text = f"s, {len(self.episodes)} episodes: {won}/{len(recent)} won, {helped} helped, v{self.version}"
@@ -141,14 +147,6 @@ class FinetuneSession:
         """Load newer weights if the learner has published any."""
         with uninterrupted():
             self.version = fetch(self.run.folder, self.policy, self.version)
-
-    def _episode(self, seed: int) -> None:
-        self.policy.explore = True
-        executor = ChunkExecutor(self.policy, 1)
-        observation, _ = self.env.reset(seed=seed)
-        self.cameras.stale = 0
-        self._pictures = self.cameras.look()
-        play_episode(self.env, executor, observation, self.rng)
 
     def close(self) -> None:
         """Write all recorded data to disk."""

@@ -211,7 +211,10 @@ class Guard(CommandCheck):
             self.output.publish(self._damp if reason else newest.raw)
             # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
-                self._note(reason, say)
+                if reason:
+                    self.events[reason] = self.events.get(reason, 0) + 1
+                say(f"damping: {reason}" if reason else "passing commands on")
+                self.damping = reason
             changed = before != (self.damping, self.latched)
             if changed:
                 report = self._report()
@@ -246,12 +249,6 @@ class Guard(CommandCheck):
         if self._closing is None:
             return False
         return self._hurry.is_set() or bool(self.damping) or time.monotonic() - self._closing > DRAIN
-
-    def _note(self, reason: str, say: Callable[[str], None]) -> None:
-        if reason:
-            self.events[reason] = self.events.get(reason, 0) + 1
-        say(f"damping: {reason}" if reason else "passing commands on")
-        self.damping = reason
 
     def close(self) -> None:
         """End once the policy's process, which first lays the robot down, is silent; at the second call, at once."""

@@ -136,8 +136,7 @@ class CommandLoop(threading.Thread):
             return self._goal
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
-        """Post a goal (1, J), to reach in `duration` s. Return False if refused: non-finite, too far away, or
-        stopped."""
+        """Post a goal (1, J) to reach in `duration` s; return False if non-finite, too far away, or stopped."""
         self.check()
         self.goals += 1
         previous, width = self.goal, self.width

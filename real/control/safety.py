@@ -25,8 +25,7 @@ class SafetyConfig:
     patience: float = 0.3
     """Maximum age of a legged robot's goal, s. Damping makes it fall, so it stands through short gaps."""
     start_mismatch: float = 0.2
-    """Maximum distance, rad, of the first goal after a start or hold, in addition to the reach; of a held arm from its
-    position."""
+    """Maximum distance, beyond its reach, of the first goal after a start or hold, and of a held arm, rad."""
     moved_patience: float = 0.1
     """Time for which a held arm must be further away before it is held there, s: one state may be wrong."""
     object_timeout: float = 0.2

@@ -63,8 +63,7 @@ class Homing:
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
             return  # the controller cannot move the tool straight down
-        deadline = time.monotonic() + timeout
-        rate = Ticker(env.period)
+        rate, deadline = Ticker(env.period), time.monotonic() + timeout
         twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
         while time.monotonic() < deadline:
             self._check_stop()
@@ -79,9 +78,7 @@ class Homing:
 
     def go_home(self, timeout: float = 8.0) -> None:
         """Open the gripper and move home at the shield's speed limits; NotReady if not home within `timeout` s."""
-        env = self.env
-        deadline = time.monotonic() + timeout
-        rate = Ticker(env.period)
+        env, rate, deadline = self.env, Ticker(self.env.period), time.monotonic() + timeout
         settled, start, farthest = 0, env.read().joint_position, 0.0
         while settled < 3:
             if time.monotonic() > deadline:
@@ -105,8 +102,7 @@ class Homing:
         """Have the twin reset the objects; on a robot, wait until the operator has placed them and presses reset."""
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
-            accepted = env.driver.accepted
-            before = accepted.copy()
+            accepted, before = env.driver.accepted, env.driver.accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
             polls = itertools.count()
 
@@ -144,8 +140,7 @@ class Homing:
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Hold the home position until `ready` returns true; NotReady after `timeout` s without `what`."""
-        rate = Ticker(self.env.period)
-        deadline = time.monotonic() + timeout
+        rate, deadline = Ticker(self.env.period), time.monotonic() + timeout
         while not ready(self._check_stop()):  # read once per period: a press is reported once
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")

@@ -91,8 +91,7 @@ class Arbiter:
         self.phase = Phase.AUTONOMOUS
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
-        """Choose between the policy's action (1, A), the person's, and `hold` (1, A); gripper 0 keeps that of
-        `hold`."""
+        """Choose among the policy's action (1, A), the person's, and `hold` (1, A); gripper 0 keeps that of `hold`."""
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:

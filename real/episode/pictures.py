@@ -87,16 +87,15 @@ class Pictures:
         return self._views[camera].picture if camera in self._views else None
 
     def _complaint(self, camera: str) -> str:
-        topic = self.driver.images[camera].topic
-        fault = self._faults.get(camera) or "sends nothing new; is its driver still running?"
+        topic, fault = self.driver.images[camera].topic, self._faults.get(camera)
+        fault = fault or "sends nothing new; is its driver still running?"
         return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
 
     def _take(self, camera: str) -> str:
         """Process a camera's newest frame; return its fault, empty if it is usable."""
         wanted, sample = self.pictures[camera], self.driver.images[camera].latest
         assert sample is not None
-        stamp = sample.msg.header.stamp
-        stamp = (int(stamp.sec), int(stamp.nanosec))
+        stamp = int(sample.msg.header.stamp.sec), int(sample.msg.header.stamp.nanosec)
         if any(stamp) and self._stamps.get(camera) == stamp:
             return f"repeats the frame of {stamp[0]}.{stamp[1]:09d}"
         self._stamps[camera] = stamp
@@ -121,8 +120,7 @@ class Pictures:
 
 
 def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ...]:
-    """Return the policy's pictures and those that only the classifier reads; ConfigError if it was not fitted to
-    them."""
+    """Return the policy's pictures and those of the classifier alone; ConfigError if it was not fitted to them."""
     seen, interface = pipeline.observation_spec, pipeline.interface
     others = {key: shape for key, shape in classifier.network.reads.pictures.items() if key not in seen}
     seen |= ObservationSpec.of(**{key: picture_field(*shape[:2]) for key, shape in others.items()})

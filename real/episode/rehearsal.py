@@ -40,8 +40,7 @@ class RehearsalEnv(InterventionWrapper):
     """
 
     def __init__(self, env: Any, inputs: OperatorInput, image_size: int = 0):
-        """Args: `env`: a `TaskEnv` of size 1. `image_size`: of cameras that the policy does not see, pixels; 0:
-        none."""
+        """Args: `env`: a `TaskEnv` of size 1. `image_size`: of cameras unseen by the policy, pixels; 0: none."""
         self.device = _DeviceOperator(env, inputs)
         super().__init__(env, self.device)
         self.inputs, self.period = inputs, 1 / env.rate

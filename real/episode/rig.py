@@ -99,16 +99,15 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; NotReady if the robot is silent, the loop ended, or somebody
-        else publishes on the robot's topics."""
+        """Return the newest state; NotReady after a silence, the loop's end, or a foreign publisher."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
         if reading is not None and time.monotonic() - reading.received > lost:
             reading = self.driver.next_reading(self.loop.safety.state_timeout)
-        if reading is not None and time.monotonic() - reading.received > lost:
-            kept = "is damped" if self.loop.legged else "holds"
-            raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
+            if reading is None or time.monotonic() - reading.received > lost:
+                kept = "is damped" if self.loop.legged else "holds"
+                raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
         state = self.driver.state(self.last_action)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")
@@ -127,7 +126,9 @@ class Rig:
         if jumps or now - self._watched >= WATCH:
             self._watched = now
             self.driver.warn_of_mismatches()
-            self.foreign_publisher = self.driver.foreign_publisher() or self._second_device()
+            operator = self.arbiter.operator
+            second_device = operator.other_publishers() if operator is not None and operator.devices > 1 else ""
+            self.foreign_publisher = self.driver.foreign_publisher() or second_device
             if fault := self.foreign_publisher or self.driver.unmatched_topics():
                 self.note("foreign_publisher" if self.foreign_publisher else "unheard", fault)
                 self.loop.stop(fault)
@@ -141,8 +142,7 @@ class Rig:
             self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
-        """Return which process stalled before a stop for a silence; empty if none. Wait up to `wait` s for a twin's
-        report."""
+        """Return which process stalled before a stop for a silence, or "". Wait up to `wait` s for a twin's report."""
         stopped = self.loop.stopped
         if not stopped.endswith(SILENCES):
             return ""
@@ -156,11 +156,6 @@ class Rig:
             time.sleep(0.005)
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
-
-    def _second_device(self) -> str:
-        """Return the nodes of a second teleop device; empty if there is at most one device."""
-        operator = self.arbiter.operator
-        return operator.other_publishers() if operator is not None and operator.devices > 1 else ""
 
     def look(self) -> Operator | None:
         """Read the operator's input between episodes and apply its stop."""

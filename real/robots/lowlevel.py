@@ -25,8 +25,7 @@ ARMING = 0.3
 NEAR = 0.3
 """Maximum distance of a set-point from its joint at the start of standing up, rad."""
 JUMP, GROWTH = 0.6, 4.0
-"""Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth per second (standing up:
-3.3)."""
+"""Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth, 1/s (standing up: 3.3)."""
 _SLACK = 0.01
 """Tolerance of the guard's position limits for rounding, rad."""
 _ROUNDING = 1e-3
@@ -80,8 +79,7 @@ class Motors:
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 
     def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
-        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: soft, and set-points near
-        them."""
+        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: soft and near them."""
         motors = command["motor_cmd"][: self.count]
         soft = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
         return bool((soft & (np.abs(motors["q"] - position) <= NEAR)).all())

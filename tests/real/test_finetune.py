@@ -101,18 +101,12 @@ def test_learner_that_died_without_weights_fails_a_short_session(tmp_path: Path,
         assert learner.process.wait(30) == 3
 
 
-def test_running_learner_is_left_alone_and_terminated_at_the_end(clock: Any) -> None:
-    with LearnerProcess(SLEEPER, NOWHERE) as learner:
+def test_interrupted_learner_gets_time_to_save(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER, NOWHERE) as learner:
         clock.now += 100
         learner.tend()
         assert learner.restarts == 0
-        process = learner.process
-    assert process is not None and process.returncode == -signal.SIGTERM
-
-
-def test_interrupted_learner_gets_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited = []
-    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER, NOWHERE) as learner:
         process: Any = learner.process
         wait = process.wait
         monkeypatch.setattr(process, "wait", lambda timeout: waited.append(timeout) or wait(timeout))

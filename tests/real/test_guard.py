@@ -301,11 +301,11 @@ def test_an_error_ends_with_damping(bench: Bench, eventually: Build, monkeypatch
 
 def test_blocked_or_closed_output_does_not_delay_the_guard(topic_quadruped: Build, eventually: Build) -> None:
     """A closed terminal raises; one stopped with Ctrl-S blocks."""
-    read, heard = threading.Event(), []
+    read, printed = threading.Event(), []
 
     def say(text: str) -> None:
-        heard.append(text)
-        if len(heard) > 1:
+        printed.append(text)
+        if len(printed) > 1:
             read.wait()
         raise BrokenPipeError
 
@@ -316,7 +316,7 @@ def test_blocked_or_closed_output_does_not_delay_the_guard(topic_quadruped: Buil
             bench.raw = None
             eventually(lambda: bench.robot.is_damped and bench.guard.damping)
             assert bench.guard.events == {"silence": count}
-        assert len(heard) == 2
+        assert len(printed) == 2
     finally:
         read.set()
         bench.close()

@@ -42,12 +42,12 @@ def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot
         observation, _, terminated, truncated, infos = e.step(STILL)
     assert not (terminated or truncated), "right of the centre, but left is asked for"
 
-    def heard(text: str) -> bool:
+    def changed_to(text: str) -> bool:
         voice.publish(make("std_msgs/msg/String", data=text))
         e.step(STILL)
         return bool(e.instruction(0) == text.strip())
 
-    eventually(lambda: heard("do a somersault"), "another instruction")
+    eventually(lambda: changed_to("do a somersault"), "another instruction")
     for _ in range(4):
         observation, _, terminated, truncated, infos = e.step(STILL)
     assert decode(observation[LANGUAGE]) == ["do a somersault"]
@@ -60,7 +60,7 @@ def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot
     assert e.instruction(0) == "do a somersault", "unchanged"
 
     steps = e.steps
-    eventually(lambda: heard("push the cube to the right\n"), "the right instruction")
+    eventually(lambda: changed_to("push the cube to the right\n"), "the right instruction")
     observation, _, terminated, truncated, infos = e.step(STILL)
     while not terminated and e.steps < steps + 100:
         observation, _, terminated, truncated, infos = e.step(STILL)

@@ -74,13 +74,6 @@ def test_persons_action_is_clipped(hands: Hands) -> None:
     assert arbiter.decide(POLICY, STILL).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
 
 
-def test_stop_is_latched_until_the_next_episode(hands: Hands) -> None:
-    arbiter = Arbiter(hands(STOP, HELD, RELEASED), TOOL)
-    assert [arbiter.decide(POLICY, STILL).phase for _ in range(3)] == [S, S, S]
-    arbiter.reset()
-    assert arbiter.phase is A
-
-
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(st.sampled_from([None, RELEASED, HELD, LOST, STOP]), max_size=30))
 def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operator | None]) -> None:

@@ -55,10 +55,10 @@ def test_later_publisher_stops_the_arm_and_is_named(
         journal = Journal(tmp_path, env)
         env.step(STILL)
         rival.publisher(kind, f"/{topic}")
-        said = until_stopped(env)
+        message = until_stopped(env)
         journal.close()
-    assert f"/{topic}" in said and "/x/rival" in said and str(os.getpid()) in said and "GUID" in said
-    assert said.removeprefix("stopped: ") == env.loop.stopped == env.foreign_publisher
+    assert f"/{topic}" in message and "/x/rival" in message and str(os.getpid()) in message and "GUID" in message
+    assert message.removeprefix("stopped: ") == env.loop.stopped == env.foreign_publisher
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert {"foreign_publisher", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
 

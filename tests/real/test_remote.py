@@ -105,28 +105,6 @@ def test_killed_or_frozen_server_ends_the_run_and_the_robot_holds(
     assert_braked_and_held(robot.commands)
 
 
-def test_killed_server_leaves_the_twin_at_rest(
-    twin: Build, serve: Serve, bundle: Path, tmp_path: Path, capsys: Any, when: Any, eventually: Build
-) -> None:
-    from real.bus import open_node, qos
-
-    twin(LIFT.task, "--no-camera")
-    address, process = serve(bundle)
-    with open_node("witness") as node:
-        speeds: list[float] = []
-        node.subscribe(
-            "sensor_msgs/msg/JointState", PIPELINE.robot.ros.joint_states, qos.SENSOR,
-            lambda sample: speeds.append(float(np.abs(sample.msg.velocity[:7]).max())),
-        )  # fmt: skip
-        when(20, process.kill)
-        code, result = deploy(address, tmp_path / "run", capsys)
-        assert code == 1 and "has closed the connection" in result["ended"] and result["where"] == "twin"
-        assert max(speeds) > 0.1
-        speeds.clear()
-        eventually(lambda: len(speeds) > 200)
-        assert max(speeds[-100:]) < 0.02
-
-
 @pytest.mark.parametrize(
     ("wrong", "kind"), [({"actions": np.full((6, 4), np.nan)}, "nonfinite"), (b"\xc1", "nonsense")]
 )
