@@ -296,6 +296,7 @@ def test_three_consecutive_nonfinite_goals_latch_a_stop(bench: Callable[..., Ben
     assert not b.loop.stopped, "two, and then a good one"
     before = b.sent[-1]
     for _ in range(3):
+        assert not b.loop.stopped
         b.loop.set_goal(goal, 0.08, PERIOD)
         b.run(PERIOD)
     assert "non-finite" in b.loop.stopped
@@ -312,7 +313,7 @@ def test_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> 
     b.loop.stop("operator again")
     held = b.sent[-1]
     for _ in range(5):
-        assert not b.loop.set_goal(turned(-0.3), 0.01, PERIOD)
+        assert not b.loop.set_goal(turned(float(held[0]) - 0.1), 0.01, PERIOD)
         b.run(PERIOD)
     assert (b.sent[-50:] - held).abs().max() < 1e-6, "no goal moves a stopped robot"
     assert b.driver.widths[-1] == 0.08, "nor its gripper"

@@ -62,12 +62,6 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
         node.close()
 
 
-def test_command_is_zero_without_a_source(steer: Callable[..., Any]) -> None:
-    steering, _ = steer()
-    assert steering(None, 0, 0).tolist() == STAND
-    assert steering(RELEASED, 0, 0).tolist() == STAND
-
-
 def test_command_grows_as_in_training_and_starts_at_zero(steer: Callable[..., Any]) -> None:
     steering, _ = steer()
     full = Operator(held=True, motion=(1.0, -1.0, 0.0))

@@ -14,14 +14,11 @@ import pytest
 import torch
 
 from real.bus import Node, decode, encode, open_node
-from real.robots import open_driver
-from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.robots.lowlevel import DAMPING, NO_POSITION, Motors
 from real.robots.unitree import UnitreeDriver
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
-from robot_rl.robots.panda import PANDA
 
 Build = Callable[..., Any]
 TILTED = np.array([math.cos(0.2), 0.3 * math.sin(0.2), 0.5 * math.sin(0.2), math.sqrt(0.66) * math.sin(0.2)])
@@ -229,11 +226,6 @@ def ready(node: Node, topic_quadruped: Build) -> tuple[Any, UnitreeDriver]:
     return robot, driver
 
 
-def test_driver_matches_the_robots_interface(node: Node) -> None:
-    assert isinstance(open_driver(node, GO2), UnitreeDriver)
-    assert isinstance(open_driver(node, PANDA), ArmDriver)
-
-
 def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(
     node: Node, topic_quadruped: Build, eventually: Build
 ) -> None:
@@ -308,15 +300,6 @@ def test_second_policy_is_refused(node: Node, topic_quadruped: Build, eventually
         eventually(driver.command.other_writers)
         with pytest.raises(NotReady, match="/other already sends commands on /lowcmd_wanted"):
             driver.wait_ready(30)
-
-
-def test_dry_run_sends_nothing(node: Node, topic_quadruped: Build) -> None:
-    robot = topic_quadruped()
-    driver = UnitreeDriver(node, GO2, dry_run=True)
-    driver.wait_ready(30)
-    driver.send(np.array(GO2.home), 0.0)
-    driver.damp()
-    assert robot.obeyed.matched == 0 and not robot.commands
 
 
 def test_commands_arrive_in_the_order_of_the_spec(ready: tuple[Any, UnitreeDriver], eventually: Build) -> None:
