@@ -1,4 +1,4 @@
-"""Twin, guard and policy in separate processes, as on a robot: standing up, an episode, and deaths of processes."""
+"""Twin, guard and policy in processes of their own, as they are on a robot: standing, walking to the end, dying."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from real.bus import Node, Stamped, open_node, qos
-from real.robots.lowlevel import FIRMEST, Motors
+from real.bus import Node, open_node, qos
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin import HiddenQuadruped, QuadrupedTwin
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.go2 import GO2
 from sim.tasks import tasks
 
-WALK, MOTORS = tasks.get("go2-velocity"), Motors(GO2)
+WALK = tasks.get("go2-velocity")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.unstalled]
 START = 90.0
-"""Time limit for the start of a process on a busy machine, s."""
+"""Seconds at most until a process has imported what it needs, on a busy machine."""
 REACTION = 0.1
-"""Time limit from the death of a process to the first damping command, s."""
+"""Seconds from a death to the first damping command, at most."""
 Build = Callable[..., Any]
 
 
 class Process:
-    """A robot-rl command; `stderr` grows while it runs."""
+    """A robot-rl command; `said` grows while it runs."""
 
     def __init__(self, *command: str, output: Path):
         self.output = output
@@ -48,7 +47,7 @@ class Process:
         )  # fmt: skip
 
     @property
-    def stderr(self) -> str:
+    def said(self) -> str:
         return self.output.read_text()
 
     def end(self, number: int = signal.SIGINT) -> int:
@@ -58,17 +57,14 @@ class Process:
         return self.process.returncode
 
 
-Processes = tuple[Process, ...]
-
-
 class Watch:
-    """Observer of the motor commands and of the trunk's motion."""
+    """What the motors are told and how the trunk moves, as a bystander sees it."""
 
     def __init__(self, node: Node):
         self.wire = layout(LOW_COMMAND)
         self.is_damped = True
         self.damped_at = 0.0
-        """Time at which the guard began the newest damping, s since 1970."""
+        """When the guard began the newest stretch of damping, s since 1970."""
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
         self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)
@@ -83,7 +79,7 @@ class Watch:
 
     @property
     def walking(self) -> bool:
-        """Return whether an episode runs: the robot stands and the policy acts."""
+        """An episode runs: the robot stood up, and the policy acts."""
         return self.episode.latest is not None and "running" in self.episode.latest.msg.data and not self.is_damped
 
     @property
@@ -93,7 +89,7 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Policy with constant actions that stands on straighter legs than at home, because the twin is heavy."""
+    """A policy that does always the same: it stands, on legs straighter than at home, for the twin is heavy."""
     pipeline = Pipeline(WALK.interface)
     policy = FeedforwardPolicy(Size(pipeline.observer.spec.size, 12), FeedforwardConfig(hidden=(16,)))
     with torch.no_grad():
@@ -113,8 +109,8 @@ def start(private_domain: int, tmp_path: Path, eventually: Build) -> Iterator[Bu
         running.append(Process(*command, output=tmp_path / f"{command[0]}-{len(running)}.txt"))
         process = running[-1]
         if until:
-            eventually(lambda: until in process.stderr or process.process.poll() is not None, until, START)
-            assert until in process.stderr, process.stderr
+            eventually(lambda: until in process.said or process.process.poll() is not None, until, START)
+            assert until in process.said, process.said
         return process
 
     yield build
@@ -128,8 +124,8 @@ def watch(private_domain: int) -> Iterator[Watch]:
         yield Watch(node)
 
 
-def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> Processes:
-    """Start twin, guard and policy, in any order, as a launch file does."""
+def deploy(start: Build, bundle: Path, folder: Path, seconds: float) -> tuple[Process, Process, Process]:
+    """Twin, guard and policy, in any order, as a launch file starts them."""
     policy = start(
         "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
         "--video-episodes", "0", "--json", "--out", str(folder),
@@ -138,23 +134,14 @@ def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> P
     return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up"), policy
 
 
-@pytest.fixture
-def walking(start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build) -> Processes:
-    """Start twin, guard and policy, and wait for an episode."""
-    processes = deploy(start, bundle, tmp_path / "run")
-    eventually(lambda: watch.walking, "an episode", START)
-    return processes
-
-
-@pytest.mark.realtime
-def test_policy_is_deployed_from_standing_up_to_lying_down(
+def test_a_policy_that_stands_is_deployed_from_the_ground_and_back(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
     twin, guard, policy = deploy(start, bundle, tmp_path / "run", 3.0)
-    eventually(lambda: watch.height < 0.12, "lying at the start")
+    eventually(lambda: watch.height < 0.12, "the twin begins on its belly")
     eventually(lambda: watch.height > 0.25, "standing up", START)
     out, _ = policy.process.communicate(timeout=60)
-    assert policy.process.returncode == 0, policy.stderr
+    assert policy.process.returncode == 0, policy.said
     result = json.loads(out)
     assert result["success"] == 1.0 and result["falls"] == 0 and result["where"] == "twin"
     assert 0 <= result["fall_rate_low"] < result["fall_rate_high"] < 1
@@ -163,139 +150,160 @@ def test_policy_is_deployed_from_standing_up_to_lying_down(
     loop = json.loads((tmp_path / "run" / "loop.json").read_text())
     assert loop["rate"] == 500 and loop["ticks"] > 2000
     assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
-    assert guard.end() == 0 and re.search(r"guard: \d+ ticks, \d+ missed, lateness p50", guard.stderr)
-    assert twin.end() == 0 and "wrong checksum: 0" in twin.stderr
+    assert guard.end() == 0 and re.search(r"guard: \d+ ticks, \d+ missed, lateness p50", guard.said)
+    assert twin.end() == 0 and "wrong checksum: 0" in twin.said
 
 
-@pytest.mark.realtime
-def test_killed_policy_leads_to_damping(walking: Processes, watch: Watch, eventually: Build) -> None:
-    _, _, policy = walking
+def test_a_policy_killed_while_it_stands_is_damped(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
     killed = time.time()
     policy.end(signal.SIGKILL)
     eventually(lambda: watch.is_damped)
+    with capsys.disabled():
+        print(f"\nSIGKILL of the policy to damping: {1e3 * (watch.damped_at - killed):.1f} ms")
     assert 0 < watch.damped_at - killed < REACTION
-    eventually(lambda: watch.height < 0.15, "sinking")
+    eventually(lambda: watch.height < 0.15, "it sinks down")
 
 
-@pytest.mark.realtime
-def test_silent_robot_is_damped(walking: Processes, watch: Watch, eventually: Build) -> None:
-    twin, guard, policy = walking
-    suspended = time.time()
+def test_a_robot_that_falls_silent_is_damped(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    cut = time.time()
     twin.process.send_signal(signal.SIGSTOP)
     try:
         eventually(lambda: watch.is_damped)
-        assert 0 < watch.damped_at - suspended < REACTION
+        with capsys.disabled():
+            print(f"\nsilence of the robot to damping: {1e3 * (watch.damped_at - cut):.1f} ms")
+        assert 0 < watch.damped_at - cut < REACTION
         out, _ = policy.process.communicate(timeout=60)
         result = json.loads(out)
-        reasons = ("stale state", "the guard damps the robot: stale state")  # the faster of loop and guard
-        assert result["stopped"] in [f"{reason}: the twin fell silent" for reason in reasons], policy.stderr
-        assert (result["falls"], result["stalls"], result["standing"]) == (0, 1, 0)
+        seen = ("stale state", "the guard damps the robot: stale state")  # by whoever looked first
+        stalled = f"{result['stopped']}".removesuffix(": the twin fell silent")
+        assert stalled in seen and stalled != result["stopped"], policy.said
+        assert (result["falls"], result["stalls"], result["standing"]) == (0, 1, 0), "no fall of the policy"
     finally:
         twin.process.send_signal(signal.SIGCONT)
-    assert "damping: stale state" in guard.stderr or "damping: silence" in guard.stderr
+    assert "damping: stale state" in guard.said or "damping: silence" in guard.said
 
 
-@pytest.mark.realtime
-def test_policy_that_hung_does_not_continue(
-    walking: Processes, watch: Watch, eventually: Build, tmp_path: Path
+def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
-    """It would jerk a robot that sank meanwhile up at full stiffness."""
-    _, guard, policy = walking
+    """It would pull a robot that sank meanwhile back to its feet at full stiffness."""
+    _, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
     hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)
     eventually(lambda: watch.is_damped)
     assert 0 < watch.damped_at - hung < REACTION
     policy.process.send_signal(signal.SIGCONT)
     out, _ = policy.process.communicate(timeout=60)
-    assert watch.is_damped and watch.damped_at - hung < REACTION, "stays damped"
+    assert watch.is_damped and watch.damped_at - hung < REACTION, "damped from then on"
     result = json.loads(out)
     assert (result["success"], result["falls"], result["stalls"], result["standing"]) == (0, 0, 1, 0)
-    assert "this process stood still" in result["stopped"], policy.stderr
+    assert "this process stood still" in result["stopped"], policy.said
     loop = json.loads((tmp_path / "run" / "loop.json").read_text())
-    assert loop["guard"] == {"silence": 1} and guard.stderr.count("damping: ") == 1
+    assert loop["guard"] == {"silence": 1} and guard.said.count("damping: ") == 1
 
 
-@pytest.mark.realtime
-def test_interrupted_robot_lies_down_before_damping(walking: Processes, watch: Watch, eventually: Build) -> None:
-    _, guard, policy = walking
+def test_interrupted_it_lies_down_first(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+) -> None:
+    _, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
     eventually(lambda: watch.is_damped)
-    assert watch.height < 0.15
+    assert watch.height < 0.15, "it was down before it was let go"
     assert policy.process.wait(30) == 130 and guard.process.wait(30) == 0
 
 
-def test_twin_counts_damaged_commands_and_follows_the_last_valid_one(
+def test_the_twin_counts_damaged_commands_and_keeps_the_last_sound_one(
     start: Build, watch: Watch, private_domain: int, eventually: Build
 ) -> None:
+    from real.robots.lowlevel import FIRMEST, Motors
+
     twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", until="twin of go2 is up")
-    wire = layout(LOW_COMMAND)
-    valid = wire.seal(MOTORS.command(np.array(GO2.home), FIRMEST))
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
+    sound = wire.seal(motors.command(np.array(GO2.home), FIRMEST))
     with open_node("driver") as node:
         publisher = node.publisher(LOW_COMMAND, "lowcmd", qos.COMMAND)
         states = node.subscribe(LOW_STATE, "lowstate", qos.SENSOR)
         eventually(lambda: publisher.matched == 2)  # the twin and the bystander
-        publisher.publish(valid)
-        eventually(lambda: watch.height > 0.2, "standing on a single command")
+        publisher.publish(sound)
+        eventually(lambda: watch.height > 0.2, "one command is obeyed for ever")
         count = states.latest.count
         watch.commands.close()
-        publisher.publish(valid[:-1] + bytes([valid[-1] ^ 1]))
+        publisher.publish(sound[:-1] + bytes([sound[-1] ^ 1]))
         eventually(lambda: states.latest.count > count + 500)
         assert watch.height > 0.2
-    assert twin.end() == 0 and "wrong checksum: 1" in twin.stderr
+    assert twin.end() == 0 and "wrong checksum: 1" in twin.said
 
 
-def test_twin_delays_gains_as_much_as_set_points(private_domain: int) -> None:
-    wire = layout(LOW_COMMAND)
+def test_the_twins_motors_hear_of_gains_as_late_as_of_set_points(private_domain: int) -> None:
+    from real.bus import Stamped
+    from real.robots.lowlevel import FIRMEST, Motors
+    from real.twin.quadruped import QuadrupedTwin
+
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
     with open_node("twin") as node:
         twin = QuadrupedTwin(node, WALK, HiddenQuadruped(action_delay=0.02), cameras=False)
 
         def pulls(command: Any, ticks: int) -> list[float]:
-            """Return the smallest knee torque after each tick of 2 ms, N m."""
+            """Strength of the knees' pull after each tick of 2 ms."""
             twin._on_command(Stamped(wire.seal(command), LOW_COMMAND, 0.0, 0, 1))
-            torques = []
+            found = []
             for count in range(ticks):
                 twin.tick(count + 1)
-                torques.append(float(twin.engine.joint_torque()[0, 2::3].abs().min()))
-            return torques
+                found.append(float(twin.engine.joint_torque()[0, 2::3].abs().min()))
+            return found
 
-        firm = pulls(MOTORS.command(np.array(GO2.home), FIRMEST), 15)
+        firm = pulls(motors.command(np.array(GO2.home), FIRMEST), 15)
         first = next(k for k, pull in enumerate(firm) if pull > 20)
-        soft = pulls(MOTORS.command(np.array(GO2.home), 0.2), 15)
+        soft = pulls(motors.command(np.array(GO2.home), 0.2), 15)
         last = next(k for k, pull in enumerate(soft) if pull < 20)
         assert first == last == 10, (firm, soft)
 
 
-def test_twins_motors_control_their_encoders_readings(private_domain: int) -> None:
-    """The true joint position is off by the encoder's error."""
-    wire = layout(LOW_COMMAND)
+def test_the_twins_motors_servo_on_their_own_encoders(private_domain: int) -> None:
+    """Where the report agrees with the command, the joint is off by what its encoder reports too much."""
+    from real.bus import Stamped
+    from real.robots.lowlevel import FIRMEST, Motors
+    from real.twin.quadruped import QuadrupedTwin
+
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
     exact = {f.name: 0.0 for f in fields(HiddenQuadruped) if f.name.endswith("_noise")}
     with open_node("twin") as node:
         twin = QuadrupedTwin(node, WALK, HiddenQuadruped(encoder_offset=0.1, **exact), cameras=False)
         reports: list[np.ndarray] = []
         twin.states.publish = lambda raw: reports.append(wire_of_states.open(raw).copy())  # type: ignore[method-assign]
         wire_of_states = layout(LOW_STATE)
-        command = MOTORS.command(np.array(GO2.home), FIRMEST)
+        command = motors.command(np.array(GO2.home), FIRMEST)
         twin._on_command(Stamped(wire.seal(command), LOW_COMMAND, 0.0, 0, 1))
         for count in range(1000):
             twin.tick(count)
         goal, stiffness = (command["motor_cmd"][name][twin._motor] for name in ("q", "kp"))
-        reported, commanded = reports[-1]["motor_state"]["q"][twin._motor], twin._apply_command()[0, 0].numpy()
+        reported, asked = reports[-1]["motor_state"]["q"][twin._motor], twin._apply_command()[0, 0].numpy()
         true = twin.engine.joint_state()[0][0].numpy()
     pull = reports[-1]["motor_state"]["tau_est"][twin._motor]
     stiffness = stiffness * twin.hidden.stiffness_scale * twin.hidden.strength_scale
     assert np.abs(true - reported).max() > 0.05
-    assert pull == pytest.approx(stiffness * (goal - reported), abs=0.6)
-    assert commanded - true == pytest.approx(goal - reported, abs=1e-6)
+    assert pull == pytest.approx(stiffness * (goal - reported), abs=0.6), "springs between set-point and report"
+    assert asked - true == pytest.approx(goal - reported, abs=1e-6)
 
 
 LOW_IS_HARD = {"robot.stiffness_scale", "robot.strength_scale", "ground.friction"}
-"""Quantities whose edge is training's lowest value; for all others it is the highest."""
+"""Of these training's lowest value is the edge; of all others the highest."""
 AT_THE_EDGE = {"robot.action_delay", "base.com_x"}
-"""Quantities at the edge, not beyond: message latency adds to the delay."""
+"""Not beyond: the way of the messages comes on top of the delay."""
 
 
-def test_hidden_dynamics_are_at_or_beyond_the_edge_of_training() -> None:
+def test_every_hidden_quantity_is_at_or_beyond_the_edge_of_what_training_sees() -> None:
     drawn = {r.parameter: r for r in WALK.randomization}
     for field in fields(HiddenQuadruped):
         if field.name == "accelerometer_noise":  # no policy sees the accelerometer
@@ -303,13 +311,13 @@ def test_hidden_dynamics_are_at_or_beyond_the_edge_of_training() -> None:
         (name,) = [p for p in drawn if p.replace("push.", "push_").replace(".", "_").endswith(field.name)]
         value, seen = getattr(HiddenQuadruped(), field.name), drawn[name]
         beyond = seen.low - value if name in LOW_IS_HARD else value - seen.high
-        if name == "push.speed":  # part of the task: at least the mean of training
+        if name == "push.speed":  # of the task, not of the robot: no weaker than training's are on average
             assert value >= (seen.low + seen.high) / 2
         else:
             assert beyond == 0 if name in AT_THE_EDGE else 0 < beyond < 0.2 * seen.high, (value, seen)
 
 
-def test_twins_reports_have_the_specified_noise(private_domain: int, eventually: Build) -> None:
+def test_the_twin_reports_with_the_noise_that_it_says(private_domain: int, eventually: Build) -> None:
     reports: list[np.ndarray] = []
     with open_node("twin") as node, open_node("driver") as driver:
         twin = QuadrupedTwin(node, WALK, cameras=False)
@@ -319,7 +327,7 @@ def test_twins_reports_have_the_specified_noise(private_domain: int, eventually:
         )
         assert driver.wait_for(lambda: twin.states.matched == 1, 30)
         hidden, motor = twin.hidden, twin._motor
-        for count in range(400):  # lying still
+        for count in range(400):  # it lies still
             twin.tick(count)
             eventually(lambda count=count: len(reports) > count)
         states.close()
@@ -330,5 +338,5 @@ def test_twins_reports_have_the_specified_noise(private_domain: int, eventually:
         "tilt_noise": 2 * np.array([r["imu_state"]["quaternion"][1:] for r in reports]),
     }
     for name, values in spread.items():
-        white = np.diff(values, axis=0).std(0).mean() / np.sqrt(2)  # without the slow settling of the legs
+        white = np.diff(values, axis=0).std(0).mean() / np.sqrt(2)  # legs that settle are slow
         assert white == pytest.approx(getattr(hidden, name), rel=0.1), name
