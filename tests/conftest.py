@@ -26,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of learners that tests start: two tests r
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
 REALTIME = (
+    "tests/real/test_clock.py",
     "tests/real/test_remote.py",
     "tests/robot_rl/cli/test_bench_loop.py",
     "tests/robot_rl/cli/test_doctor.py::test_json_is_one",

@@ -7,13 +7,10 @@ import os
 import random
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -376,6 +373,9 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 @pytest.fixture
 def twin(private_domain: int) -> Iterator[Callable[..., None]]:
     """Start a Panda's twin process of a task and wait until it is up."""
+    import subprocess
+    import sys
+
     running: list[subprocess.Popen[str]] = []
 
     def start(task: str, *options: str) -> None:
@@ -396,7 +396,8 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the idle loop beside a deployed policy for half a second instead of two."""
     from real.control import clock
 
-    monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
+    measure = clock.bare_loop
+    monkeypatch.setattr(clock, "bare_loop", lambda rate: measure(rate, 0.5))
 
 
 @pytest.fixture
