@@ -1,4 +1,4 @@
-"""Which of the bus's two backends to take."""
+"""Choice of the bus's backend."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BACKENDS = ("auto", "dds", "rclpy")
 BACKEND = "ROBOT_RL_BUS"
 """Environment variable with one of BACKENDS."""
 FAST, TOO_FAST = 100.0, 250.0
-"""Rates of control, Hz: from the first on DDS is preferred, above the second rclpy is refused. In both of two runs a
-500 Hz loop on rclpy was stopped, with 10 % of its ticks late."""
+"""Control rates, Hz, from which DDS is preferred, and above which rclpy is refused. A 500 Hz loop on rclpy was stopped
+in two of two runs, with 10 % of its ticks late."""
 
 
 def choose(backend: str = "", rate: float = 0.0, env: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Return the backend, dds or rclpy, and what speaks against it, if anything.
+    """Return the backend, dds or rclpy, and a warning about it, empty if there is none.
 
-    auto takes rclpy where it is installed, but DDS for control at `FAST` Hz or more, unless ROS's middleware is none
-    that speaks DDS. Raises UserError for rclpy above `TOO_FAST`.
+    auto chooses rclpy if installed, but DDS for control at `FAST` Hz or more, unless ROS's middleware does not speak
+    DDS. Raises UserError for rclpy above `TOO_FAST`.
     """
     wanted = backend or env.get(BACKEND) or "auto"
     if wanted not in BACKENDS:
@@ -43,5 +43,5 @@ def choose(backend: str = "", rate: float = 0.0, env: Mapping[str, str] = os.env
 
 
 def _installed(module: str) -> bool:
-    """Return whether a module can be imported; it is not."""
+    """Return whether a module can be imported, without importing it."""
     return module in sys.modules or importlib.util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""The robot's side of human-in-the-loop learning: act, be corrected, record, fetch newer weights."""
+"""Robot side of human-in-the-loop learning: act, accept corrections, record, and load newer weights."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 PERMANENT_FAILURE = 2
-"""Exit status of a learner that would fail again if restarted: bad input, or NaN."""
+"""Exit status of a learner that would fail again after a restart: bad input, or NaN."""
 
 
 class LearnerProcess:
-    """Keep a learner running beside the robot; restart a dead one from its checkpoint. A learner that ends as
-    `PERMANENT_FAILURE`, or dies again before it has published `weights`, raises a `UserError`."""
+    """Run a learner beside the robot; restart it from its checkpoint if it dies. UserError for `PERMANENT_FAILURE` or
+    if it dies again before it has published `weights`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
         self._before = 0
         self.restarts = 0
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called when it was suspended and goes on."""
-        self._process: subprocess.Popen[bytes] | None = None
+        """Called when the learner resumes after it was suspended."""
+        self.process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 
     def __enter__(self) -> LearnerProcess:
@@ -46,58 +46,54 @@ class LearnerProcess:
 
     def _start(self) -> None:
         self._started, self._before = time.monotonic(), self._stamp()
-        # The pipe closes when this process ends in any way, which ends the learner too.
-        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
+        # The pipe closes when this process ends in any way; the learner then ends too.
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
     def _stamp(self) -> int:
         return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
 
-    def _require_recoverable(self) -> None:
-        assert self._process is not None
-        if self._process.returncode == PERMANENT_FAILURE:
+    def _require_recoverable(self, published: bool) -> None:
+        """Raise UserError after a permanent failure, or with `published`, if no new weights were published."""
+        assert self.process is not None
+        if self.process.returncode == PERMANENT_FAILURE:
             raise UserError(
                 "the learner ended for the reason that it gave above and would end so again, so nothing more is "
                 f"learned; the robot's episodes are in {self.weights.parent / 'dataset'}"
             )
-
-    def _require_life(self) -> None:
-        if self._stamp() == self._before:
+        if published and self._stamp() == self._before:
             raise UserError(
                 f"the learner ended before it had published any weights to {self.weights.parent}, for the reason that "
                 "it gave above, so it learned nothing; correct that and go on with --resume"
             )
 
     def tend(self) -> None:
-        """Restart a dead learner, at most every 5 s; called between episodes, never waits."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            # Waits for nothing: a learner that was suspended and goes on has said so to its parent.
-            if os.waitid(os.P_PID, self._process.pid, os.WCONTINUED | os.WNOHANG) is not None:
+        """Restart a dead learner, at most every 5 s; call between episodes. Never waits."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            # WNOHANG: the kernel has reported a learner that resumed after a suspension.
+            if os.waitid(os.P_PID, self.process.pid, os.WCONTINUED | os.WNOHANG) is not None:
                 self.note("stall", {"process": "learner"})
             return
-        self._require_recoverable()
-        if self.restarts:
-            self._require_life()
+        self._require_recoverable(published=self.restarts > 0)
         if time.monotonic() - self._started > 5.0:
-            logger.warning("the learner ended with status %s; starting it again", self._process.returncode)
+            logger.warning("the learner ended with status %s; starting it again", self.process.returncode)
             self.restarts += 1
             self._start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._process is not None
-        self._process.terminate()
+        assert self.process is not None
+        self.process.terminate()
         try:
-            self._process.wait(timeout=20)
+            self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if kind is None and self._process.returncode > 0:
-            self._require_recoverable()
-            self._require_life()
+            self.process.kill()
+            self.process.wait()
+        if kind is None and self.process.returncode > 0:
+            self._require_recoverable(published=True)
 
 
 class FinetuneSession:
-    """Run episodes on the robot, with the newest weights between them."""
+    """Run episodes on the robot and load the newest weights between them."""
 
     def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
@@ -107,20 +103,21 @@ class FinetuneSession:
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, self.cameras.sizes)
         self._pictures: dict[str, Any] = {}
         """Pictures at the policy's last observation."""
-        # In this order: a row is recorded before the journal ends its episode.
+        # A row must be recorded before the journal ends its episode.
         env.observers.append(self._record)
         film.attach(env)
         done = self.recorder.writer.num_episodes
-        self.journal = Journal(run.folder, env, done, self._about_episode, keep=self.recorder.end_episode)
+
+        def facts() -> dict[str, Any]:
+            return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
+
+        self.journal = Journal(run.folder, env, done, facts, keep=self.recorder.end_episode)
         self.learner: LearnerProcess | None = None
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
         """Return this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
-
-    def _about_episode(self) -> dict[str, Any]:
-        return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
 
     def _record(self, step: dict[str, Any]) -> None:
         self.recorder.add(step, self._pictures)
@@ -135,28 +132,21 @@ class FinetuneSession:
         while time.monotonic() - begin < seconds:
             self.adopt()
             learner.tend()
-            self._episode(self.seed + self.journal.done + len(self.episodes))
+            self.policy.explore = True
+            executor = ChunkExecutor(self.policy, 1)
+            observation, _ = self.env.reset(seed=self.seed + self.journal.done + len(self.episodes))
+            self.cameras.stale = 0
+            self._pictures = self.cameras.look()
+            play_episode(self.env, executor, observation, self.rng)
             recent = self.episodes[-10:]
-            won = sum(e["success"] for e in recent)
-            helped = sum(e["takeovers"] > 0 for e in recent)
-            progress(
-                int(time.monotonic() - begin), int(seconds),
-                f"s, {len(self.episodes)} episodes: {won}/{len(recent)} won, {helped} helped, v{self.version}",
-            )  # fmt: skip
+            won, helped = sum(e["success"] for e in recent), sum(e["takeovers"] > 0 for e in recent)
+            text = f"s, {len(self.episodes)} episodes: {won}/{len(recent)} won, {helped} helped, v{self.version}"
+            progress(int(time.monotonic() - begin), int(seconds), text)
 
     def adopt(self) -> None:
         """Load newer weights if the learner has published any."""
         with uninterrupted():
             self.version = fetch(self.run.folder, self.policy, self.version)
-
-    def _episode(self, seed: int) -> None:
-        env, policy = self.env, self.policy
-        policy.explore = True
-        executor = ChunkExecutor(policy, 1)
-        observation, _ = env.reset(seed=seed)
-        self.cameras.stale = 0
-        self._pictures = self.cameras.look()
-        play_episode(env, executor, observation, self.rng)
 
     def close(self) -> None:
         """Write all recorded data to disk."""
@@ -167,16 +157,15 @@ class FinetuneSession:
             self.journal.close()
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the session."""
-        n = max(1, len(self.episodes))
-        alone = [e["success"] for e in self.episodes if not e["takeovers"]]
+        """Return the session's statistics."""
+        rows, alone = self.episodes, [e["success"] for e in self.episodes if not e["takeovers"]]
+        corrected, steps = (sum(e[key] for e in rows) for key in ("intervention_steps", "steps"))
         return {
-            "episodes": len(self.episodes),
-            "success": sum(e["success"] for e in self.episodes) / n,
+            "episodes": len(rows),
+            "success": sum(e["success"] for e in rows) / max(1, len(rows)),
             "autonomous_success": sum(alone) / len(alone) if alone else None,
-            "corrected_episodes": sum(e["takeovers"] > 0 for e in self.episodes),
-            "intervention_share": sum(e["intervention_steps"] for e in self.episodes)
-            / max(1, sum(e["steps"] for e in self.episodes)),
+            "corrected_episodes": len(rows) - len(alone),
+            "intervention_share": corrected / max(1, steps),
             "learner_restarts": self.learner.restarts if self.learner else 0,
             "policy_version": self.version,
         }

@@ -1,4 +1,4 @@
-"""Absolute deadlines on the monotonic clock, and their lateness."""
+"""Absolute deadlines on the monotonic clock, lateness statistics and real-time priority."""
 
 from __future__ import annotations
 
@@ -14,20 +14,65 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from real.control.histogram import Histogram
+import numpy as np
 
 logger = logging.getLogger(__name__)
 SPIN = 0.0002
-"""Seconds before a deadline to spin instead of sleep: the scheduler may wake that late."""
-
-
+"""Busy-wait before a deadline instead of sleeping, s: the scheduler may wake the thread that late."""
 STALL = 0.025
-"""Lateness of a tick beyond which the process is said to have stood still, s: half of what a robot's watchdogs wait."""
+"""Lateness of a tick above which the process counts as stalled, s: half of the robot's watchdog time-outs."""
+SMALLEST = 1e-8
+"""Shorter durations are counted as 0, s."""
+WIDTH = math.log(1.01)
+"""Width of a histogram bin on the logarithmic axis: percentiles are within 0.5 %."""
+BINS = 2800
+"""Number of histogram bins; the last one ends at 3 hours."""
+_CENTRES = np.concatenate([[0.0], SMALLEST * np.exp(WIDTH * (np.arange(1, BINS) - 0.5))])
+
+
+class Histogram:
+    """Durations in bins of constant ratio: percentiles in constant memory. Number and maximum are exact."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * BINS
+        self.max, self._n = 0.0, 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, seconds: float) -> None:
+        """Count one duration, s."""
+        self._n += 1
+        self.max = max(self.max, seconds)
+        k = math.ceil(math.log(seconds / SMALLEST) / WIDTH) if seconds > SMALLEST else 0
+        self.counts[min(k, BINS - 1)] += 1
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return the histogram of the durations in both."""
+        both = Histogram()
+        both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        both.max, both._n = max(self.max, other.max), self._n + other._n
+        return both
+
+    def percentile(self, percent: float) -> float:
+        """Return the smallest duration that `percent` % of all durations do not exceed, s; 0 if empty."""
+        rank = max(1, math.ceil(percent / 100 * self._n))
+        return min(self.max, float(_CENTRES[int(np.searchsorted(np.cumsum(self.counts), rank)) if self._n else 0]))
+
+    def between(self, edges: list[float]) -> list[int]:
+        """Return the number of durations between neighbouring edges, s."""
+        counts, _ = np.histogram(_CENTRES, edges, weights=self.counts)
+        return [int(n) for n in counts]
+
+    def milliseconds(self) -> dict[str, Any]:
+        """Return median, 99th percentile and maximum, ms."""
+        return {"p50": 1e3 * self.percentile(50), "p99": 1e3 * self.percentile(99), "max": 1e3 * self.max}
 
 
 class Ticker:
-    """Wake every `period` seconds. Deadlines are absolute, so errors never add up; missed ones are skipped, without a
-    burst::
+    """Wake every `period` seconds. Deadlines are absolute, so errors never add up.
+
+    Missed deadlines are skipped::
 
         deadline   1    2    3    4    5
         wake       1    2      3.4     5      (4 is counted as missed)
@@ -39,7 +84,7 @@ class Ticker:
         self.timing = Timing(period)
 
     def restart(self) -> None:
-        """Forget the deadlines that have passed meanwhile, after work that was no tick's."""
+        """Place the next deadline one period from now, after work that was not part of a tick."""
         self.next = time.monotonic() + self.period
 
     def wait(self) -> float:
@@ -59,21 +104,21 @@ class Ticker:
 
 @dataclass
 class Drift:
-    """Drift of a loop against its rate: the least-squares line through its lateness on a grid of its period that begins
-    at the first tick. The loop's own deadlines are not used, so a wrong period and accumulated pauses show."""
+    """Drift of a loop against its rate: least-squares line through the lateness on a grid of its period that begins at
+    the first tick. The loop's own deadlines are not used, so a wrong period and accumulated pauses show."""
 
     ticks: int = 0
     mean_time: float = 0.0
     mean_late: float = 0.0
     variance: float = 0.0
-    """Sum of the squared distances of the grid's times from their mean, s^2."""
+    """Sum of squared deviations of the grid times from their mean, s^2."""
     covariance: float = 0.0
-    """Sum of the products of these distances and those of the lateness, s^2."""
+    """Sum of products of the deviations of grid times and lateness, s^2."""
     span: float = 0.0
     """Time from the first tick to the last on the grid, s."""
 
     def add(self, planned: float, late: float) -> None:
-        """Add a tick, planned `planned` s after the first on the grid, that came `late` s late."""
+        """Add a tick that was planned `planned` s after the first tick and came `late` s late."""
         self.ticks += 1
         off = planned - self.mean_time
         self.mean_time += off / self.ticks
@@ -89,26 +134,24 @@ class Drift:
 
     @property
     def seconds(self) -> float:
-        """Return how much later the loop was at its end than at its start, by that line, s; 0 without a second tick."""
+        """Return the growth of the lateness from start to end along the line, s; 0 with fewer than two ticks."""
         return self.covariance / self.variance * self.span if self.variance else 0.0
 
 
 @dataclass
 class Timing:
-    """Lateness of a periodic loop."""
+    """Lateness of a loop with a given `period`, s."""
 
     period: float
-    """s"""
     late: Histogram = field(default_factory=Histogram)
     """Lateness of the ticks, s."""
     missed: int = 0
-    """Deadlines that passed entirely while an earlier tick was late."""
-
+    """Number of deadlines that passed entirely while an earlier tick was late."""
     drift: Drift = field(default_factory=Drift)
     _first: float = math.nan
 
     def add(self, late: float, skipped: int, now: float) -> None:
-        """Count a tick that came at `now`, monotonic s, and the deadlines that passed meanwhile."""
+        """Count a tick at `now`, monotonic s, that came `late` s late and skipped `skipped` deadlines."""
         if not self.late:
             self._first = now
         planned = (len(self.late) + self.missed) * self.period
@@ -117,14 +160,15 @@ class Timing:
         self.missed += skipped
 
     def __add__(self, other: Timing) -> Timing:
-        """Combine two timings, this one first."""
+        """Combine the timings of two loops in sequence."""
         return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
 
     def summary(self) -> dict[str, Any]:
-        """Return figures for the report; times in microseconds."""
+        """Return statistics for the report; times in microseconds."""
         edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
         counts = self.late.between([1e-6 * edge for edge in edges] + [math.inf])
         ticks, over = len(self.late), sum(counts[edges.index(1000) :])
+        late = {name: 1e6 * self.late.percentile(p) for name, p in (("p50", 50), ("p99", 99), ("p999", 99.9))}
         return {
             "rate": 1 / self.period,
             "ticks": ticks,
@@ -132,60 +176,51 @@ class Timing:
             "late_share": (over + self.missed) / max(1, ticks + self.missed),
             "missed": self.missed,
             "drift_us": 1e6 * self.drift.seconds,
-            "lateness_us": {
-                "p50": 1e6 * self.late.percentile(50),
-                "p99": 1e6 * self.late.percentile(99),
-                "p999": 1e6 * self.late.percentile(99.9),
-                "max": 1e6 * self.late.max,
-            },
+            "lateness_us": late | {"max": 1e6 * self.late.max},
             "histogram": {"edges_us": edges, "counts": counts},
         }
 
 
 def prefer_realtime(priority: int = 40) -> bool:
     """Give the calling thread SCHED_FIFO and fine timer slack if permitted; warn otherwise. Threads and processes that
-    it starts have normal priority. Priorities here: joint states 45, commands 40, policy 20: a thread that holds the
-    interpreter lock must not be preempted while the command thread waits for it.
-    """
+    it starts have normal priority. Priorities: joint states 45, commands 40, policy 20. A thread that holds the
+    interpreter lock must not be preempted while the command thread waits for it."""
     if sys.platform != "linux":
         return False
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
-    except (PermissionError, OSError):
+    except OSError:
         logger.warning("no real-time priority: for steadier timing allow it as `robot-rl doctor` says")
         return False
     return True
 
 
 def scheduling() -> tuple[Any, ...]:
-    """Return the calling thread's scheduling, for `reschedule`; empty if unknown."""
+    """Return the calling thread's scheduling policy and parameters for `reschedule`; empty if unknown."""
     return (os.sched_getscheduler(0), os.sched_getparam(0)) if sys.platform == "linux" else ()
 
 
 def reschedule(before: tuple[Any, ...]) -> None:
-    """Restore the scheduling from `scheduling`; only root can reset the flag for new threads."""
+    """Restore the result of `scheduling`; only root can clear the flag SCHED_RESET_ON_FORK."""
     if before:
         policy, parameters = before
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)
 
 
 def prefer_realtime_bus(priority: int = 45) -> None:
-    """Give real-time priority to the bus: its reader, which is the calling thread, and DDS's threads that feed it.
-
-    Otherwise, on a busy machine, the reader waits for a receiver without priority, and states are tens of ms late.
-    """
+    """Give real-time priority to the calling thread, which reads the bus, and to DDS's receive threads."""
     if not prefer_realtime(priority):
         return
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the thread has just ended
             if (task / "comm").read_text().startswith("recv"):
                 policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
                 os.sched_setscheduler(int(task.name), policy, os.sched_param(priority))
 
 
 def yield_to_robot() -> None:
-    """Let this process use only otherwise idle processor time."""
+    """Run this process only on otherwise idle processor time."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
@@ -193,17 +228,17 @@ def yield_to_robot() -> None:
 
 
 def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
-    """Return the lateness of an idle loop at the command loop's priority: the floor of this machine."""
-    found: list[Timing] = []
+    """Measure an idle loop at the command loop's priority: the lower bound of lateness on this machine."""
+    timings: list[Timing] = []
 
     def loop() -> None:
         prefer_realtime()
         ticker = Ticker(1 / rate)
         for _ in range(round(rate * seconds)):
             ticker.wait()
-        found.append(ticker.timing)
+        timings.append(ticker.timing)
 
     thread = threading.Thread(target=loop, name="bare-loop", daemon=True)  # Ctrl-C does not wait for it
     thread.start()
     thread.join()
-    return found[0]
+    return timings[0]

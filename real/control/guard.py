@@ -1,16 +1,16 @@
-"""The guard: the only writer of a robot's motor commands, which damps the robot without valid commands.
+"""Guard: the only process that writes a robot's motor commands. It damps the robot without valid commands.
 
-A motor obeys its last command forever. The process that runs a policy can be killed, hang, or lose its connection. This
-one only passes checked commands on, so it notices::
+A motor follows its last command until the next one. The policy's process can be killed, hang, or lose its connection.
+The guard only passes checked commands on::
 
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
 
-After damping, and at the start, the robot may be in any posture. It stays damped until the policy's process stands it
-up, which begins at the measured posture with little stiffness that grows slowly. Commands at full stiffness are not
-passed on. L2 and B of the robot's own remote always damp it.
+At the start and after damping, the robot may be in any posture. It stays damped until the policy's process stands it
+up: set-points begin at the measured posture with low stiffness, which then grows slowly. Full stiffness at once is
+refused. L2 and B of the robot's own remote always damp it.
 
-It does not import torch: it needs little memory and starts in half a second.
+The guard does not import torch, so that it needs little memory and starts in half a second.
 """
 
 from __future__ import annotations
@@ -35,33 +35,31 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT = 0.05
-"""Oldest command to pass on, s."""
+"""Maximum age of a command that is passed on, s."""
 WATCH = 0.5
-"""Time between looks at the writers of its topics, s."""
+"""Interval between checks for other publishers on the guard's topics, s."""
 DRAIN = 4.0
-"""Longest time that a guard waits for the policy's process to end first, s."""
-
-
+"""Maximum time that `close` waits for the policy's process to stop sending, s."""
 SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
-"""Reasons for damping without a refused command."""
+"""Reasons for damping that are not a refused command."""
 GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
 _L2, _B = (2, 0x20), (3, 0x02)
-"""Byte and bit of `wireless_remote`."""
+"""Byte and bit in `wireless_remote`."""
 
 
 class ReceivedCommand(NamedTuple):
-    """The newest command, with the result of its check."""
+    """The newest command and the result of its check."""
 
     raw: bytes = b""
     bad: str = ""
-    """Reason for refusing it; empty if valid."""
+    """Reason for refusing the command; empty if valid."""
     command: np.ndarray | None = None
     received: float = -float("inf")
     """Monotonic, s."""
 
 
 class BackgroundPrinter:
-    """Print messages in a thread of its own, so that a slow or closed reader never delays the robot."""
+    """Print messages in a separate thread, so that a slow or closed reader never delays the robot."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
@@ -73,7 +71,7 @@ class BackgroundPrinter:
         self._texts.put(text)
 
     def close(self) -> None:
-        """Print the remaining messages, for one second at most."""
+        """Print the remaining messages within one second."""
         self._texts.put(None)
         self._thread.join(1.0)
 
@@ -83,54 +81,82 @@ class BackgroundPrinter:
                 self._say(text)
 
 
-class Guard:
-    """Send at the robot's command rate from `run()` until `close()`; damp first and last."""
+class CommandCheck:
+    """Decision in each tick: pass the newest command on, or damp."""
+
+    def __init__(self, motors: Motors):
+        self.motors = motors
+        self.damping = SILENCE
+        """Reason for the present damping; empty while commands are passed on."""
+        self.latched = True
+        """Damping ends only with a command that begins standing up."""
+        self.foreign_publisher = ""
+        """Other publisher of commands or of the robot's state; empty if none."""
+        self.alive = -float("inf")
+        """Arrival of the robot's last new state, monotonic s."""
+        self.position, self.remote = np.full(motors.count, np.nan), False
+        """Positions of the motors, rad, and whether L2 and B are pressed, in the newest state."""
+        self._soft = -float("inf")
+        """Time of the last command with low or no stiffness, monotonic s."""
+
+    def reason(self, now: float, newest: ReceivedCommand) -> str:
+        """Return the reason to damp in this tick; empty if the newest command may be passed on."""
+        reason = newest.bad
+        if now - newest.received > COMMAND_TIMEOUT:
+            reason = SILENCE
+        if now - self.alive > STATE_TIMEOUT:
+            reason = STALE_STATE
+        if self.foreign_publisher:
+            reason = self.foreign_publisher
+        if self.remote:
+            reason = REMOTE
+        if not reason and newest.command is not None:
+            stiffness_scale = self.motors.stiffness_scale(newest.command)
+            self.latched = self.latched and not self.motors.arms(newest.command, self.position)
+            if self.latched or stiffness_scale <= ARMING:
+                self._soft = now
+            elif stiffness_scale > JUMP + GROWTH * (now - self._soft):
+                reason = GREW
+        self.latched |= bool(reason)
+        return reason or (self.damping if self.latched else "")
+
+
+class Guard(CommandCheck):
+    """Send motor commands at the robot's command rate from `run()` until `close()`; damp first and last."""
 
     def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
         if not isinstance(robot.ros, UnitreeInterface):
             raise UserError(
                 f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
             )
-        self.robot, self.motors = robot, Motors(robot)
+        super().__init__(Motors(robot))
+        self.robot = robot
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
-        """How often it began to damp, by reason."""
-        self.damping = SILENCE
-        """Why it began to damp; empty while it passes commands on."""
-        self.latched = True
-        """Only a command as at the beginning of standing up ends the damping."""
+        """Number of times that damping began, by reason."""
         self.stalls = 0
-        """How often it stood still, as a tick that came over `STALL` s late shows."""
+        """Number of ticks that came more than `STALL` s late."""
         self.timing: dict[str, Any] = {}
-        self._alive, self._tick = -float("inf"), -1
-        """Time of the robot's last new state, monotonic s, and its count of ms."""
-        self._position, self._remote = np.full(self.motors.count, np.nan), False
-        """Positions of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
+        self._tick = -1
+        """Tick counter of the robot's newest state, ms."""
         self._newest = ReceivedCommand()
-        self._soft = -float("inf")
-        """Time of the last command with little stiffness or none."""
-        self.foreign_publisher = ""
-        """Who else sends commands or reports the robot's state; empty if nobody does."""
-        self._ordinary = True
+        self._raised = False
+        """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
-        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never waits for a reader
+        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never blocks
         self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
         self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
-        """Wait for the robot; raise if another writer exists."""
-
-        def heard() -> bool:
-            return self._alive > -float("inf")
-
+        """Wait for the robot's first state; raise UserError without one or if the motors have another writer."""
         deadline = time.monotonic() + timeout
-        while not heard() and time.monotonic() < deadline:
+        while self._tick < 0 and time.monotonic() < deadline:
             self.state.wait(0.1)
-        if not heard():
+        if self._tick < 0:
             raise UserError(
                 f"no state of {self.robot.name} on {self.state.topic} within {timeout:g} s; is the robot, or "
                 f"`robot-rl twin {self.robot.name}`, running on this domain? {'; '.join(node.incompatible())}".rstrip()
@@ -142,17 +168,17 @@ class Guard:
             )
 
     def _on_state(self, sample: Stamped) -> None:
-        if self._ordinary:
-            self._ordinary = False
+        if not self._raised:
+            self._raised = True
             prefer_realtime_bus()
         state = self._state.open(sample.raw)
-        if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state forever
-            self._tick, self._alive = int(state["tick"]), sample.received
-            self._position = state["motor_state"]["q"][: self.motors.count]
-            self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
+        if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state
+            self._tick, self.alive = int(state["tick"]), sample.received
+            self.position = state["motor_state"]["q"][: self.motors.count]
+            self.remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
-        if sample.raw == self._newest.raw:  # most are repeated, and checked once
+        if sample.raw == self._newest.raw:  # most commands are repeated; check each once
             self._newest = self._newest._replace(received=sample.received)
             return
         command = self._command.open(sample.raw)
@@ -160,7 +186,7 @@ class Guard:
         self._newest = ReceivedCommand(bytes(sample.raw), bad, command, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
-        """Pass commands on or damp, every tick, until `close`. In any case damp the robot at the end."""
+        """Pass commands on or damp, every tick, until `close`. Always damp at the end."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
         printer = BackgroundPrinter(say)
@@ -181,11 +207,14 @@ class Guard:
             if count % watch == 0:
                 self.foreign_publisher = self._find_intruder()
             newest = self._newest
-            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
+            before, reason = (self.damping, self.latched), self.reason(time.monotonic(), newest)
             self.output.publish(self._damp if reason else newest.raw)
             # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
-                self._note(reason, say)
+                if reason:
+                    self.events[reason] = self.events.get(reason, 0) + 1
+                say(f"damping: {reason}" if reason else "passing commands on")
+                self.damping = reason
             changed = before != (self.damping, self.latched)
             if changed:
                 report = self._report()
@@ -194,7 +223,7 @@ class Guard:
             count += 1
 
     def _end(self, ticker: Ticker) -> None:
-        """Damp three times, since a message may be lost; try all of them even if one fails."""
+        """Damp three times, since a message may be lost; continue if one attempt fails."""
         for _ in range(3):
             try:
                 self.output.publish(self._damp)
@@ -203,7 +232,7 @@ class Guard:
                 logger.exception("could not damp the robot at the end")
 
     def _find_intruder(self) -> str:
-        """Return who sends where only this guard, one policy, or the robot may send; empty if nobody does."""
+        """Return the extra publisher on a topic of this guard, its policy or the robot; empty if none."""
         if others := self.output.other_writers(process=True):
             return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
         for topic in (self.commands, self.state):
@@ -211,46 +240,18 @@ class Guard:
                 return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
         return ""
 
-    def _judge(self, now: float, newest: ReceivedCommand) -> str:
-        """Return why the robot must be damped in this tick; empty if the newest command may pass."""
-        reason = newest.bad
-        if now - newest.received > COMMAND_TIMEOUT:
-            reason = SILENCE
-        if now - self._alive > STATE_TIMEOUT:
-            reason = STALE_STATE
-        if self.foreign_publisher:
-            reason = self.foreign_publisher
-        if self._remote:
-            reason = REMOTE
-        if not reason and newest.command is not None:
-            stiffness_scale = self.motors.stiffness_scale(newest.command)
-            self.latched = self.latched and not self.motors.arms(newest.command, self._position)
-            if self.latched or stiffness_scale <= ARMING:
-                self._soft = now
-            elif stiffness_scale > JUMP + GROWTH * (now - self._soft):
-                reason = GREW
-        self.latched |= bool(reason)
-        return reason or (self.damping if self.latched else "")
-
     def _report(self) -> bytes:
-        said = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
-        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
+        report = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
+        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(report)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:
-        """Return whether to end: commands have stopped, the wait is over, or `close` was called twice."""
+        """Return whether to end: commands stopped, the wait timed out, or `close` was called twice."""
         if self._closing is None:
             return False
-        late = time.monotonic() - self._closing > DRAIN
-        return self._hurry.is_set() or bool(self.damping) or late
-
-    def _note(self, reason: str, say: Callable[[str], None]) -> None:
-        if reason:
-            self.events[reason] = self.events.get(reason, 0) + 1
-        say(f"damping: {reason}" if reason else "passing commands on")
-        self.damping = reason
+        return self._hurry.is_set() or bool(self.damping) or time.monotonic() - self._closing > DRAIN
 
     def close(self) -> None:
-        """End after the policy's process, which lays the robot down first; called twice, end at once."""
+        """End once the policy's process, which first lays the robot down, is silent; at the second call, at once."""
         if self._closing is not None:
             self._hurry.set()
         self._closing = self._closing or time.monotonic()

@@ -1,4 +1,4 @@
-"""The command thread: turn the policy's goals into a stream of commands limited by the shield."""
+"""Command thread: turn the policy's goals into a stream of commands limited by the shield."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.control.clock import STALL, Ticker, prefer_realtime, reschedule, scheduling
-from real.control.histogram import Histogram
+from real.control.clock import STALL, Histogram, Ticker, prefer_realtime, reschedule, scheduling
 from real.control.safety import STALE_GOAL, STALE_STATE, PostureLimits, SafetyConfig
 from real.robots.base import Driver, JointReading, NotReady
 from robot_rl.interface.pipeline import Pipeline
@@ -31,7 +30,7 @@ class Goal:
     position: Tensor
     """(1, J) rad"""
     start: Tensor
-    """(1, J) the goal before it, rad"""
+    """(1, J) previous goal, rad"""
     gripper: float
     """m"""
     posted: float
@@ -42,7 +41,7 @@ class Goal:
 
 @dataclass
 class Events:
-    """Counts of the shield's and the watchdogs' actions, by reason."""
+    """Counts of the actions of shield and watchdogs, by reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -52,13 +51,13 @@ class Events:
 
 
 class CommandLoop(threading.Thread):
-    """Publish at the robot's command rate from `arm()` until `close()`.
+    """Publish commands at the robot's command rate from `arm()` until `close()`.
 
-    Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
-    set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
-    or a latched stop an arm brakes and holds, and a walking robot is damped; both keep sending, because a forward
-    controller would keep the last command anyway. Damping a robot on its legs latches a stop, since full stiffness
-    would tear it up again, except at the end and for a stale goal between episodes.
+    Each tick moves along a straight line from the previous goal to the present one, through `Shield.follow`. Set-points
+    of compliant joints jump to the goal, as in simulation. With a stale state, a stale goal or a latched stop an arm
+    brakes and holds, and a legged robot is damped. Both keep sending, because a forward controller keeps the last
+    command. Damping a standing robot latches a stop, since full stiffness would jerk it up again; exceptions are
+    `close` and a stale goal between episodes.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
@@ -66,43 +65,44 @@ class CommandLoop(threading.Thread):
         self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
         self.events = Events()
         self.goals = 0
-        """Number of goals posted, refused ones included."""
+        """Number of posted goals, including refused ones."""
         self.stopped = ""
-        """Reason of a latched stop, empty while running."""
+        """Reason of the latched stop; empty while running."""
         self.ticker: Ticker | None = None
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
         self.stall = -math.inf, 0.0
-        """When this thread last went on after it had stood still, monotonic s, and for how long, s."""
+        """End, monotonic s, and duration, s, of this thread's last stall."""
         self.error: BaseException | None = None
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called at stops and resets, in any thread."""
+        """Called with an event and its details at stops and resets, from any thread."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._nonfinite = 0
         self._holding = ""
         self._fresh = True
+        """No goal was accepted since `arm` or `reset_stop`."""
         self._ticked = math.inf
         """Time of the last tick, monotonic s."""
         self._last_tracking_ok = math.inf
-        """Last time that a held arm was at its held position, monotonic s."""
+        """Last time at which a held arm was at its held position, monotonic s."""
         self._before: tuple[Any, ...] = ()
         """Switch interval and scheduling before `arm`."""
         self.legged = pipeline.robot.base is not None
         self.is_damped = self.legged
-        """A walking robot is damped, and has to stand up."""
+        """A legged robot is damped and has to stand up."""
         self.resting = False
-        """Between episodes no goals are due: a robot on its legs sinks without a latch, and is stood up again."""
+        """No goals are expected between episodes: a legged robot is then damped without a latch."""
         self._stiff_since = -math.inf
-        """Begin of the newest stretch of commands with stiffness, monotonic s."""
+        """Start of the newest sequence of commands with stiffness, monotonic s."""
         self._limits = PostureLimits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
-        """Seed the command with the measured position and start sending: an arm stands still, others stay limp."""
+        """Start sending from the measured position: an arm holds it, a legged robot stays damped."""
         self.driver.wait_ready()
-        # A garbage collection over torch's objects takes tenths of a second, in which no state is read.
+        # Collecting torch's objects takes tenths of a second, during which no state is read.
         gc.collect()
         reading = self.driver.next_reading(self.safety.lost_timeout)
         assert reading is not None
@@ -113,8 +113,8 @@ class CommandLoop(threading.Thread):
             now = time.monotonic()
             self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
         self._before = (sys.getswitchinterval(), scheduling())
-        sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter lock for the default 5 ms
-        # Nor may the garbage collector, which runs at the start of episodes.
+        sys.setswitchinterval(0.0002)  # the default of 5 ms lets the policy thread delay commands
+        # Garbage is collected at the start of episodes only.
         gc.freeze()
         gc.disable()
         prefer_realtime(20)
@@ -122,29 +122,26 @@ class CommandLoop(threading.Thread):
 
     @property
     def goal(self) -> Tensor:
-        """Return the newest admitted goal (1, J), rad."""
-        with self._lock:
-            assert self._goal is not None, "arm() first"
-            return self._goal.position
+        """Return the newest accepted goal (1, J), rad."""
+        return self._newest().position
 
     @property
     def width(self) -> float:
-        """Return the newest goal's distance between the fingers, m."""
+        """Return the finger distance of the newest goal, m."""
+        return self._newest().gripper
+
+    def _newest(self) -> Goal:
         with self._lock:
             assert self._goal is not None, "arm() first"
-            return self._goal.gripper
+            return self._goal
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
-        """Post a goal (1, J) to reach `duration` seconds from now, through the shield. Return False if it was refused:
-        not finite, too far from the robot's position, or a stop is latched.
-        """
+        """Post a goal (1, J) to reach in `duration` s; return False if non-finite, too far away, or stopped."""
         self.check()
         self.goals += 1
-        with self._lock:
-            assert self._goal is not None, "arm() first"
-            previous, width = self._goal.position, self._goal.gripper
+        previous, width = self.goal, self.width
         if not (math.isfinite(gripper) and bool(position.isfinite().all())):
-            position, gripper = torch.full_like(position, math.nan), width  # one non-finite number makes all NaN
+            position, gripper = torch.full_like(position, math.nan), width  # reject all of it
         if self._holding or self._fresh:
             previous = self._measured()
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
@@ -161,7 +158,7 @@ class CommandLoop(threading.Thread):
             self.stop(f"{self._nonfinite} non-finite goals in a row")
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
-        self._fresh = False  # the tick in between must not find the goal from before the hold stale
+        self._fresh = False  # only now: a tick before it would report the old goal as stale
         return not (self.stopped or events["nonfinite"].any())
 
     def stop(self, reason: str) -> None:
@@ -172,28 +169,28 @@ class CommandLoop(threading.Thread):
             self.note("stop", reason)
 
     def explain(self, cause: str) -> None:
-        """Add what caused the latched stop."""
+        """Append the cause to the reason of the latched stop."""
         self.stopped = f"{self.stopped}: {cause}"
         logger.error("stopped: %s", self.stopped)
         self.note("cause", self.stopped)
 
     def reset_stop(self) -> None:
-        """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
+        """Clear a latched stop and forget old goals; the robot stays as it is until the next goal."""
         with self._lock:
-            here = self._measured()
+            position = self._measured()
             assert self._goal is not None
-            self._goal = Goal(here, here, self._goal.gripper, time.monotonic(), self.pipeline.tick)
+            self._goal = Goal(position, position, self._goal.gripper, time.monotonic(), self.pipeline.tick)
         self._fresh = True
         self.note("reset", self.stopped)
         self.stopped = ""
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if any."""
+        """Raise NotReady if an error ended the thread."""
         if self.error is not None:
             raise NotReady(f"the command loop ended: {self.error}") from self.error
 
     def close(self) -> None:
-        """Brake, hold or damp, and end the thread; an arm's last command is its resting position."""
+        """Brake, hold or damp, and end the thread; an arm's last command is the position where it stopped."""
         self._closing.set()
         if self.is_alive():
             self.join(timeout=2.0)
@@ -227,10 +224,8 @@ class CommandLoop(threading.Thread):
             logger.exception("the command loop ended")
 
     def _tick(self, now: float) -> None:
-        reading = self.driver.reading()
-        with self._lock:
-            goal = self._goal
-        assert goal is not None and reading is not None
+        reading, goal = self.driver.reading(), self._newest()
+        assert reading is not None
         self.state_ages.add(now - reading.received)
         if self.legged and not (self.is_damped or self.stopped) and (event := self._broken(now, reading)):
             self.events.add(event)
@@ -252,12 +247,12 @@ class CommandLoop(threading.Thread):
         self._stiff_since = now if self.is_damped else self._stiff_since
         self.is_damped = False
         tick = self.pipeline.tick
-        if now - self._ticked > self.safety.state_timeout:  # no commands were sent: the arm has stopped meanwhile
+        if now - self._ticked > self.safety.state_timeout:  # after a gap in commands the arm is at rest
             self._velocity = torch.zeros_like(self._velocity)
         self._ticked = now
         if reason:
             self._yield_to(now, reading)
-            # Brake: the goal is the present command.
+            # Brake towards the present command.
             at, speed = self._position, torch.zeros_like(self._velocity)
             self._width = self._width if reason == "stop" else goal.gripper
         else:
@@ -271,27 +266,27 @@ class CommandLoop(threading.Thread):
         self.driver.send(self._position[0].double().numpy(), self._width)
 
     def _yield_to(self, now: float, reading: JointReading) -> None:
-        """Hold a resting arm at its measured position after it was moved, for example by hand with its drives off.
-        Otherwise the drives would tear it back when switched on."""
-        heard, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
+        """Hold a resting arm at its measured position after it was moved by hand with its drives off: otherwise they
+        would jerk it back when switched on."""
+        current, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
         shield = self.pipeline.shield
         measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)
         moved = bool(((measured - self._position).abs() > self.safety.start_mismatch).any())
-        if not (heard and rests and moved):
+        if not (current and rests and moved):
             self._last_tracking_ok = now
         elif now - self._last_tracking_ok > self.safety.moved_patience:
             self.events.add("moved while held")
             self._position = measured
 
     def _broken(self, now: float, reading: JointReading) -> str:
-        """Return a reason to stop a robot on its legs: a broken limit, or the guard's objection; empty if none."""
-        # Without the robot's states the guard's reports are missing too, and the robot is damped anyway.
-        hears = now - reading.received <= self.safety.state_timeout
-        asks = hears and now - self._stiff_since > self.safety.guard_patience
-        return self._limits.broken(reading) or (self.driver.objection(now) if asks else "")
+        """Return the violated limit or the guard's objection that stops a legged robot; empty if none."""
+        # Without the robot's states the guard's reports are missing too, and the robot is damped in any case.
+        current = now - reading.received <= self.safety.state_timeout
+        expected = current and now - self._stiff_since > self.safety.guard_patience
+        return self._limits.broken(reading) or (self.driver.objection(now) if expected else "")
 
     def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
-        """Return why the robot must not follow its goal; empty if it may."""
+        """Return the reason not to follow the goal; empty if there is none."""
         if self.stopped:
             return "stop"
         if self._closing.is_set():
@@ -309,7 +304,7 @@ class CommandLoop(threading.Thread):
         return torch.from_numpy(reading.position).float()[None]
 
     def summary(self) -> dict[str, Any]:
-        """Return timing and events for the report."""
+        """Return timing, state age and event counts for the report."""
         timing = self.ticker.timing.summary() if self.ticker else {}
         counts = {"goals": self.goals, "shield": dict(self.events.counts)}
         return timing | {"state_age_ms": self.state_ages.milliseconds()} | counts

@@ -1,10 +1,9 @@
-"""A robot as a vector environment of size one: the same contract as simulation, in real time."""
+"""A robot as a Gymnasium vector environment of size one, in real time, with the interface of the simulation."""
 
 from __future__ import annotations
 
 import gc
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,8 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from real.bus import Node, make, qos
-from real.control.clock import Ticker
-from real.control.histogram import Histogram
+from real.control.clock import Histogram, Ticker
 from real.control.safety import SafetyConfig
 from real.episode.homing import Homing
 from real.episode.intervention import Phase
@@ -25,25 +23,21 @@ from real.episode.judge import Judge
 from real.episode.rig import Rig
 from real.episode.standing import Standing
 from real.episode.steering import Schedule, Steering
-from real.robots.base import NotReady
-from real.robots.wiring import frames
+from real.robots.base import NotReady, frames
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import EPISODE_TOPIC
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.rewards.classifier import Classifier
 
-logger = logging.getLogger(__name__)
-
-
 StepObserver = Callable[[dict[str, Any]], None]
 
 
 class RobotEnv(Rig, VectorEnv):
-    """One robot behind its topics. `step` returns one control period after the last one returned.
+    """One robot behind its topics. `step` returns one control period after the previous `step` returned.
 
-    Unlike `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a walking
-    robot up, and autoreset is disabled, because a robot must not start to move by itself.
+    Unlike in `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a
+    legged robot up. Autoreset is disabled: a robot must not start to move by itself.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -64,9 +58,9 @@ class RobotEnv(Rig, VectorEnv):
         classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
     ):
-        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`; `instruction` is what a
-        policy that reads instructions is asked first, and `words` those that it knows, (): any; `classifier` is the
-        success test in place of the task's."""
+        """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands without a person or
+        `cmd_vel`. `instruction`: the first one. `words`: those that the policy knows; (): any. `classifier`: success
+        test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
@@ -78,7 +72,7 @@ class RobotEnv(Rig, VectorEnv):
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)
         self.observers = list(observers)
-        """Called in this order with each control period: state, action, result."""
+        """Called in this order after each control period with its state, action and result."""
         self._noted: dict[str, Any] = {}
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
@@ -86,7 +80,7 @@ class RobotEnv(Rig, VectorEnv):
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
-        """Time from observation to action per control period, s."""
+        """Time from observation to action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()
@@ -100,7 +94,7 @@ class RobotEnv(Rig, VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Get the robot ready (see `Homing` and `Standing`) and return the first observation. With options
+        """Prepare the robot (see `Homing` and `Standing`) and return the first observation. With options
         {"await_operator": True} an arm then waits at home until the person takes control."""
         self.driver.check_single_publisher()
         self.episode += 1
@@ -134,8 +128,7 @@ class RobotEnv(Rig, VectorEnv):
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
-        # The shield rejects a non-finite action, holds, and counts it.
-        if not action.isfinite().all():
+        if not action.isfinite().all():  # the shield will reject it and hold
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
         posted = False
@@ -158,12 +151,12 @@ class RobotEnv(Rig, VectorEnv):
             self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         outcome = self.judge(self.state, decision)
         truncated = outcome.done and not outcome.terminated
-        correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
+        operator = decision.operator
         infos = {
             "success": torch.tensor([outcome.success]),
             "executed": self.last_action,
             "policy_action": wanted,
-            "intervention": torch.tensor([correcting and posted]),
+            "intervention": torch.tensor([decision.phase is Phase.CORRECTING and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
             "discarded": torch.tensor([decision.phase is Phase.STOPPED or (operator is not None and operator.reset)]),
@@ -171,14 +164,14 @@ class RobotEnv(Rig, VectorEnv):
             "episode_steps": torch.tensor([self.steps]),
         }
         if self.asked:
-            infos["instruction"] = [self.judge.asked]
+            infos["instruction"] = [self.judge.judged_instruction]
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
-        told, observation = self._told, self._observe()
+        instruction, observation = self._observed_instruction, self._observe()
         if self.observers:
-            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
-            row["truncated"] = truncated
-            row |= {"instruction": [told]} if self.asked else {}
+            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success)}
+            row |= {"done": outcome.done, "truncated": truncated}
+            row |= {"instruction": [instruction]} if self.asked else {}
             for observe in self.observers:
                 observe(infos | row)
         if outcome.done:
@@ -192,27 +185,17 @@ class RobotEnv(Rig, VectorEnv):
         """End the running episode without a result; the robot holds until `reset`."""
         self.loop.resting = True
 
-    @property
-    def falls(self) -> int:
-        """Return the number of episodes in which a walking robot fell, or was damped other than by a person."""
-        return self.judge.falls
-
-    @property
-    def stalls(self) -> int:
-        """Return the number of a walking robot's episodes that ended because a process stood still: not falls."""
-        return self.judge.stalls
-
     def close(self, **kwargs: Any) -> None:
-        """Brake and hold, or lie down and damp, and stop sending."""
+        """Brake and hold, or lie down and damp; then stop sending."""
         try:
             self.reset_procedure.end()
         finally:
-            self._damped = self.driver.damped  # the guard damps once more, since our commands stop
+            self._damped = self.driver.damped  # before the guard damps once more for silence
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
     def _rehearse(self) -> None:
-        """Compute a control period, except for the policy's part, and drop the result."""
+        """Compute a control period without the policy and discard the result."""
         state = self.read()
         if self.steering is not None and self.steering.schedule is not None:
             self.steering.schedule(self.seed, self.interface.horizon)
@@ -221,23 +204,22 @@ class RobotEnv(Rig, VectorEnv):
         self.judge.rehearse(state)
 
     def _steer(self, operator: Operator | None) -> None:
-        """Set the command; it is zero in the last second, since lying down works from four feet only."""
+        """Update the velocity command: zero in the last second, because lying down needs all feet on the ground."""
         if self.steering is not None:
-            left = (self.interface.horizon - self.steps) * self.period
-            ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
-            self.command = self.steering(operator, self.seed, self.steps, rest=ends)
+            length, elapsed = self.interface.horizon * self.period, self.steps * self.period
+            self.command = self.steering(operator, self.seed, self.steps, length - elapsed < min(1.0, 0.1 * length))
             target = [round(value, 3) for value in self.steering.target[0].tolist()]
             self._note_change("command", {"from": self.steering.command_source, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
         state |= self.asked.read() if self.asked else {}
-        self._told = self.asked.text if self.asked else ""
+        self._observed_instruction = self.asked.text if self.asked else ""
         pictures = self.pictures.read(self.loop.safety.lost_timeout)
         return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 
     def _note_change(self, event: str, what: Any) -> bool:
-        """Note a value that is another than the last one; return whether it is."""
+        """Note a value that differs from the last one; return whether it does."""
         if self._noted.get(event) == what:
             return False
         self._noted[event] = what
@@ -249,14 +231,14 @@ class RobotEnv(Rig, VectorEnv):
         self._publish(phase)
 
     def _publish(self, phase: str) -> None:
-        told = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
-        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(told)))
+        message = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
+        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(message)))
 
     def summary(self) -> dict[str, Any]:
-        """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
+        """Return loop timing, inference latency, shield events, rejected messages and guard counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.legged else {}
         asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
-        timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
-        return self.loop.summary() | timing | asked | guard
+        own = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        return self.loop.summary() | own | asked | guard

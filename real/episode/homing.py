@@ -1,4 +1,4 @@
-"""Begin an arm's episode: move home through the shield, have objects placed."""
+"""Start of an arm's episode: move home through the shield and have the objects placed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from real.teleop.commands import FirstInput, Operator
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
-"""Width of a closed, empty gripper, m."""
+"""Maximum width of a closed, empty gripper, m."""
 STILL = 0.01
-"""Motion of a joint below which the robot does not obey at all, rad."""
+"""Maximum motion of a joint of a robot that does not respond, rad."""
 NEAR = 0.01
-"""Height above its place from which an object may drop, m: the last millimetres take as long as the rest."""
+"""Height above its support from which an object may drop, m: the last millimetres take as long as the rest."""
 
 
 class Homing:
-    """Move the arm home and have the objects placed, by the twin or a person."""
+    """Reset of an arm: go home, then have the twin or a person place the objects."""
 
     def __init__(self, env: Rig):
         self.env, robot = env, env.pipeline.robot
@@ -44,60 +44,50 @@ class Homing:
 
     @property
     def auto_resets_stop(self) -> bool:
-        """Return whether the next episode ends a latched stop by itself: never for an arm."""
+        """Return whether the next episode clears a latched stop by itself: never for an arm."""
         return False
 
     def end(self) -> None:
-        """Do nothing: the loop brakes and holds."""
+        """Do nothing: the command loop brakes and holds."""
 
     def _check_stop(self) -> Operator | None:
-        """Read the operator's input; the stop counts between episodes too, when the arm moves fastest."""
+        """Read the operator's input; raise NotReady if stop is pressed."""
         operator = self.env.look()
         if operator is not None and operator.stop:
             raise NotReady("the operator pressed stop")
         return operator
 
     def set_down(self, timeout: float = 5.0) -> None:
-        """Lower a held object to where it was gripped, so that opening does not drop it.
-
-        Move straight down, through the shield, to the lowest height of the tool since gripping.
-        """
+        """Lower a held object straight down, through the shield, to the lowest height of the tool since gripping, so
+        that opening the gripper does not drop it."""
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
-            return  # it cannot move the tool straight down
-        deadline = time.monotonic() + timeout
-        rate = Ticker(env.period)
+            return  # the controller cannot move the tool straight down
+        rate, deadline = Ticker(env.period), time.monotonic() + timeout
         twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
         while time.monotonic() < deadline:
             self._check_stop()
             state = env.read()
-            above = float(state.tool_position[0, 2]) - env.lowest_grip_height
-            if above < NEAR or float(state.gripper_width) < EMPTY:
+            height = float(state.tool_position[0, 2]) - env.lowest_grip_height
+            if height < NEAR or float(state.gripper_width) < EMPTY:
                 break
-            twist[0, 2] = -above / controller.twist_limit[2]
+            twist[0, 2] = -height / controller.twist_limit[2]
             action = controller.from_twist(twist, shut, env.last_action)
             env.loop.set_goal(env.pipeline.target(state, action).position, 0.0, env.period)
             rate.wait()
 
     def go_home(self, timeout: float = 8.0) -> None:
-        """Open the gripper and move home; the limits of the shield shape the speed."""
-        env = self.env
-        deadline = time.monotonic() + timeout
-        rate = Ticker(env.period)
-        settled, start = 0, env.read().joint_position
-        farthest = 0.0
+        """Open the gripper and move home at the shield's speed limits; NotReady if not home within `timeout` s."""
+        env, rate, deadline = self.env, Ticker(self.env.period), time.monotonic() + timeout
+        settled, start, farthest = 0, env.read().joint_position, 0.0
         while settled < 3:
             if time.monotonic() > deadline:
+                topic, failure = env.driver.command.topic, "did not reach its home position"
+                advice = "although it moved; is something in its way?"
                 if farthest < STILL:
-                    topic = env.driver.command.topic
-                    raise NotReady(
-                        f"the robot did not move at all within {timeout:g} s, although commands on {topic} were sent "
-                        f"and heard; are its drives on? {env.driver.executor(topic)}"
-                    )
-                raise NotReady(
-                    f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "
-                    "in its way?"
-                )
+                    failure, advice = "did not move at all", f"although commands on {topic} were sent and heard; "
+                    advice += f"are its drives on? {env.driver.executor(topic)}"
+                raise NotReady(f"the robot {failure} within {timeout:g} s, {advice}")
             self._check_stop()
             state = env.read()
             error = self.home - state.joint_position
@@ -109,17 +99,16 @@ class Homing:
             rate.wait()
 
     def _place(self, seed: int, timeout: float = 5.0) -> None:
-        """Reset the objects on the twin; on a robot, wait until the operator has placed them and presses reset."""
+        """Have the twin reset the objects; on a robot, wait until the operator has placed them and presses reset."""
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
-            accepted = env.driver.accepted
-            before = accepted.copy()
+            accepted, before = env.driver.accepted, env.driver.accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
-            looks = itertools.count()
+            polls = itertools.count()
 
             def placed(operator: Operator | None) -> bool:
-                # Poses in transit are old; the sixth one is new. So are pictures, where no poses are tracked.
-                return next(looks) >= 6 * (not accepted) and all(accepted[k] >= before[k] + 6 for k in accepted)
+                # Up to five poses may predate the reset; without tracked poses, wait six periods for new pictures.
+                return next(polls) >= 6 * (not accepted) and all(accepted[k] >= before[k] + 6 for k in accepted)
 
             self._hold_until(placed, timeout, "object pose")
         else:
@@ -131,7 +120,7 @@ class Homing:
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
     def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
-        """Wait at home until the operator takes control; NotReady without a device for `patience` s."""
+        """Wait at home until the operator takes control; NotReady after `patience` s without a device."""
         begins, seen = FirstInput(), time.monotonic()
 
         def ready(operator: Operator | None) -> bool:
@@ -150,10 +139,9 @@ class Homing:
         self._hold_until(ready, timeout, "operator's first input")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
-        """Keep the goal fresh at home while waiting."""
-        rate = Ticker(self.env.period)
-        deadline = time.monotonic() + timeout
-        while not ready(self._check_stop()):  # one reader: a press is reported once
+        """Hold the home position until `ready` returns true; NotReady after `timeout` s without `what`."""
+        rate, deadline = Ticker(self.env.period), time.monotonic() + timeout
+        while not ready(self._check_stop()):  # read once per period: a press is reported once
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
             self.env.read()

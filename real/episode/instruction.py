@@ -1,4 +1,4 @@
-"""What a robot is asked to do, in words: given at the start, changed by a topic while it runs."""
+"""Language instruction of a running policy: set at the start, changed by a topic."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class InstructionInput:
-    """The instruction in force. A new one counts from the next control period; an unusable one is refused, counted and
-    said, and the last one stays in force."""
+    """Current instruction. A new one counts from the next control period; an unusable one is refused and logged."""
 
     def __init__(self, node: Node, interface: Interface, text: str, words: Collection[str] = ()):
-        """`words` are those that the policy knows; (): any. ConfigError without a `text`, or for one with other words:
-        a robot does not guess."""
+        """Args: `words`: those that the policy knows; (): any. Raise ConfigError for an unusable `text`."""
         known = [each.text for each in interface.instructions]
         if not text.strip():
             raise ConfigError(
@@ -46,7 +44,7 @@ class InstructionInput:
         self.row, self.text = row, sample.msg.data.strip()
 
     def _encoded(self, text: str) -> Tensor:
-        """Return an instruction (1, bytes) uint8; ConfigError for one that the policy cannot read."""
+        """Return an instruction (1, bytes) uint8; ConfigError if the policy cannot read it."""
         row = encode([text])
         if self.words and (unknown := [word for word in words_of([text]) if word not in self.words]):
             raise ConfigError(
@@ -56,11 +54,11 @@ class InstructionInput:
         return row
 
     def read(self) -> dict[str, Tensor]:
-        """Return the instruction (1, bytes) uint8 by its key."""
+        """Return the instruction (1, bytes) uint8 under its observation key."""
         return {LANGUAGE: self.row}
 
     @property
     def index(self) -> Tensor | None:
-        """Return its index (1, 1) among the interface's instructions, whose test then judges; None for another."""
+        """Return the index (1, 1) of the interface's instruction whose success test applies; None if there is none."""
         text = self.text
         return torch.tensor([[float(self.known.index(text))]]) if text in self.known else None

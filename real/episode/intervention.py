@@ -1,7 +1,4 @@
-"""Choose the executed action: the policy's, the person's, or a hold.
-
-The person overrides the policy and passes the same shield.
-"""
+"""Choose the executed action: the policy's, the person's, or a hold. All pass the same shield."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class Phase(Enum):
     AUTONOMOUS = "autonomous"
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
-    """First step after a correction: the policy's chunk is dropped, and it observes again."""
+    """First step after a correction: the policy's chunk is discarded and a new one is planned."""
     PAUSED = "paused"
     """The device fell silent during a correction: the robot holds until it returns or the episode ends."""
     STOPPED = "stopped"
@@ -40,7 +37,7 @@ class Button(Enum):
 
     @classmethod
     def of(cls, operator: Operator | None) -> Button:
-        """Return the state in an operator input; without a device it is released."""
+        """Return the button's state in an operator input; RELEASED without a device."""
         if operator is None:
             return cls.RELEASED
         return cls.HELD if operator.held else cls.LOST if operator.lost else cls.RELEASED
@@ -56,39 +53,37 @@ _NEXT = {
     (Phase.PAUSED, Button.HELD): Phase.CORRECTING,
     (Phase.PAUSED, Button.RELEASED): Phase.HANDING_BACK,
 }
-"""Transitions; without one the phase stays."""
+"""State transitions; all other pairs keep the phase."""
 
 
 @dataclass
 class Decision:
-    """The executed action of one control period."""
+    """Executed action of one control period."""
 
     action: Tensor
     """(1, A) in [-1, 1]"""
     phase: Phase
     takeover: bool
-    """The correction begins here."""
+    """A correction begins in this step."""
     operator: Operator | None
 
 
 class Arbiter:
-    """Decide once per control period, so a takeover takes at most one.
-
-    No jump: both sides send actions through one controller, which starts from the measured state, and one shield.
-    """
+    """Decide once per control period between policy and person. Both send actions through one controller, which starts
+    from the measured state, and one shield, so a takeover causes no jump."""
 
     def __init__(self, operator: OperatorInput | None, controller: Controller, steers: bool = False):
-        """Args: `steers`: the person commands the policy instead of acting in its place."""
+        """Args: `steers`: the person sets the policy's velocity command instead of replacing its actions."""
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
         self.acts = not steers and bool(controller.twist_limit.any())
-        """A person can act in the policy's place; otherwise the enable button has no effect here."""
+        """A person can replace the policy's actions; otherwise the enable button has no effect here."""
         if operator and not (steers or self.acts):
             logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
 
     @property
     def attended(self) -> bool:
-        """Return whether a teleop device is open."""
+        """Return whether a teleop device is connected."""
         return self.operator is not None and self.operator.devices > 0
 
     def reset(self) -> None:
@@ -96,9 +91,7 @@ class Arbiter:
         self.phase = Phase.AUTONOMOUS
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
-        """Choose between the policy's action (1, A), the person's, and `hold` (1, A). A gripper value of exactly 0
-        keeps the gripper of `hold`: a takeover does not drop an object.
-        """
+        """Choose among the policy's action (1, A), the person's, and `hold` (1, A); gripper 0 keeps that of `hold`."""
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:
@@ -108,7 +101,7 @@ class Arbiter:
         if self.phase is Phase.PAUSED and before is not Phase.PAUSED:
             logger.warning("the operator's device fell silent during a correction: the robot holds")
         if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):
-            # When handing back for one period: the policy's action was planned before the correction.
+            # The policy's action was planned before the correction.
             return Decision(hold, self.phase, False, operator)
         if self.phase is not Phase.CORRECTING or operator is None:
             return Decision(policy_action, self.phase, False, operator)

@@ -1,4 +1,4 @@
-"""Judge a robot's episode: success, failure, falls, and tracking errors on a twin."""
+"""Outcome of a robot's episode: success, failure, falls, and velocity tracking errors on a twin."""
 
 from __future__ import annotations
 
@@ -31,18 +31,15 @@ class Outcome:
 
 
 class Judge:
-    """Apply the task's tests, the person's marks and the time limit to each control period; a classifier, if there is
-    one, in place of the success test."""
+    """Apply the success test or classifier, the failure test, the person's marks and the time limit."""
 
     def __init__(self, rig: Rig, reset_procedure: Homing | Standing):
         self.rig, self.reset_procedure = rig, reset_procedure
         self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
-        self.asked = ""
-        """The instruction that is judged."""
+        self.judged_instruction = ""
+        """Instruction that the success hold refers to."""
         self.cause = ""
-        """Which process stood still and so ended the episode; empty if none did."""
-        self.falls = self.stalls = 0
-        """Episodes that ended with a fall, or with a stop because a process stood still."""
+        """Description of the stall that ended the episode; empty if none did."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 
@@ -57,12 +54,12 @@ class Judge:
         operator = decision.operator
         won = self._won(state) or (operator is not None and operator.success)
         failed, halted, legged = self._failed(state), bool(loop.stopped), loop.legged
-        not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a failure of the task
-        # Damping other than by the operator makes a walking robot fall, if only after the last step.
+        not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a task failure
+        # A legged robot that is damped by anyone but the operator falls, possibly after the last step.
         if legged and halted and not self.cause and (cause := rig.stall(0.5)):
-            self.cause, self.stalls = cause, self.stalls + 1
+            self.cause, rig.stalls = cause, rig.stalls + 1
             loop.explain(cause)
-        self.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
+        rig.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
         # A correction may run past the time limit, up to twice its length.
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
@@ -73,14 +70,13 @@ class Judge:
 
     def _won(self, state: RobotState) -> bool:
         """Return whether the success test, or the classifier, has held for long enough."""
-        asked = self.rig.asked
-        if asked and asked.text != self.asked:  # what held for another instruction does not count
-            self.asked = asked.text
+        if self.rig.asked and self.rig.asked.text != self.judged_instruction:  # count anew for a new instruction
+            self.judged_instruction = self.rig.asked.text
             self.hold.reset()
-        return bool(self.hold(self._shown(state)))
+        return bool(self.hold(self._succeeds_now(state)))
 
-    def _shown(self, state: RobotState) -> Tensor:
-        """Return whether success shows now, (1,); old pictures show none, and unknown instructions have no test."""
+    def _succeeds_now(self, state: RobotState) -> Tensor:
+        """Return the success test's result now, (1,); false for old pictures and for instructions without a test."""
         rig, safety, nothing = self.rig, self.rig.loop.safety, torch.zeros(1, dtype=torch.bool)
         if rig.classifier is not None:
             known = rig.asked is None or rig.classifier.knows(rig.asked.text)
@@ -93,36 +89,34 @@ class Judge:
         return rig.pipeline.success(state)
 
     def _failed(self, state: RobotState) -> bool:
-        """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a
-        twin the true height is used, on a robot the posture of its legs.
-        """
+        """Return the task's failure test; false in a dry run. A robot does not measure its height: use a twin's true
+        height, else the posture of the legs."""
         if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
             return False
         truth = self._truth()
         if truth is not None:
-            at = truth.pose.pose.position
-            state = replace(state, base_position=torch.tensor([[at.x, at.y, at.z]]))
+            position = truth.pose.pose.position
+            state = replace(state, base_position=torch.tensor([[position.x, position.y, position.z]]))
         folded = truth is None and isinstance(self.reset_procedure, Standing) and self.reset_procedure.folded(state)
         return folded or bool(self.rig.pipeline.failure(state))
 
     def _truth(self) -> Any | None:
-        """Return the Odometry of a twin's trunk; None on a robot, or if it is old."""
+        """Return a twin's true Odometry; None on a robot, or if it is old."""
         sample = self.truth.latest if self.truth else None
         if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
             return None
         return sample.msg
 
     def rehearse(self, state: RobotState) -> None:
-        """Compute what depends on the state, and drop the result."""
+        """Compute everything that depends on the state and discard the result."""
         self._failed(state)
         self.tracking(state)
 
     def tracking(self, before: RobotState) -> dict[str, Tensor]:
-        """Return the tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
+        """Return the velocity tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
         truth = self._truth() if self.rig.pipeline.command.fields else None
         if truth is None:
             return {}
         linear, angular = truth.twist.twist.linear, truth.twist.twist.angular
-        real = torch.tensor([[linear.x, linear.y, angular.z]])
-        error = real - before.command
+        error = torch.tensor([[linear.x, linear.y, angular.z]]) - before.command
         return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}

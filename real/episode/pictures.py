@@ -1,11 +1,11 @@
-"""Provide a policy's pictures on a robot: the newest frame of each camera, resized, and checked for staleness.
+"""Policy pictures on a robot: newest frame of each camera, resized and checked for staleness.
 
-A frame is cropped about its centre to the picture's aspect ratio and reduced by averaging (area interpolation): a
-simulated camera with the same vertical field of view shows the same. An unusable frame counts as missing:
+A frame is cropped about its centre to the picture's aspect ratio and downsampled by area interpolation. A simulated
+camera with the same vertical field of view gives the same picture. An unusable frame counts as missing:
 
 missing       the camera sends nothing
-frozen        it sends a frame again under its old stamp, or the same pixels although the arm has moved
-wrong         smaller than the picture, another encoding, or bytes that do not fit its size
+frozen        a frame is repeated with its old stamp, or with the same pixels after the arm has moved
+wrong         smaller than the picture, unsupported encoding, or a byte count that does not match its size
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from robot_rl.rewards.classifier import Classifier
 from robot_rl.util.errors import UserError
 
 MOVED = 0.05
-"""Motion of a joint that a camera of a moving arm cannot overlook, rad."""
+"""Motion of a joint after which a camera must show a different picture, rad."""
 
 
 @dataclass
 class _View:
-    """The newest usable frame of one camera."""
+    """Newest usable frame of one camera."""
 
     picture: np.ndarray
     """(H, W, 3) uint8, at the picture's size"""
     joints: np.ndarray
-    """(J,) joint positions when it began to show this, rad"""
+    """(J,) joint positions when this picture first appeared, rad"""
 
 
 class Pictures:
-    """Read the cameras of an interface's pictures."""
+    """Reader of the cameras of an interface's pictures."""
 
     def __init__(self, driver: Driver, pictures: tuple[Picture, ...]):
         self.driver, self.pictures = driver, {p.camera: p for p in pictures}
         self._views: dict[str, _View] = {}
         self._seen = dict.fromkeys(self.pictures, -math.inf)
-        """When the newest usable frame of each camera came, monotonic s."""
+        """Arrival of each camera's newest usable frame, monotonic s."""
         self._handled = dict.fromkeys(self.pictures, -math.inf)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._faults: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise NotReady where a camera's frames are not usable; `Driver.wait_ready` has waited for a first one."""
+        """Raise NotReady for a camera without a usable frame; `Driver.wait_ready` has waited for the first frame."""
         self.look()
         for camera in self.pictures:
             if camera not in self._views:
                 raise NotReady(self._complaint(camera))
 
     def look(self) -> None:
-        """Take in the newest frames."""
+        """Process the newest frames."""
         for camera in self.pictures:
             sample = self.driver.images[camera].latest
             if sample is None or sample.received == self._handled[camera]:
@@ -69,12 +69,12 @@ class Pictures:
             self._faults[camera] = fault
 
     def age(self) -> float:
-        """Return the age of the newest usable frame of the camera that is latest, s; 0 without pictures."""
+        """Return the age of the oldest of the cameras' newest usable frames, s; 0 without pictures."""
         self.look()
         return time.monotonic() - min(self._seen.values()) if self._seen else 0.0
 
     def read(self, limit: float) -> dict[str, Tensor]:
-        """Return the pictures (1, H, W, 3) uint8 by key; NotReady if a camera gave nothing usable for `limit` s."""
+        """Return the pictures (1, H, W, 3) uint8 by key; NotReady if one is older than `limit` s."""
         self.look()
         now = time.monotonic()
         for camera, seen in self._seen.items():
@@ -87,16 +87,15 @@ class Pictures:
         return self._views[camera].picture if camera in self._views else None
 
     def _complaint(self, camera: str) -> str:
-        topic = self.driver.images[camera].topic
-        fault = self._faults.get(camera) or "sends nothing new; is its driver still running?"
+        topic, fault = self.driver.images[camera].topic, self._faults.get(camera)
+        fault = fault or "sends nothing new; is its driver still running?"
         return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
 
     def _take(self, camera: str) -> str:
-        """Read a camera's newest frame; return its fault as text, empty if there is none."""
+        """Process a camera's newest frame; return its fault, empty if it is usable."""
         wanted, sample = self.pictures[camera], self.driver.images[camera].latest
         assert sample is not None
-        stamp = sample.msg.header.stamp
-        stamp = (int(stamp.sec), int(stamp.nanosec))
+        stamp = int(sample.msg.header.stamp.sec), int(sample.msg.header.stamp.nanosec)
         if any(stamp) and self._stamps.get(camera) == stamp:
             return f"repeats the frame of {stamp[0]}.{stamp[1]:09d}"
         self._stamps[camera] = stamp
@@ -121,8 +120,7 @@ class Pictures:
 
 
 def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ...]:
-    """Return the policy's pictures and those of the cameras that only a classifier sees; ConfigError where it was
-    fitted to something else."""
+    """Return the policy's pictures and those of the classifier alone; ConfigError if it was not fitted to them."""
     seen, interface = pipeline.observation_spec, pipeline.interface
     others = {key: shape for key, shape in classifier.network.reads.pictures.items() if key not in seen}
     seen |= ObservationSpec.of(**{key: picture_field(*shape[:2]) for key, shape in others.items()})
@@ -132,7 +130,7 @@ def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ..
 
 
 def resized(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Crop a frame (h, w, 3) uint8 about its centre to the aspect ratio of (height, width) and average its pixels."""
+    """Crop a frame (h, w, 3) uint8 about its centre to the aspect ratio height:width and downsample it by area."""
     h, w = frame.shape[:2]
     rows, columns = min(h, round(w * height / width)), min(w, round(h * width / height))
     top, left = (h - rows) // 2, (w - columns) // 2

@@ -1,8 +1,7 @@
-"""A simulation in real time with a person at the controls: the conduct of `RobotEnv` without a robot."""
+"""Real-time simulation under a person's control, with the interface of `RobotEnv`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,8 @@ from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorView
 
 
-class _Hands:
-    """The operator of an `InterventionWrapper`: a device's input as actions, as on a robot."""
+class _DeviceOperator:
+    """Operator of an `InterventionWrapper` that turns device input into actions, as on a robot."""
 
     def __init__(self, env: Any, inputs: OperatorInput):
         self.env, self.arbiter = env, Arbiter(inputs, env.pipeline.controller)
@@ -34,30 +33,29 @@ class _Hands:
 
 
 class RehearsalEnv(InterventionWrapper):
-    """One simulation whose `step` returns one control period after the last one returned.
+    """One simulation whose `step` returns one control period after the previous `step` returned.
 
-    As with `RobotEnv`, marks and the emergency stop end an episode, `observers` get a row per control period, and a
-    finished episode is reset by the caller. Simulation that is slower than real time is not caught up with:
-    `ticker.timing` counts what was missed.
+    As in `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and the
+    caller resets. A simulation slower than real time does not catch up: `ticker.timing` counts the missed periods.
     """
 
     def __init__(self, env: Any, inputs: OperatorInput, image_size: int = 0):
-        """Args: `env`: a `TaskEnv` of one; `image_size`: of cameras that the policy does not see, pixels; 0: none."""
-        self.hands = _Hands(env, inputs)
-        super().__init__(env, self.hands)
+        """Args: `env`: a `TaskEnv` of size 1. `image_size`: of cameras unseen by the policy, pixels; 0: none."""
+        self.device = _DeviceOperator(env, inputs)
+        super().__init__(env, self.device)
         self.inputs, self.period = inputs, 1 / env.rate
         self.observers: list[Callable[[dict[str, Any]], None]] = []
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with the event "phase" and "resetting", "let go", "waiting" or "running"."""
         self.on_wait: Callable[[], None] = lambda: None
-        """Called in every control period before the first input."""
+        """Called in each control period before the first input."""
         self.ticker = Ticker(self.period)
         self.sizes = {p.camera: (p.height, p.width) for p in env.task.interface.pictures}
         """(height, width) of the recorded pictures by camera."""
         self._unseen = [c.name for c in env.task.scene.cameras if c.name not in self.sizes] if image_size else []
         self.sizes |= dict.fromkeys(self._unseen, (image_size, image_size))
         self.seed = 0
-        """That of the running episode."""
+        """Seed of the running episode."""
 
     def look(self) -> dict[str, np.ndarray]:
         """Return pictures (H, W, 3) of the present state by camera."""
@@ -67,12 +65,12 @@ class RehearsalEnv(InterventionWrapper):
         return seen
 
     def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-        """Start an episode; with options {"await_operator": True} return when the person takes control."""
+        """Start an episode; with options {"await_operator": True} wait until the person takes control."""
         self.note("phase", "resetting")
         first = super().reset(**kwargs)
         self.seed = kwargs.get("seed") or 0
         self.inputs.begin()
-        self.ticker.next = time.monotonic() + self.period
+        self.ticker.restart()
         if (options or {}).get("await_operator"):
             begins = FirstInput()
             while not begins(self.inputs.read()):
@@ -86,7 +84,7 @@ class RehearsalEnv(InterventionWrapper):
         """Execute the person's action if they have control, else `action` (1, A)."""
         before = self.env.pipeline.observer(self.env.state)
         observation, reward, terminated, truncated, infos = super().step(action)
-        decision = self.hands.decision
+        decision = self.device.decision
         operator, stopped = decision.operator, decision.phase is Phase.STOPPED
         won, failed = (bool(operator and getattr(operator, mark)) for mark in ("success", "failure"))
         infos["success"] = (infos["success"] | won) & (not failed)

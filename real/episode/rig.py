@@ -1,4 +1,4 @@
-"""One robot with its command loop and operator, shared by episodes and the phases between them."""
+"""Robot driver, command loop and operator, shared by episodes and the phases between them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from robot_rl.rewards.classifier import Classifier
 
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
-"""Ends of reasons for a stop that a process that stood still may have caused; the guard reports silences too."""
+"""Suffixes of stop reasons that a stalled process may have caused; the guard reports silences too."""
 RECENT = 0.5
-"""Time before a stop in which a process must have stood still to be its cause, s."""
+"""Maximum time between a stall and the stop that it caused, s."""
 WATCH = 0.5
-"""Time between looks at the writers of the robot's topics, s."""
+"""Interval between checks for other publishers on the robot's topics, s."""
 
 
 class Rig:
-    """Driver, command loop, arbiter, and the running episode's state for the policy's pipeline."""
+    """Driver, command loop, arbiter and the state of the running episode."""
 
     state: RobotState
-    """Last observed state of an episode."""
+    """Last observed state of the episode."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Rig:
         self.node, self.pipeline, self.classifier = node, Pipeline(interface), classifier
         self.interface, self.period = interface, 1 / interface.controller.rate
         pictures, objects = interface.pictures, self.pipeline.objects
-        if classifier is not None:  # it needs no poses
+        if classifier is not None:  # needs no object poses for success
             pictures = with_judged(classifier, self.pipeline)
             objects = self.pipeline.tracked(filter(None, (interface.failure,)))
         seen = tuple(p.camera for p in pictures)
@@ -73,41 +73,41 @@ class Rig:
         self.loop.resting = True
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with events: phases, stops, resets, commands, takeovers, the guard."""
+        """Called with an event and its details: phases, stops, resets, commands, takeovers, guard."""
         self.warmups: list[Callable[[], object]] = []
-        """Called in every control period while a walking robot stands up: they compute what an episode will, since the
-        first call of an operation may take tenths of a second."""
+        """Called in each control period of standing up: an operation's first call may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
-        """When the twin last said that it had stood still, monotonic s, and for how long, s."""
+        """Arrival of the twin's last stall report, monotonic s, and the stall's duration, s."""
         node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._watched = -math.inf
-        """Time of the last look at the topics' other writers, monotonic s."""
+        """Time of the last check for other publishers, monotonic s."""
         self.foreign_publisher = ""
-        """Who sent where only this process, or only the robot, may send."""
+        """Unexpected publisher on a topic that only this process or the robot may use; empty if none."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
+        self.falls = self.stalls = 0
+        """Episodes in which a legged robot fell or others than a person damped it; those that a stall ended."""
         self.begin()
 
     def begin(self) -> None:
-        """Begin an episode: no executed action, an open gripper, a zero command."""
+        """Clear the state of the last episode: no executed action, an open gripper, a zero command."""
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.reference: Tensor = self.pipeline.controller.reference(1)
-        """(1, R) see `RobotState.reference`."""
+        """(1, R), see `RobotState.reference`."""
         self.steps = 0
         self.lowest_grip_height = math.inf
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; raise NotReady if the robot fell silent, the loop ended, or
-        somebody else sends on the robot's topics."""
+        """Return the newest state; NotReady after a silence, the loop's end, or a foreign publisher."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
         if reading is not None and time.monotonic() - reading.received > lost:
             reading = self.driver.next_reading(self.loop.safety.state_timeout)
-        if reading is not None and time.monotonic() - reading.received > lost:
-            kept = "is damped" if self.loop.legged else "holds"
-            raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
+            if reading is None or time.monotonic() - reading.received > lost:
+                kept = "is damped" if self.loop.legged else "holds"
+                raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
         state = self.driver.state(self.last_action)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")
@@ -121,17 +121,18 @@ class Rig:
         return state
 
     def _watch(self, now: float) -> None:
-        """Stop for foreign writers and warn of peers that cannot talk, looked for every `WATCH` seconds; stop for joint
-        states that jump."""
+        """Check for foreign publishers and mismatches every `WATCH` s; stop for them and for jumps of joints."""
         jumps = self.driver.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
-            self.driver.warn_of_mismatches()  # of those that have joined since the start, too
-            self.foreign_publisher = self.driver.foreign_publisher() or self._second_device()
-            if found := self.foreign_publisher or self.driver.unmatched_topics():
-                self.note("foreign_publisher" if self.foreign_publisher else "unheard", found)
-                self.loop.stop(found)
-                raise NotReady(f"stopped: {found}")
+            self.driver.warn_of_mismatches()
+            operator = self.arbiter.operator
+            second_device = operator.other_publishers() if operator is not None and operator.devices > 1 else ""
+            self.foreign_publisher = self.driver.foreign_publisher() or second_device
+            if fault := self.foreign_publisher or self.driver.unmatched_topics():
+                self.note("foreign_publisher" if self.foreign_publisher else "unheard", fault)
+                self.loop.stop(fault)
+                raise NotReady(f"stopped: {fault}")
         if jumps:
             self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
 
@@ -141,36 +142,30 @@ class Rig:
             self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
-        """Return which process stood still just before a stop for a silence; empty if none did. A twin says so when it
-        goes on: wait that long, s, for it."""
+        """Return which process stalled before a stop for a silence, or "". Wait up to `wait` s for a twin's report."""
         stopped = self.loop.stopped
         if not stopped.endswith(SILENCES):
             return ""
         begin = time.monotonic()
         while time.monotonic() - begin < wait:
-            for who, (at, seconds) in (("this process", self.loop.stall), ("the twin", self._twin_stall)):
-                if at > begin - RECENT:
-                    return f"{who} stood still for {1000 * seconds:.0f} ms"
+            for process, (end, seconds) in (("this process", self.loop.stall), ("the twin", self._twin_stall)):
+                if end > begin - RECENT:
+                    return f"{process} stood still for {1000 * seconds:.0f} ms"
             if not self.on_twin:
                 return ""
             time.sleep(0.005)
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
 
-    def _second_device(self) -> str:
-        """Return the nodes of two teleop devices; empty if there is at most one."""
-        operator = self.arbiter.operator
-        return operator.other_publishers() if operator is not None and operator.devices > 1 else ""
-
     def look(self) -> Operator | None:
-        """Read the operator's input between episodes; a stop counts there too."""
+        """Read the operator's input between episodes and apply its stop."""
         reading = self.arbiter.operator.read() if self.arbiter.operator else None
         if reading is not None and reading.stop:
             self.loop.stop("operator")
         return reading
 
     def attended(self) -> bool:
-        """Return whether a teleop device is open; wait half a second for one that has just started."""
+        """Return whether a teleop device is connected; wait half a second for one that has just started."""
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
@@ -194,18 +189,16 @@ class Rig:
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")
 
     def instruction(self, index: int = 0) -> str:
-        """Return what is asked for; the index is that of a simulation's."""
+        """Return the current instruction; `index`, of a simulation's environment, is ignored."""
         return self.asked.text if self.asked else self.interface.instruction
 
     @property
     def on_twin(self) -> bool:
-        """Return whether the publisher of the joints also subscribes to the twin's reset topic. Other subscribers, such
-        as a bag recorder, do not count.
-        """
+        """Return whether the joints' publisher subscribes to the twin's reset topic; a bag recorder does not count."""
         return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:
-        """Return whether poses and frames are fresh; if not, no new goal is posted and the loop comes to hold."""
+        """Return whether poses and frames are fresh; otherwise no goal is posted and the loop comes to hold."""
         safety, object_age = self.loop.safety, time.monotonic() - self.driver.object_poses()[1]
         objects, pictures = object_age <= safety.object_timeout, self.pictures.age() <= safety.picture_timeout
         self.loop.events.add("stale object", not objects)
@@ -220,11 +213,11 @@ class Rig:
         return stale
 
     def hold_action(self) -> Tensor:
-        """Return the action (1, A) that holds, recorded as executed if a goal is rejected."""
+        """Return the action (1, A) that holds the pose; recorded as executed if a goal is rejected."""
         return self.pipeline.controller.hold_action(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:
-        """Keep the lowest height of a closed gripper, for `Homing.set_down`."""
+        """Update the lowest height of the closed gripper for `Homing.set_down`."""
         gripper = self.pipeline.robot.gripper
         if gripper is None or self.loop.width > gripper.width / 2:
             self.lowest_grip_height = math.inf

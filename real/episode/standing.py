@@ -1,4 +1,4 @@
-"""Stand a walking robot up, and lay it down again."""
+"""Stand a legged robot up, and lay it down again."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 RISE = 2.0
 """Time from lying to standing, and back, s."""
 FIRM = 0.3
-"""Share of that time after which the springs have their full stiffness."""
+"""Fraction of that time after which the springs have their full stiffness."""
 CROOKED = 0.4
-"""Distance of a joint from the folded posture above which legs are folded before standing up, rad."""
+"""Distance of a joint from the folded posture above which the legs are folded before standing up, rad."""
 TRIES = 3
-"""Largest number of attempts to stand up for one episode."""
+"""Maximum number of attempts to stand up for one episode."""
 LEVEL = math.cos(math.radians(45))
-"""Cosine of the largest tilt to stand up from."""
+"""Cosine of the maximum tilt from which the robot may stand up."""
 
 
 class Standing:
-    """Stand the robot up for an episode, and lay it down at the end.
+    """Reset of a legged robot: stand up for an episode, and lie down at the end.
 
     ::
 
@@ -45,15 +45,15 @@ class Standing:
         assert robot.base is not None and isinstance(driver, UnitreeDriver)
         self.env, self.driver = env, driver
         self.stands = False
-        """It has stood up and has the policy's stiffness."""
+        """The robot has stood up and has the policy's stiffness."""
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:
-        """Stand up, once a latched stop has been reset; raise NotReady if it is damped repeatedly meanwhile."""
+        """Stand up, after a latched stop was reset; NotReady if the robot is damped repeatedly meanwhile."""
         loop, tries, reason = self.env.loop, 0, ""
         while not self.driver.dry_run and (loop.stopped or loop.is_damped):
             if loop.stopped:
-                tries, reason = tries if self.auto_resets_stop else 0, loop.stopped  # reset was pressed by a person
+                tries, reason = tries if self.auto_resets_stop else 0, loop.stopped
                 self._release(seed)
             elif tries < TRIES:
                 tries += 1
@@ -62,42 +62,42 @@ class Standing:
                 raise NotReady(f"standing up failed {TRIES} times: {reason or 'no robot state'}")
 
     def end(self) -> None:
-        """Lie down if it stands and is not stopped; the loop then damps it."""
+        """Lie down if standing and not stopped; the loop then damps the robot."""
         loop = self.env.loop
         if self.driver.dry_run or loop.stopped or loop.is_damped or not loop.is_alive() or not self._level():
             return
         try:
             if self.stands:
-                # Go from a stride onto four feet first: folding two legs tips the robot over.
+                # Put all four feet down first: folding two legs tips the robot over.
                 self._go(self.home, 0.1, FIRMEST, 1 / 10)
                 self._go(self.home, 0.1, FIRMEST, 1 / 4)
             self._go(self.lying, FIRM, FIRMEST)
-            self._go(self.lying, 1.0, 0.0, 1 / 4)  # it rests on its belly: reduce stiffness slowly
+            self._go(self.lying, 1.0, 0.0, 1 / 4)  # on its belly: reduce stiffness slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
 
     @property
     def auto_resets_stop(self) -> bool:
-        """Return whether the next episode ends a latched stop by itself: on a twin, unless a person stopped it."""
+        """Return whether the next episode clears a latched stop by itself: on a twin, unless a person stopped it."""
         return self.env.loop.stopped != "operator" and not self.env.foreign_publisher and self.env.on_twin
 
     def folded(self, state: RobotState) -> bool:
-        """Return whether its legs are nearer to the folded posture than to home."""
-        here = state.joint_position
-        return bool((here - self.lying).abs().mean() < (here - self.home).abs().mean())
+        """Return whether the legs are nearer to the folded posture than to home."""
+        q = state.joint_position
+        return bool((q - self.lying).abs().mean() < (q - self.home).abs().mean())
 
     def _level(self) -> bool:
         reading = self.driver.reading()
         return reading is not None and reading.upright > LEVEL
 
     def _release(self, seed: int) -> None:
-        """End a latched stop: a person sets a fallen robot on its belly and presses reset; a twin resets itself."""
+        """Reset a latched stop: a person sets a fallen robot on its belly and presses reset; a twin resets itself."""
         env = self.env
         if not self.auto_resets_stop:
             env.await_release()
             return
         joints = self.driver.joints
-        # States in transit are old; after 50 ms they are new.
+        # States of up to 50 ms may predate the reset.
         enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
         env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
         rate, deadline = Ticker(env.period), time.monotonic() + 5.0
@@ -105,7 +105,7 @@ class Standing:
             if time.monotonic() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
             operator = env.look()
-            if operator is not None and operator.stop:  # a new stop by the operator
+            if operator is not None and operator.stop:
                 env.await_release()
                 return
             env.read()
@@ -139,15 +139,16 @@ class Standing:
             rehearse()
 
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
-        """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False if a stop ends it.
+        """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False after a stop.
 
-        Start at their positions, or at their setpoints if the robot stands, so that it does not drop. If the robot was
-        damped, stiffness rises to its full value within the share `firm` of the time; otherwise it changes to `last`.
+        Start at the measured positions if damped, else at the set-points, so that the robot does not drop. Stiffness
+        changes
+        to `last` within the fraction `firm` of the time, from zero if the robot was damped.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield
-        here = env.read().joint_position if loop.is_damped else loop.goal
-        start = here.clamp(shield.low, shield.high)  # folded legs rest on their stops
+        start = env.read().joint_position if loop.is_damped else loop.goal
+        start = start.clamp(shield.low, shield.high)  # folded legs rest on their stops
         first = 0.0 if loop.is_damped else self.driver.stiffness_scale
         steps = round(part * RISE / env.period)
         rate = Ticker(env.period)

@@ -1,4 +1,4 @@
-"""Velocity commands of a walking robot: from the person, else `cmd_vel`, else a schedule, else zero."""
+"""Velocity command of a legged robot: from the operator, else `cmd_vel`, else a schedule, else zero."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 TOPIC = "cmd_vel"
-"""m/s forward and to the left, rad/s to the left; trunk frame."""
+"""m/s forward and to the left, rad/s counter-clockwise; trunk frame."""
 TYPES = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
-"""Planners send either."""
+"""Message types of `cmd_vel`; planners send either."""
 FOOTPRINT = "base_footprint"
-"""The trunk's frame without its tilt, in which planners command."""
+"""Frame of the trunk's heading without its tilt, in which planners command."""
 TIMEOUT = 0.5
-"""Oldest Twist to obey, s."""
+"""Maximum age of a Twist, s."""
 
 Schedule = Callable[[int, int], Tensor]
-"""Function of an episode's seed and its control period; returns the command (1, C)."""
+"""Map from an episode's seed and control period to the velocity command (1, C)."""
 
 
 class Steering:
-    """Choose the command once per control period; it changes no faster than in training.
-
-    A schedule's commands change as in training. Other commands change at most from one end of a range to zero within
-    `COMMAND_RAMP`; a reversal takes twice that.
-    """
+    """Choose the velocity command once per control period, with the rate limits of training: a schedule's commands
+    change as in training, others at most from one end of a range to zero within `COMMAND_RAMP`."""
 
     def __init__(
         self,
@@ -52,11 +49,10 @@ class Steering:
             )
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
-        """Largest change in one control period of a schedule's commands."""
+        """Maximum change of a schedule's command in one control period."""
         self.command = self.target = torch.zeros_like(self.low)
         self.command_source = "none"
-        """Source of the last command: operator, operator_lost, cmd_vel, schedule, none; or end, in the last second of
-        an episode."""
+        """Source of the last command: operator, operator_lost, cmd_vel, schedule, none, or end (last second)."""
         self.frames, self._foreign = (*frames, FOOTPRINT), ""
         self.twists: list[Subscription] = []
         for kind in TYPES:
@@ -66,21 +62,18 @@ class Steering:
                 logger.warning("%s with %s is not heard: %s", TOPIC, kind, error)
 
     def __call__(self, operator: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
-        """Return the command (1, 3), within the ranges of the policy's interface, for control period `step` of an
-        episode. It moves towards the source's command, or zero with `rest`. An episode begins at zero.
-        """
-        if step == 0:
-            self.command = torch.zeros_like(self.low)
-        still = torch.zeros_like(self.low)
-        self.command_source, self.target = ("end", still) if rest else self._choose(operator, seed, step)
+        """Return the command (1, 3), within the interface's ranges, for control period `step` of an episode. It starts
+        at zero and moves towards the source's command, or towards zero with `rest`."""
+        zero = torch.zeros_like(self.low)
+        self.command = zero if step == 0 else self.command
+        self.command_source, self.target = ("end", zero) if rest else self._choose(operator, seed, step)
         reach = self.step if self.command_source == "schedule" else self.step / 2
         self.command = self.target.clamp(self.command - reach, self.command + reach)
         return self.command
 
     def _choose(self, operator: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
-        """Return the present source and its command: the operator's while the enable button is held, with full
-        deflection at the ends of the ranges. A device that fell silent with the button held commands zero.
-        """
+        """Return the present source and its command. The operator's counts while the enable button is held; full
+        deflection is the end of a range. A device that fell silent with the button held commands zero."""
         if operator is not None and operator.lost:
             return "operator_lost", torch.zeros_like(self.low)
         if operator is not None and operator.held:
@@ -91,7 +84,7 @@ class Steering:
         return ("schedule", self.schedule(seed, step)) if self.schedule else ("none", torch.zeros_like(self.low))
 
     def _twist(self) -> Tensor | None:
-        """Return the newest Twist (1, 3), None without a new one; zero if it is not finite or in another frame."""
+        """Return the newest Twist (1, 3); None without a recent one; zero if it is non-finite or in another frame."""
         sample = max((t.latest for t in self.twists if t.latest), key=lambda latest: latest.received, default=None)
         if sample is None or time.monotonic() - sample.received > TIMEOUT:
             return None

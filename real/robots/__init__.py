@@ -1,4 +1,4 @@
-"""Drivers: convert between a robot's topics and the named state views."""
+"""Drivers: convert between a robot's topics and named state views."""
 
 from __future__ import annotations
 

@@ -1,54 +1,79 @@
-"""An arm behind ros2_control topics: joint states in, streamed joint positions out."""
+"""Driver of an arm behind ros2_control topics: joint states in, streamed joint positions out."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from real.bus import Node, Stamped, make, qos
-from real.robots.base import Driver, JointReading, seconds
-from real.robots.velocity import VelocityEstimate
-from real.robots.wiring import driver_names, suggestion
+from real.bus import Stamped, make, qos
+from real.robots.base import Driver, JointReading, driver_names, seconds, suggestion
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.robot import RobotSpec, RosInterface
+from robot_rl.interface.robot import RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
+
+SLIP = 0.05
+"""Maximum difference of the driver's clock from ours between two messages, s; above it, its clock was set."""
+
+
+class VelocityEstimate:
+    """Velocity of each joint: as reported, else its motion since an earlier message, else NaN."""
+
+    def __init__(self, count: int, shortest: float):
+        """Args: `shortest`: minimum time between the positions that are compared, s; noise is divided by it."""
+        self.shortest = shortest
+        self._newest, self._velocity = np.full(count, np.nan), np.full(count, np.nan)
+        self._position, self._stamp, self._received = (np.full(count, np.nan) for _ in range(3))
+        """State that the next one is compared with."""
+
+    def repeats(self, joints: np.ndarray, stamp: float) -> bool:
+        """Return whether a message of these joints has the stamp, s, of their last one."""
+        return stamp > 0 and bool((self._newest[joints] == stamp).all())
+
+    def __call__(
+        self, joints: np.ndarray, position: np.ndarray, reported: np.ndarray, stamp: float, received: float
+    ) -> np.ndarray:
+        """Return the velocities (K,), rad/s, of some joints (K,) at their positions, rad; NaN where unknown.
+
+        Args: `reported`: the driver's own, rad/s, or NaN. `stamp`: by the driver's clock, s; 0: not set. `received`: by
+        ours, s.
+        """
+        since, arrived = (stamp or received) - self._stamp[joints], received - self._received[joints]
+        known = (since > 0) & (np.abs(since - arrived) <= SLIP)
+        compared = ~known | (since >= self.shortest)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            velocity = np.where(known, (position - self._position[joints]) / since, np.nan)
+        self._newest[joints] = stamp
+        taken = joints[compared]
+        self._velocity[taken], self._position[taken] = velocity[compared], position[compared]
+        self._stamp[taken], self._received[taken] = stamp or received, received
+        return np.where(np.isfinite(reported), reported, self._velocity[joints])
 
 
 class ArmDriver(Driver):
-    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them. A state of
-    which the velocity cannot be known is not complete."""
+    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them."""
 
-    def __init__(
-        self,
-        node: Node,
-        robot: RobotSpec,
-        objects: Sequence[str] = (),
-        cameras: Sequence[str] = (),
-        dry_run: bool = False,
-    ):
-        super().__init__(node, robot, objects, cameras, dry_run)
+    def _connect(self) -> None:
+        node, robot = self.node, self.robot
         self.kinematics = Kinematics(robot)
         self._index = {name: k for k, name in enumerate(driver_names(node, robot))}
         self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
         self._stamp = np.full(len(self._index), -np.inf)
-        """When each joint's last complete state came, monotonic s."""
+        """Arrival of each joint's last complete state, monotonic s."""
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
-        """Joints that arrive in one message, one set for each publisher: a second one of the same joints is refused."""
+        """Joints that arrive together, a set for each publisher; a second publisher of them is refused."""
         self._settled = False
-        """All that report the joints are known."""
+        """All publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
-        """Names of the last message, the places of our joints in it, and in ours."""
+        """Names of the last message, the indices of our joints in it, and the indices among our joints."""
         self._lock = threading.Lock()
         ros = robot.ros
         assert isinstance(ros, RosInterface)
         self.joints = node.subscribe("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR, self._on_joints)
-        if not dry_run:
+        if not self.dry_run:
             self.command = node.publisher("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
             self.gripper = node.publisher("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
             self.commands = [self.command, self.gripper] if robot.gripper else [self.command]
@@ -62,44 +87,44 @@ class ArmDriver(Driver):
             return
         if msg.name != self._order[0]:
             self._remember(list(msg.name))
-        _, there, here = self._order
-        position, given = position[there], np.asarray(msg.velocity)
+        _, places, joints = self._order
+        position, given = position[places], np.asarray(msg.velocity)
         if not np.isfinite(position).all():
             self.rejected += 1
             return
-        reported = np.full(len(there), np.nan)
-        told = there < len(given)
-        reported[told] = given[there[told]]
+        reported = np.full(len(places), np.nan)
+        has_velocity = places < len(given)
+        reported[has_velocity] = given[places[has_velocity]]
         stamp = seconds(msg.header.stamp)
-        arm = here < len(self.robot.joints)  # fingers close faster than any limit says, and no one asks for their speed
+        arm = joints < len(self.robot.joints)  # fingers may exceed their limits; their velocity is not used
         with self._lock:
-            if len(here) and self._estimate.repeats(here, stamp):
+            if len(joints) and self._estimate.repeats(joints, stamp):
                 self.repeated += 1
                 return
-            moved, since = position[arm] - self._position[here[arm]], sample.received - self._stamp[here[arm]]
-            if self.jumps.refuses(moved, since, sample.received, here[arm]):
+            moved, since = position[arm] - self._position[joints[arm]], sample.received - self._stamp[joints[arm]]
+            if self.jumps.refuses(moved, since, sample.received, joints[arm]):
                 return
-            velocity = self._estimate(here, position, reported, stamp, sample.received)
+            velocity = self._estimate(joints, position, reported, stamp, sample.received)
             known = ~arm | np.isfinite(velocity)
-            here = here[known]
-            self._position[here], self._velocity[here] = position[known], velocity[known]
-            self._stamp[here] = sample.received
+            joints = joints[known]
+            self._position[joints], self._velocity[joints] = position[known], velocity[known]
+            self._stamp[joints] = sample.received
 
     def _remember(self, names: list[str]) -> None:
-        """Keep where our joints are in messages with these names."""
-        there = [k for k, name in enumerate(names) if name in self._index]
-        self._order = names, np.array(there, int), np.array([self._index[names[k]] for k in there], int)
+        """Cache the places of our joints in messages with these names."""
+        places = [k for k, name in enumerate(names) if name in self._index]
+        self._order = names, np.array(places, int), np.array([self._index[names[k]] for k in places], int)
         with self._lock:
             if not self._settled and all(part.isdisjoint(names) for part in self._named):
                 self._named.append(set(names))
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a subscriber of the commands; whoever reports joints later is an intruder."""
+        """Wait for a complete state and a subscriber of the commands; later publishers of joints are intruders."""
         super().wait_ready(timeout)
         self._settled = True
 
     def reading(self) -> JointReading | None:
-        """Return the latest complete joint state, or None before the first; its age is that of the oldest joint."""
+        """Return the latest complete joint state, None before the first; its age is that of the oldest joint."""
         with self._lock:
             oldest = float(self._stamp.min())
             if oldest == -np.inf:
@@ -110,7 +135,7 @@ class ArmDriver(Driver):
             )
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1), or None while joints or objects are missing."""
+        """Return the named views (n = 1), None while joints or objects are missing."""
         reading = self.reading()
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):
@@ -126,12 +151,10 @@ class ArmDriver(Driver):
         )
 
     def send(self, position: np.ndarray, gripper: float) -> None:
-        """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
-        if self.dry_run:
-            return
-        self.command.publish(_array(position))
-        if self.robot.gripper:
-            self.gripper.publish(_array(np.array([gripper])))
+        """Publish a command: joint positions (J,) in rad and the gripper width in m."""
+        if not self.dry_run:
+            for publisher, values in zip(self.commands, (position, np.array([gripper])), strict=False):
+                publisher.publish(make("std_msgs/msg/Float64MultiArray", data=values))
 
     def _parts(self) -> int:
         with self._lock:
@@ -142,14 +165,10 @@ class ArmDriver(Driver):
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
         if not unseen:
             return []
-        heard = self._order[0]
-        if set(unseen) <= set(heard):
+        names = self._order[0]
+        if set(unseen) <= set(names):
             why = f"{self.repeated} repeated a stamp, {self.rejected} were not finite"
             return [f"position and velocity of {', '.join(unseen)} on {self.joints.topic} ({why})"]
-        heard_of = "; ".join(filter(None, (", ".join(heard[:20]), suggestion(self.robot, heard))))
-        named = f" (heard of {heard_of})" if heard else ""
-        return [f"state of {', '.join(unseen)} on {self.joints.topic}{named}"]
-
-
-def _array(values: np.ndarray) -> Any:
-    return make("std_msgs/msg/Float64MultiArray", data=values)
+        heard_of = "; ".join(filter(None, (", ".join(names[:20]), suggestion(self.robot, names))))
+        received = f" (heard of {heard_of})" if names else ""
+        return [f"state of {', '.join(unseen)} on {self.joints.topic}{received}"]

@@ -1,11 +1,12 @@
-"""The interface of drivers: the robot's newest state as named views, and sending one command."""
+"""Base class of drivers: the robot's newest state as named views, and sending commands."""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,30 +17,37 @@ from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.control.clock import prefer_realtime_bus
-from real.robots.jumps import JumpCheck
-from real.robots.wiring import frames
+from real.topics import JOINT_PREFIX
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 UNIT = 0.1
-"""Largest difference of an orientation's norm from 1; a quaternion of zeros is no orientation."""
+"""Maximum deviation of an orientation's norm from 1; a quaternion of zeros is no orientation."""
+SLACK = 0.1
+"""Allowance for encoder noise, rad."""
+LATENESS = 0.02
+"""Maximum delay of one state relative to the next, s."""
+OVERSPEED = 1.2
+"""Maximum ratio of the speed that a state implies to the joint's limit."""
+MANY, WITHIN = 3, 1.0
+"""Number of refused states, and the time, s, within which they are a fault."""
 
 
-class NotReady(UserError):  # noqa: N818 - it reads as a sentence
-    """The robot does not send what control needs."""
+class NotReady(UserError):  # noqa: N818
+    """The robot does not provide what control needs."""
 
 
 @dataclass(frozen=True)
 class JointReading:
-    """One joint state, joints in the spec's order."""
+    """One joint state; joints in the spec's order."""
 
     position: np.ndarray
     """(J,) rad"""
     velocity: np.ndarray
     """(J,) rad/s"""
     gripper: float
-    """Distance between the fingers, m."""
+    """Finger distance, m."""
     received: float
     """Local monotonic time, s."""
 
@@ -49,17 +57,42 @@ class JointReading:
         return 1.0
 
 
+class JumpCheck:
+    """Refuse joint states that the robot cannot have reached: another robot's, or a broken encoder's."""
+
+    def __init__(self, robot: RobotSpec):
+        self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])
+        """(J,) rad/s"""
+        self.count = 0
+        """Number of refused states."""
+        self._times: deque[float] = deque(maxlen=MANY)
+
+    def refuses(self, moved: np.ndarray, since: np.ndarray | float, now: float, joints: np.ndarray | slice) -> bool:
+        """Return whether joints cannot have moved by `moved`, rad, in `since` seconds. The reach grows with the time
+        since the last accepted state, so that a robot moved by hand is accepted again."""
+        if not (np.abs(moved) > SLACK + self.speed[joints] * (since + LATENESS)).any():
+            return False
+        self.count += 1
+        self._times.append(now)
+        return True
+
+    def many(self, now: float) -> bool:
+        """Return whether `MANY` states were refused within the last `WITHIN` seconds."""
+        return len(self._times) == MANY and now - self._times[0] <= WITHIN
+
+    def forget(self) -> None:
+        """Forget refused states, after the robot was placed elsewhere."""
+        self._times.clear()
+
+
 class Driver(ABC):
-    """Subscribe to a robot's state, objects and cameras; publish its commands. With `dry_run` there is no command
-    publisher.
-    """
+    """Subscribe to a robot's state, objects and cameras; publish its commands, unless `dry_run`."""
 
     joints: Subscription
-    """Subscription of the joint states."""
     command: Publisher
-    """Publisher of commands; None in a dry run."""
+    """Publisher of commands; not set in a dry run."""
     needed: tuple[str, ...] = ()
-    """Cameras that the policy sees: nothing runs without them."""
+    """Cameras that the policy sees; without them the driver is not ready."""
 
     def __init__(
         self,
@@ -70,14 +103,15 @@ class Driver(ABC):
         dry_run: bool = False,
     ):
         self.node, self.robot, self.dry_run = node, robot, dry_run
-        self._ordinary = not dry_run
+        self._raised = dry_run
+        """The bus's threads have real-time priority."""
         self.commands: list[Publisher] = []
-        """Publishers of commands, of which each should be its topic's only one."""
+        """Publishers of commands; each should be the only one on its topic."""
         self.jumps = JumpCheck(robot)
         self.accepted = dict.fromkeys(objects, 0)
         """Number of finite poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
-        """The newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
+        """Newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
         self.images = {
             name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
             for name in cameras
@@ -85,16 +119,16 @@ class Driver(ABC):
         self.rejected = 0
         """Number of malformed or non-finite states."""
         self.repeated = 0
-        """Number of states and object poses with the stamp of the one before: they count as silence."""
+        """Number of states and object poses with the stamp of the previous one; they are ignored."""
         self._stamps: dict[str, float] = {}
         """Stamp of the newest pose of each object, s."""
         self.rejected_poses = 0
-        """Number of object poses that are not finite, have no orientation, or are in another frame."""
+        """Number of object poses that are non-finite, without orientation, or in another frame."""
         self._frames = frames(node, robot)
         self._foreign: dict[str, str] = {}
-        """What is wrong with the frame of each object's poses."""
+        """Error in the frame of each object's poses; empty if valid."""
         self._warned: set[str] = set()
-        # From here on poses may arrive.
+        # Poses may arrive during the next statement.
         self.poses = {
             name: node.subscribe(
                 "geometry_msgs/msg/PoseStamped",
@@ -104,15 +138,19 @@ class Driver(ABC):
             )
             for name in objects
         }
+        self._connect()
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Subscribe to the joint states and, unless `dry_run`, open the publishers of commands."""
 
     @abstractmethod
     def reading(self) -> JointReading | None:
-        """Return the latest complete joint state, or None before the first."""
+        """Return the latest complete joint state, None before the first."""
 
     def next_reading(self, timeout: float) -> JointReading | None:
-        """Return the latest joint state after waiting for a new one, up to `timeout` seconds. If this process was
-        suspended, its last state is old although the robot still sends.
-        """
+        """Return the latest joint state after waiting up to `timeout` s for one newer than the call: after a suspension
+        of this process the last state is old although the robot still sends."""
         now = time.monotonic()
         began, deadline = now, now + timeout
         while ((reading := self.reading()) is None or reading.received < began) and now < deadline:
@@ -122,33 +160,33 @@ class Driver(ABC):
 
     @abstractmethod
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1), or None while one is missing."""
+        """Return the named views (n = 1), None while one is missing."""
 
     @abstractmethod
     def send(self, position: np.ndarray, gripper: float) -> None:
-        """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
+        """Publish a command: joint positions (J,) in rad and the gripper width in m."""
 
     def damp(self) -> None:
-        """Damp all joints; for robots that sink down instead of holding."""
+        """Damp all joints of a robot that sinks down instead of holding."""
         raise NotImplementedError(f"{self.robot.name} holds its position")
 
     def objection(self, now: float) -> str:
-        """Return why commands do not reach the motors, if a guard reports it; empty if they do."""
+        """Return the guard's reason for withholding commands from the motors; empty if there is none."""
         return ""
 
     @property
     def damped(self) -> dict[str, int]:
-        """Return how often a guard began to damp the robot, by reason."""
+        """Return the number of times that a guard began to damp the robot, by reason."""
         return {}
 
     @abstractmethod
     def _missing_state(self) -> list[str]:
-        """Return the missing parts of the robot's state."""
+        """Return descriptions of the missing parts of the robot's state."""
 
     def _raise_priority_once(self) -> None:
-        """On the first state, make its thread a real-time one."""
-        if self._ordinary:
-            self._ordinary = False
+        """Give the bus's threads real-time priority at the first state."""
+        if not self._raised:
+            self._raised = True
             prefer_realtime_bus()
 
     # ---- objects and cameras -----------------------------------------------------------------------------------
@@ -173,7 +211,7 @@ class Driver(ABC):
         self.accepted[name] += 1
 
     def _foreign_frame(self, frame: str) -> str:
-        """Return what to do about a frame that is not the robot's base; empty if it is, or if none is named."""
+        """Return an error for a frame other than the robot's base; empty for its base and for no frame."""
         if frame.removeprefix("/") in ("", *self._frames):
             return ""
         return (
@@ -182,65 +220,63 @@ class Driver(ABC):
         )
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
-        """Return poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the
-        first."""
+        """Return poses (1, 7), w x y z, and the oldest arrival, monotonic s; empty until all objects are known."""
         seen = {name: self._seen[name] for name in self.poses if name in self._seen}
         if len(seen) < len(self.poses):
             return {}, -float("inf")
         return {name: pose for name, (pose, _) in seen.items()}, min((t for _, t in seen.values()), default=math.inf)
 
     def image(self, camera: str) -> np.ndarray | None:
-        """Return the latest picture (H, W, 3) rgb8, or None; raise for other encodings."""
+        """Return the latest picture (H, W, 3) rgb8, None before the first; UserError for other encodings."""
         sample = self.images[camera].latest
-        return None if sample is None else _picture(sample, camera)
+        if sample is None:
+            return None
+        msg = sample.msg
+        if msg.encoding not in ("rgb8", "bgr8"):
+            raise UserError(f"camera {camera!r} sends {msg.encoding!r}; rgb8 or bgr8 is needed")
+        rows = np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.step)[:, : 3 * msg.width]
+        picture = rows.reshape(msg.height, msg.width, 3)
+        return picture[..., ::-1] if msg.encoding == "bgr8" else picture
 
     def image_received(self, camera: str) -> float:
-        """Return the monotonic time of the latest picture, s; minus infinity before the first."""
+        """Return the arrival of the latest picture, monotonic s; minus infinity before the first."""
         sample = self.images[camera].latest
         return sample.received if sample is not None else -float("inf")
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a picture of each camera; raise if there is a second writer of state or
-        commands."""
+        """Wait for a complete state and a picture of each camera; NotReady otherwise or with two publishers."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
             self.joints.wait(0.1)
             missing = self._missing()
         if missing:
-            mismatches = "; ".join(self.node.incompatible())
+            advice = f"is the robot's driver running on this domain (for a rehearsal: robot-rl twin {self.robot.name})?"
             if blind := [self.images[c].topic for c in self.needed if self.images[c].latest is None]:
-                raise NotReady(
-                    f"no {' and no '.join(missing)} within {timeout:g} s; the policy sees {' and '.join(blind)}: start "
-                    f"the camera (a twin has those of its task: robot-rl twin --task, task:=) {mismatches}".rstrip()
-                )
-            if all(what.startswith("picture") for what in missing):
-                raise NotReady(
-                    f"no {' and no '.join(missing)} within {timeout:g} s; start the camera, or go on without pictures "
-                    f"(finetune --no-camera, deploy --video-episodes 0) {mismatches}".rstrip()
-                )
-            raise NotReady(
-                f"no {' and no '.join(missing)} within {timeout:g} s; is the robot's driver running on this domain "
-                f"(for a rehearsal: robot-rl twin {self.robot.name})? {mismatches}".rstrip()
-            )
+                advice = f"the policy sees {' and '.join(blind)}: start the camera (a twin has those of its task: "
+                advice += "robot-rl twin --task, task:=)"
+            elif all(what.startswith("picture") for what in missing):
+                advice = "start the camera, or go on without pictures (finetune --no-camera, deploy --video-episodes 0)"
+            mismatches = "; ".join(self.node.incompatible())
+            raise NotReady(f"no {' and no '.join(missing)} within {timeout:g} s; {advice} {mismatches}".rstrip())
         self.warn_of_mismatches()
         for publisher in self.commands:
             if others := publisher.other_writers():
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
-        self.check_single_publisher(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
+        self.check_single_publisher(deadline - time.monotonic())  # DDS forgets a killed publisher after some seconds
         if not self.node.wait_for(lambda: not self.unmatched_topics(), max(1.0, deadline - time.monotonic())):
             raise NotReady(self.unmatched_topics())
 
     def warn_of_mismatches(self) -> None:
-        """Log each peer that cannot talk with this node, once."""
+        """Log each peer with an incompatible type or QoS once."""
         for mismatch in self.node.incompatible():
             if mismatch not in self._warned:
                 self._warned.add(mismatch)
                 self.node.log("warn", mismatch)
 
     def check_single_publisher(self, patience: float = 0.0) -> None:
-        """Raise NotReady if two publishers report the same for `patience` seconds: two robots would be mixed."""
+        """Raise NotReady if a topic has two publishers for `patience` seconds: their states would be mixed."""
         deadline = time.monotonic() + patience
         while crowded := self._crowded():
             if time.monotonic() >= deadline:
@@ -251,20 +287,19 @@ class Driver(ABC):
             self.joints.wait(0.1)
 
     def foreign_publisher(self) -> str:
-        """Return who else sends commands or reports the robot's state, with process and host as far as known; empty if
-        nobody does."""
+        """Return other publishers of commands or the robot's state, with process and host; empty if none."""
         for publisher in self.commands:
             if others := publisher.other_writers(process=True):
                 return f"{' and '.join(others)} sends commands on {publisher.topic} too"
         return self._crowded(process=True)
 
     def unmatched_topics(self) -> str:
-        """Return that nobody subscribes to the commands, and what to look at; empty if somebody does."""
+        """Return an error that commands have no subscriber, with advice; empty if they have one."""
         deaf = [publisher.topic for publisher in self.commands if not publisher.matched]
         return f"nobody listens on {' and '.join(deaf)}; {self.executor(deaf[0])}" if deaf else ""
 
     def executor(self, topic: str) -> str:
-        """Return what must run so that commands on a topic are executed."""
+        """Return advice on the process that must run to execute commands on a topic."""
         name = topic.rpartition("/")[0].strip("/").rpartition("/")[2]
         return (
             f"is controller {name!r} active (`ros2 control list_controllers`, `ros2 control switch_controllers "
@@ -272,7 +307,7 @@ class Driver(ABC):
         )
 
     def _reports(self) -> list[Subscription]:
-        """Return the topics on which only the robot may send."""
+        """Return the subscriptions of topics on which only the robot may publish."""
         return [self.joints, *self.poses.values(), *self.images.values()]
 
     def _crowded(self, process: bool = False) -> str:
@@ -299,10 +334,34 @@ def seconds(stamp: Any) -> float:
     return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 
-def _picture(sample: Stamped, camera: str) -> np.ndarray:
-    msg = sample.msg
-    if msg.encoding not in ("rgb8", "bgr8"):
-        raise UserError(f"camera {camera!r} sends {msg.encoding!r}; rgb8 or bgr8 is needed")
-    rows = np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.step)[:, : 3 * msg.width]
-    picture = rows.reshape(msg.height, msg.width, 3)
-    return picture[..., ::-1] if msg.encoding == "bgr8" else picture
+# ---- names in the driver's messages -----------------------------------------------------------------------------
+def prefix(node: Node) -> str:
+    """Return the joint prefix that a node was started with."""
+    given = node.parameters.get(JOINT_PREFIX) or ""
+    if not isinstance(given, str):
+        raise ConfigError(f"{JOINT_PREFIX} is {given!r}, which is no text; write {JOINT_PREFIX}:='\"{given}\"'")
+    return given
+
+
+def driver_names(node: Node, robot: RobotSpec) -> tuple[str, ...]:
+    """Return the driver's names of the robot's joints, then of its fingers."""
+    return robot.driver_names(prefix(node))
+
+
+def frames(node: Node, robot: RobotSpec) -> tuple[str, ...]:
+    """Return the accepted names of the robot's base frame."""
+    names = robot.ros.base_frames
+    return tuple(dict.fromkeys((*(prefix(node) + name for name in names), *names)))
+
+
+def suggestion(robot: RobotSpec, names: Collection[str]) -> str:
+    """Return advice if none of the driver's joint names is known; empty if one is."""
+    own = robot.driver_names()
+    if not set(own).isdisjoint(names):
+        return ""
+    for name in names:
+        given_prefix = name.removesuffix(own[0])
+        if name.endswith(own[0]) and {given_prefix + other for other in own[: len(robot.joints)]} <= set(names):
+            argument = f"{JOINT_PREFIX}:={given_prefix}"
+            return f"they have a prefix: {argument} (--ros-args -p {argument} without a launch file)"
+    return f"a common prefix is {JOINT_PREFIX}:=PREFIX, and other names go into the spec's ros.joint_names"

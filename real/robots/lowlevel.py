@@ -1,4 +1,4 @@
-"""Commands to a robot with Unitree's motors: set-points, damping, and checks. Needs no torch."""
+"""LowCmd messages for a robot with Unitree's motors: set-points, damping and validation. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,45 +8,42 @@ from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
-"""Position, rad, and speed, rad/s, of an unused motor's command."""
+"""Position, rad, and speed, rad/s, in the command of an unused motor."""
 DAMPING = 5.0
-"""Damping of a robot that sinks down, N m s/rad."""
+"""Damping gain of a robot that sinks down, N m s/rad."""
 FIRMEST = 1.5
-"""Multiple of the spec's stiffness for standing up: at a walking policy's it would sag on bent knees."""
+"""Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
 STATE_TIMEOUT = 0.05
-"""Oldest state to move a robot on, s."""
+"""Maximum age of a state to move a robot on, s."""
 GUARD_TOPIC = "guard"
-"""std_msgs/String, JSON, at every change and GUARD_RATE: `damping`, the reason for damping, empty while commands pass;
-`latched`, whether only standing up ends it; `damped`, how often it began, by reason."""
+"""std_msgs/String, JSON, at every change and at GUARD_RATE: `damping`, its reason, empty while commands pass;
+`latched`, whether damping ends only with standing up; `damped`, the number of times it began, by reason; `stalls`."""
 GUARD_RATE = 50.0
 """Hz"""
 ARMING = 0.3
-"""Largest share of the spec's stiffness with which standing up begins."""
+"""Maximum fraction of the spec's stiffness at the start of standing up."""
 NEAR = 0.3
-"""Largest distance of a set-point from its joint with which standing up begins, rad."""
+"""Maximum distance of a set-point from its joint at the start of standing up, rad."""
 JUMP, GROWTH = 0.6, 4.0
-"""Largest share of the spec's stiffness right after one of at most `ARMING`, and its largest growth per second.
-Standing up grows by 2.5 to 3.3 per second; a faulty process must not be much faster."""
+"""Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth, 1/s (standing up: 3.3)."""
 _SLACK = 0.01
-"""Tolerance of the guard's position limits, rad, for rounding."""
+"""Tolerance of the guard's position limits for rounding, rad."""
 _ROUNDING = 1e-3
-"""Tolerance of gains."""
-
-
-_ASKED = ("q", "dq", "tau", "kp", "kd")
-"""Fields of a motor's command that may be set; all others stay as in a blank command."""
+"""Tolerance of the gain limits for rounding."""
+_SETTABLE = ("q", "dq", "tau", "kp", "kd")
+"""Fields of a motor's command that may be set; all others must equal those of a blank command."""
 
 
 class Motors:
-    """The motors of one robot, in the order of the messages."""
+    """Motors of one robot, in the order of the messages."""
 
     def __init__(self, robot: RobotSpec):
         assert isinstance(robot.ros, UnitreeInterface)
         self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
-        """Motor number of each joint, in the spec's order."""
+        """(J,) motor index of each joint"""
         joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
         self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
-        """Index of each motor's joint in the spec."""
+        """(M,) joint index of each motor"""
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
         self.low, self.high = (np.array([getattr(j, n) for j in joints]) for n in ("low", "high"))
@@ -54,16 +51,16 @@ class Motors:
         self._blank["head"], self._blank["level_flag"] = (0xFE, 0xEF), 0xFF
         motors = self._blank["motor_cmd"]
         motors["mode"], motors["q"], motors["dq"] = 1, NO_POSITION, NO_SPEED
-        wire, asked = layout(LOW_COMMAND), layout(LOW_COMMAND).empty()
-        for name in _ASKED:
-            asked["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
-        asked["crc"] = 0xFFFFFFFF
-        self._rest = wire.content(asked) == 0
-        """Bytes of a command other than the robot's motors: they must be those of a blank one."""
+        wire, settable = layout(LOW_COMMAND), layout(LOW_COMMAND).empty()
+        for name in _SETTABLE:
+            settable["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
+        settable["crc"] = 0xFFFFFFFF
+        self._rest = wire.content(settable) == 0
+        """Mask of the bytes of a command that must equal those of a blank one."""
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, stiffness_scale: float = 1.0) -> np.ndarray:
-        """Return a LowCmd with set-points (J,), rad, in the spec's order, at a share of the spec's stiffness."""
+        """Return a LowCmd with set-points (J,), rad, in the spec's order, and scaled stiffness."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0
@@ -78,23 +75,21 @@ class Motors:
         return command
 
     def stiffness_scale(self, command: np.ndarray) -> float:
-        """Return the largest share of the spec's stiffness in a LowCmd."""
+        """Return the largest ratio of a motor's stiffness in a LowCmd to the spec's."""
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 
     def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
-        """Return whether a LowCmd may begin standing up, with the motors at positions (M,), rad, in motor order: little
-        stiffness on every joint, and set-points near the measured positions."""
+        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: soft and near them."""
         motors = command["motor_cmd"][: self.count]
-        gently = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
-        return bool((gently & (np.abs(motors["q"] - position) <= NEAR)).all())
+        soft = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
+        return bool((soft & (np.abs(motors["q"] - position) <= NEAR)).all())
 
     def refusal(self, command: np.ndarray) -> str:
-        """Return why a LowCmd must not reach the motors; empty if it may. Only set-points and gains of the robot's own
-        motors may be set, within limits, and stiffness only with its damping: no torque, speed or mode, no other
-        motors, battery, lamps or fans.
-        """
+        """Return the reason to refuse a LowCmd; empty if valid. It may set only set-points and gains of the robot's own
+        motors, within limits, and stiffness only with its damping: no torque, speed, mode, other motors, battery or
+        lamps."""
         motors = command["motor_cmd"][: self.count]
-        q, dq, tau, kp, kd = (motors[name].astype(float) for name in _ASKED)
+        q, dq, tau, kp, kd = (motors[name].astype(float) for name in _SETTABLE)
         if not np.isfinite([q, dq, tau, kp, kd]).all():
             return "nonfinite command"
         pulled = kp > 0

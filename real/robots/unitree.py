@@ -1,10 +1,9 @@
-"""A robot with Unitree's low-level messages: LowState in, LowCmd out, through the guard."""
+"""Driver of a robot with Unitree's low-level messages: LowState in, LowCmd out, through the guard."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,24 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.bus import Node, Stamped, Subscription, qos
+from real.bus import Stamped, Subscription, qos
 from real.robots.base import Driver, JointReading, NotReady
 from real.robots.lowlevel import GUARD_TOPIC, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-from robot_rl.interface.robot import RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import UnitreeInterface
 from robot_rl.interface.state import RobotState
 
 
 @dataclass(frozen=True)
 class TrunkReading(JointReading):
-    """One LowState: joints and feet in the spec's order."""
+    """One LowState; joints and feet in the spec's order."""
 
     quat: np.ndarray
-    """(4,) w x y z, orientation of the trunk in the world."""
+    """(4,) w x y z, orientation of the trunk in the world"""
     gyroscope: np.ndarray
     """(3,) rad/s, trunk frame."""
     foot_force: np.ndarray
-    """(F,) contact force as reported; a Go2's sensor unit is about 1 N."""
+    """(F,) contact force in the sensor's unit; about 1 N on a Go2"""
 
     @property
     def upright(self) -> float:
@@ -38,43 +37,34 @@ class TrunkReading(JointReading):
 
 
 GUARD_TIMEOUT = 0.3
-"""Age of the guard's last report after which it counts as gone, s; it sends one every 0.02 s."""
+"""Age of the guard's last report above which it counts as gone, s; it sends one every 0.02 s."""
 GUARD_GONE = "the guard has gone"
 
 
 class UnitreeDriver(Driver):
-    """Driver of a robot with Unitree's messages. Joints are matched through the order of the motors in the spec.
-    Commands go to the guard and not to the motors, where a process that dies leaves its last command in force.
-    """
+    """Driver of a robot with Unitree's messages. Joints are matched through the spec's order of the motors. Commands go
+    to the guard, not to the motors, which follow the last command of a dead process forever."""
 
-    def __init__(
-        self,
-        node: Node,
-        robot: RobotSpec,
-        objects: Sequence[str] = (),
-        cameras: Sequence[str] = (),
-        dry_run: bool = False,
-    ):
-        super().__init__(node, robot, objects, cameras, dry_run)
-        ros = robot.ros
+    def _connect(self) -> None:
+        node, robot, ros = self.node, self.robot, self.robot.ros
         assert isinstance(ros, UnitreeInterface) and robot.base is not None
         self.motors = Motors(robot)
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
         self.stiffness_scale = 1.0
-        """Share of the spec's stiffness in commands."""
+        """Multiple of the spec's stiffness in commands."""
         self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
-        """Set-points, stiffness and message of the last command: most are repeated."""
+        """Set-points, stiffness and message of the last command; most commands are repeated."""
         self._damping = b""
         self._latest: TrunkReading | None = None
         self._tick = -1
-        """The latest state's count of ms."""
+        """Tick counter of the latest state, ms."""
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
         self._guard: dict[str, Any] = {"damping": "", "damped": {}}
-        """The guard's newest report."""
+        """Newest report of the guard."""
         self._guard_raw, self._guard_heard = b"", -float("inf")
         self._damped_before: Counter[str] = Counter()
-        if not dry_run:
+        if not self.dry_run:
             self.reports = node.subscribe("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR, self._on_guard)
             self.command = node.publisher(LOW_COMMAND, ros.wanted_command, qos.COMMAND)
             self.commands = [self.command]
@@ -85,14 +75,14 @@ class UnitreeDriver(Driver):
         if message is None:
             self.rejected += 1
             return
-        if message["tick"] == self._tick:  # a robot that hangs may repeat its state: that counts as silence
+        if message["tick"] == self._tick:  # a robot that hangs may repeat its state
             self.repeated += 1
             return
         motors, imu = message["motor_state"], message["imu_state"]
         position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))
         quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
         norm = float(np.linalg.norm(quat))
-        # An IMU that is still starting reports a quaternion of zeros: no orientation at all.
+        # An IMU that is still starting reports a quaternion of zeros.
         if not (0.9 < norm < 1.1 and np.isfinite([*position, *velocity, *gyroscope]).all()):
             self.rejected += 1
             return
@@ -111,7 +101,7 @@ class UnitreeDriver(Driver):
         self._guard_heard = sample.received
 
     def objection(self, now: float) -> str:
-        """Return what the guard does instead of passing commands on."""
+        """Return the guard's reason for withholding commands, or that it is gone; empty if commands pass."""
         if self.dry_run:
             return ""
         if now - self._guard_heard > GUARD_TIMEOUT:
@@ -124,29 +114,22 @@ class UnitreeDriver(Driver):
         return dict(Counter(self._guard["damped"]) - self._damped_before)
 
     def reading(self) -> TrunkReading | None:
-        """Return the latest state, or None before the first."""
+        """Return the latest state, None before the first."""
         return self._latest
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1) without a command, or None while state or objects are missing."""
+        """Return the named views (n = 1) without a velocity command, None while state or objects are missing."""
         reading = self._latest
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):
             return None
-        row = (torch.from_numpy(v).float()[None] for v in (reading.quat, reading.gyroscope, reading.foot_force))
-        quat, gyroscope, force = row
-        return RobotState(
-            torch.from_numpy(reading.position).float()[None],
-            torch.from_numpy(reading.velocity).float()[None],
-            last_action,
-            base_quat=quat,
-            base_angular_velocity=gyroscope,
-            foot_force=force,
-            objects=poses,
-        )
+        arrays = reading.position, reading.velocity, reading.quat, reading.gyroscope, reading.foot_force
+        position, velocity, quat, gyroscope, force = (torch.from_numpy(v).float()[None] for v in arrays)
+        views: dict[str, Any] = {"base_quat": quat, "base_angular_velocity": gyroscope, "foot_force": force}
+        return RobotState(position, velocity, last_action, objects=poses, **views)
 
     def send(self, position: np.ndarray, gripper: float) -> None:
-        """Publish set-points (J,), rad, of the motors' springs; there is no gripper."""
+        """Publish set-points (J,), rad, of the motors' springs; `gripper` is ignored."""
         if self.dry_run:
             return
         key = position.tobytes(), self.stiffness_scale
@@ -161,7 +144,7 @@ class UnitreeDriver(Driver):
             self.command.publish(self._damping)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for the state and for the guard, without which no command arrives."""
+        """Wait for the state and for the guard, without which no command reaches the motors."""
         super().wait_ready(timeout)
         if self.dry_run:
             return
@@ -173,7 +156,7 @@ class UnitreeDriver(Driver):
         self._damped_before = Counter(self._guard["damped"])
 
     def executor(self, topic: str) -> str:
-        """Return what must run so that commands on a topic are executed."""
+        """Return advice on the process that must run to execute commands on a topic."""
         return f"start the guard that passes commands on: robot-rl guard {self.robot.name}"
 
     def _reports(self) -> list[Subscription]:

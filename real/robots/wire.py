@@ -1,7 +1,7 @@
-"""Unitree's fixed-size messages as numpy records: views of all motors at once, their checksum, and CDR bytes.
+"""Unitree's fixed-size messages as numpy records: views of all motors at once, checksums, and CDR bytes.
 
-A message is a 0-d record laid out as the C struct that the checksum is defined on; on the bus it is CDR, which pads
-less. At 500 Hz in three processes on one computer, objects for each motor would cost more than the control.
+A message is a 0-d record in the layout of the C struct that the checksum is defined on. On the bus it is CDR, which
+has less padding. At 500 Hz in three processes on one computer, one object per motor would cost more than the control::
 
     command = layout("unitree_go/msg/LowCmd").empty()
     command["motor_cmd"]["kp"][:12] = 25.0
@@ -10,6 +10,7 @@ less. At 500 Hz in three processes on one computer, objects for each motor would
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -17,15 +18,28 @@ from typing import Any
 import numpy as np
 
 from real.bus.messages import ARRAY, NAME, store
-from real.robots.crc import crc32
 
 LOW_COMMAND, LOW_STATE = "unitree_go/msg/LowCmd", "unitree_go/msg/LowState"
 _HEADER = b"\x00\x01\x00\x00"
 """Header of little-endian CDR."""
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""Each byte with its bits in reverse order."""
+
+
+def crc32(words: bytes) -> int:
+    """Return the CRC-32/MPEG-2 of little-endian words: polynomial 0x04C11DB7, initial value 0xFFFFFFFF, no final XOR.
+
+    zlib computes the same polynomial, least significant bit first, on mirrored bits: 2 us for a LowCmd, against 90 us
+    for a
+    table in Python.
+    """
+    mirrored = np.frombuffer(words, "<u4").byteswap().tobytes().translate(_MIRRORED)
+    plain = zlib.crc32(mirrored) ^ 0xFFFFFFFF
+    return int.from_bytes(plain.to_bytes(4, "little").translate(_MIRRORED), "big")
 
 
 def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
-    """Yield name, type, count and whether it is a message, of each field."""
+    """Yield name, type, count, and whether the type is a message, of each field."""
     fields: Any = store().fielddefs[type_name][1]
     for name, (kind, rest) in fields:
         (inner, base), count = (rest[0], rest[1]) if kind == ARRAY else ((kind, rest), 1)
@@ -33,7 +47,7 @@ def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
 
 
 def _record(type_name: str) -> np.dtype[Any]:
-    """Return the C struct's dtype, with its padding."""
+    """Return the dtype of the C struct, including padding."""
     return np.dtype(
         [
             (name, *((_record(base) if nested else base,) + ((count,) if count > 1 else ())))
@@ -44,20 +58,20 @@ def _record(type_name: str) -> np.dtype[Any]:
 
 
 class Layout:
-    """One message type, whose last field is its checksum."""
+    """Layout of a message type whose last field is its checksum."""
 
     def __init__(self, type_name: str):
         self.dtype = _record(type_name)
-        here: list[np.ndarray] = []
-        there: list[np.ndarray] = []
+        struct: list[np.ndarray] = []
+        cdr: list[np.ndarray] = []
         self._end = 0
-        self._walk(type_name, self.dtype, 0, here, there)
-        self._struct, self._cdr = np.concatenate(here), np.concatenate(there)
-        """Place of each byte in the struct and in the CDR body."""
+        self._walk(type_name, self.dtype, 0, struct, cdr)
+        self._struct, self._cdr = np.concatenate(struct), np.concatenate(cdr)
+        """Offset of each content byte in the struct and in the CDR body."""
         self._length = self._end + -self._end % 4
 
     def _walk(
-        self, type_name: str, record: np.dtype[Any], start: int, here: list[np.ndarray], there: list[np.ndarray]
+        self, type_name: str, record: np.dtype[Any], start: int, struct: list[np.ndarray], cdr: list[np.ndarray]
     ) -> None:
         offsets: Any = record.fields
         for name, base, count, nested in _fields(type_name):
@@ -65,12 +79,12 @@ class Layout:
             if nested:
                 inner = offsets[name][0].base
                 for k in range(count):
-                    self._walk(base, inner, at + k * inner.itemsize, here, there)
+                    self._walk(base, inner, at + k * inner.itemsize, struct, cdr)
                 continue
             size = np.dtype(base).itemsize
-            self._end += -self._end % size  # CDR aligns each number to its own size, and pads nothing else
-            here.append(np.arange(at, at + size * count))
-            there.append(np.arange(self._end, self._end + size * count))
+            self._end += -self._end % size  # CDR aligns each number to its own size
+            struct.append(np.arange(at, at + size * count))
+            cdr.append(np.arange(self._end, self._end + size * count))
             self._end += size * count
 
     def empty(self) -> np.ndarray:
@@ -83,8 +97,8 @@ class Layout:
         return content
 
     def checksum(self, message: np.ndarray) -> int:
-        """Return the checksum of all fields before it."""
-        struct = np.zeros(self.dtype.itemsize, np.uint8)  # padding counts as zero; numpy does not clear it in copies
+        """Return the checksum of all preceding fields."""
+        struct = np.zeros(self.dtype.itemsize, np.uint8)  # zero padding; numpy's copies do not clear it
         struct[self._struct] = self.content(message)
         return crc32(struct.tobytes()[:-4])
 
@@ -96,7 +110,7 @@ class Layout:
         return _HEADER + body.tobytes()
 
     def open(self, raw: bytes) -> np.ndarray | None:
-        """Decode a message, or None if its length, byte order or checksum is wrong."""
+        """Decode a message; return None for a wrong length, byte order or checksum."""
         if len(raw) < 4 + self._end or bytes(raw[:2]) != _HEADER[:2]:
             return None
         body = np.frombuffer(raw, np.uint8, offset=4)
@@ -108,5 +122,5 @@ class Layout:
 
 @cache
 def layout(type_name: str) -> Layout:
-    """Return the layout of a type, built once."""
+    """Return the cached layout of a type."""
     return Layout(type_name)

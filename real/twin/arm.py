@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from real.bus import Node, make, qos
-from real.robots.wiring import driver_names, frames
+from real.robots.base import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.robot import RosInterface
 from robot_rl.robots import robots

@@ -1,4 +1,4 @@
-"""A private loopback domain for each module, and a robot that is nothing but its topics."""
+"""Fixtures of the robot side: a private loopback domain per module, robots that exist only as topics, and operators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 WAIT = 30.0
-"""Seconds at most for what takes one: this machine may be busy."""
+"""Time limit for conditions that normally hold within a second, s: the machine may be busy."""
 
 
-def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wait: float = WAIT) -> Any:
-    """Poll until `holds()` is true and return it."""
+def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: float = WAIT) -> Any:
+    """Poll until `holds()` is true and return its value."""
     end = time.monotonic() + wait
     while not (value := holds()):
         assert time.monotonic() < end, f"{what} did not happen within {wait:g} s"
@@ -33,14 +33,14 @@ def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wai
 
 
 STALL = 0.025
-"""s; half of what the guard and the command loop wait for."""
+"""Stall after which a failed test is repeated, s: half of the time-outs of guard and command loop."""
 ATTEMPTS = 3
 QUIET = 5.0
-"""Seconds without a stall before a test is tried again, waited for 30 s at most."""
+"""Time without a stall before a test is repeated, s; waits at most 30 s."""
 
 
 class Witness(threading.Thread):
-    """How long the machine let a process wait that wanted to go on."""
+    """Measure the longest time for which the machine did not schedule a waiting process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -58,7 +58,7 @@ class Witness(threading.Thread):
 
 
 def _await_quiet(wait: float = 30.0) -> None:
-    """Return after `QUIET` seconds in which the machine never stopped, or after `wait` seconds."""
+    """Return after `QUIET` seconds without a stall, or after `wait` seconds."""
     end = time.monotonic() + wait
     quiet_since = before = time.monotonic()
     while before < end and before - quiet_since < QUIET:
@@ -71,7 +71,7 @@ def _await_quiet(wait: float = 30.0) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Try a test again that failed while the machine itself was too late for what it judges."""
+    """Repeat a failed test marked `unstalled` if the machine stalled for longer than its limits."""
     if item.get_closest_marker("unstalled") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -97,7 +97,7 @@ def eventually() -> Callable[..., Any]:
 
 @pytest.fixture
 def stopping() -> Iterator[None]:
-    """This process as a session on a robot has it."""
+    """Install the signal handlers of a session on a robot."""
     names = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGTSTP", "SIGHUP")
     before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
     from real.recording.session import stop_on_signals
@@ -111,7 +111,7 @@ def stopping() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def private_domain() -> Iterator[int]:
-    """A domain bound to `lo`, with a tag that no other session has."""
+    """Domain on `lo` with a tag that no other test session uses."""
     domain = random.SystemRandom().randint(100, 199)
     uri = (
         "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
@@ -130,7 +130,7 @@ def private_domain() -> Iterator[int]:
 
 
 class Pad:
-    """A gamepad's device file, and its wire. The kernel knows nothing of it; its map file is that of an Xbox pad."""
+    """Device file of a gamepad, as a FIFO. The kernel does not know it; its map file is that of an Xbox pad."""
 
     XBOX = (
         "leftx:a0,lefty:a1,rightx:a3,righty:a4,lefttrigger:a2,righttrigger:a5,"
@@ -151,11 +151,11 @@ class Pad:
         os.write(self.wire, data)
 
     def send(self, *events: tuple[int, int, int]) -> None:
-        """Send (kind, number, value): kind 1 is a button, 2 an axis, and 0x80 more the state at the start."""
+        """Send (kind, number, value): kind 1 is a button, 2 an axis; 0x80 added marks the initial state."""
         self.write(b"".join(struct.pack("=IhBB", 0, value, kind, number) for kind, number, value in events))
 
     def rest(self, *triggers: int) -> None:
-        """Report six axes at rest, as the kernel does when the device is opened."""
+        """Report six axes at rest, as the kernel does when a device is opened."""
         self.send(*((0x82, k, -32767 if k in (triggers or (2, 5)) else 0) for k in range(6)))
 
     def unplug(self) -> None:
@@ -176,18 +176,55 @@ def pad(tmp_path: Path) -> Iterator[Pad]:
     pad.unplug()
 
 
-class TopicRobot:
-    """A Panda that is where it was last told to be, at 200 Hz, with a cube that lies where it is put.
+class Periodic:
+    """Owner of a node and of a thread that calls `tick` at `rate` Hz from `start` to `close`."""
 
-    It is the robot side of the topics and nothing more: no dynamics, so tests of the policy side are exact. It misses
-    no command, unlike a robot, for which the newest is enough.
+    rate: float
+    tick: Callable[[], None]
+
+    def start(self, node: Any) -> None:
+        self.node, self._closing = node, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.wait(1 / self.rate):
+            self.tick()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.node.close()
+
+
+def _built(kind: type[Periodic]) -> Iterator[Callable[..., Any]]:
+    from real.bus import open_node
+
+    built: list[Periodic] = []
+
+    def build(**options: Any) -> Periodic:
+        built.append(kind(open_node("robot"), **options))
+        return built[-1]
+
+    yield build
+    for robot in built:
+        robot.close()
+
+
+class TopicRobot(Periodic):
+    """Panda without dynamics that jumps to each commanded position, and a cube.
+
+    It has only the robot side of the topics, so tests of the policy side are exact. Unlike a robot, it queues commands
+    and misses none.
     """
+
+    rate = 200
 
     def __init__(self, node: Any, places_objects: bool = True):
         from real.bus import qos
         from robot_rl.robots import robots
 
-        self.node, self.robot = node, robots.get("panda")
+        self.robot = robots.get("panda")
         ros = self.robot.ros
         self.position = np.array(self.robot.home)
         self.width, self.cube = 0.08, np.array([0.5, 0.0, 0.022])
@@ -205,15 +242,12 @@ class TopicRobot:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
         self.wall = np.inf
-        """Joint 1 gets no further, rad."""
+        """Upper limit of joint 1, rad."""
         self.thick = 0.0
-        """What is between the fingers, m."""
-        self.silent = False
-        self.blind = False
-        """The object tracker says nothing."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        """Width of the object between the fingers, m."""
+        self.silent = self.blind = False
+        """No joint states; no object poses."""
+        self.start(node)
 
     def _commanded(self, sample: Any) -> None:
         self.commands.append(np.array(sample.msg.data))
@@ -228,77 +262,60 @@ class TopicRobot:
         self.seeds.append(json.loads(sample.msg.data)["seed"])
         self.cube = np.array([0.5, 0.0, 0.022])
 
-    def _run(self) -> None:
+    def tick(self) -> None:
         from real.bus import make
 
+        if self.silent:
+            return
         fingers = self.robot.gripper.joints
-        names = [*self.robot.joint_names, *fingers]
-        while not self._closing.wait(1 / 200):
-            if self.silent:
-                continue
-            position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
-            self.states.publish(
-                make("sensor_msgs/msg/JointState", name=names, position=position, velocity=0 * position)
-            )
-            if self.blind:
-                continue
+        position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
+        states = {"name": [*self.robot.joint_names, *fingers], "position": position, "velocity": 0 * position}
+        self.states.publish(make("sensor_msgs/msg/JointState", **states))
+        if not self.blind:
             x, y, z = (float(v) for v in self.cube)
             pose = {"position": {"x": x, "y": y, "z": z}, "orientation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
             self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
 
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-        self.node.close()
-
 
 @pytest.fixture
 def topic_robot(private_domain: int) -> Iterator[Callable[..., TopicRobot]]:
-    from real.bus import open_node
-
-    made = []
-
-    def build(**options: Any) -> TopicRobot:
-        made.append(TopicRobot(open_node("robot"), **options))
-        return made[-1]
-
-    yield build
-    for robot in made:
-        robot.close()
+    yield from _built(TopicRobot)
 
 
-class TopicQuadruped:
-    """A Go2 that is where its motors were last told to be and folds up when they are damped.
+class TopicQuadruped(Periodic):
+    """Go2 without dynamics that jumps to each commanded position and folds while damped.
 
-    It is the robot side of the topics and nothing more; by default the guard's side too.
+    It has only the robot side of the topics and, by default, the guard's reports.
     """
+
+    rate = 250
 
     def __init__(self, node: Any, commands: str = "lowcmd_wanted", twin: bool = False, lying: bool = True):
         from real.bus import qos
         from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
         from robot_rl.robots import robots
 
-        self.node, self.robot = node, robots.get("go2")
+        self.robot = robots.get("go2")
         self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
         self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
         self.position = (self.folded if lying else self.home).copy()
         self.speed, self.sag = np.zeros(12), np.zeros(12)
-        """Speed, and how far its weight pulls each joint from its set-point."""
+        """Joint speeds, rad/s, and deflection of each joint from its set-point by the robot's weight, rad."""
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
         self.gyroscope, self.force = np.zeros(3), np.array([10, 20, 30, 40])
         self.remote = np.zeros(40, np.uint8)
         self.commands: list[tuple[float, np.ndarray]] = []
-        """When they came, and the motors of each in the order of the spec."""
+        """Arrival of each command, monotonic s, and its motors in the order of the spec."""
         self.seeds: list[int] = []
         self.silent = self.frozen = False
-        """Says nothing; says the same again and again."""
+        """No states; the same state again and again."""
         self._tick = 0
         self.guard: dict[str, Any] | None = None
-        """What the guard reports; None: nothing."""
+        """Guard's report; None: no reports."""
         if commands == "lowcmd_wanted":
             self.guard = {"damping": "", "latched": False, "damped": {}}
         self.height: float | None = None
-        """Of the trunk, as a twin tells; None: no twin's truth."""
+        """Trunk height that a twin reports, m; None: no reports."""
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
         self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
@@ -307,9 +324,7 @@ class TopicQuadruped:
         self.obeyed = node.subscribe(LOW_COMMAND, commands, every, self._commanded)
         if twin:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start(node)
 
     @property
     def is_damped(self) -> bool:
@@ -338,42 +353,56 @@ class TopicQuadruped:
         message["foot_force"], message["wireless_remote"] = self.force, self.remote
         return message
 
-    def _run(self) -> None:
+    def tick(self) -> None:
         from real.bus import make
 
-        while not self._closing.wait(1 / 250):
-            if not self.silent:
-                self.states.publish(self._state.seal(self.message()))
-            if self.reports and self.guard is not None:
-                self.reports.publish(make("std_msgs/msg/String", data=json.dumps(self.guard)))
-            if self.truth and self.height is not None:
-                pose = {"position": {"x": 0.0, "y": 0.0, "z": self.height}}
-                self.truth.publish(make("nav_msgs/msg/Odometry", pose={"pose": pose}))
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-        self.node.close()
+        if not self.silent:
+            self.states.publish(self._state.seal(self.message()))
+        if self.reports and self.guard is not None:
+            self.reports.publish(make("std_msgs/msg/String", data=json.dumps(self.guard)))
+        if self.truth and self.height is not None:
+            pose = {"position": {"x": 0.0, "y": 0.0, "z": self.height}}
+            self.truth.publish(make("nav_msgs/msg/Odometry", pose={"pose": pose}))
 
 
 @pytest.fixture
 def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadruped]]:
-    from real.bus import open_node
+    yield from _built(TopicQuadruped)
 
-    made = []
 
-    def build(**options: Any) -> TopicQuadruped:
-        made.append(TopicQuadruped(open_node("robot"), **options))
-        return made[-1]
+@pytest.fixture
+def twin(private_domain: int) -> Iterator[Callable[..., None]]:
+    """Start a Panda's twin process of a task and wait until it is up."""
+    import subprocess
+    import sys
 
-    yield build
-    for robot in made:
-        robot.close()
+    running: list[subprocess.Popen[str]] = []
+
+    def start(task: str, *options: str) -> None:
+        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--task", task, *options]
+        running.append(process := subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert "twin of panda is up" in first, first + process.stderr.read()
+
+    yield start
+    for process in running:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the idle loop beside a deployed policy for half a second instead of two."""
+    from real.control import clock
+
+    measure = clock.bare_loop
+    monkeypatch.setattr(clock, "bare_loop", lambda rate: measure(rate, 0.5))
 
 
 @pytest.fixture
 def steady() -> Any:
-    """Limits of time that a machine does not reach which stops for a third of a second, as shared ones do."""
+    """Time limits that tolerate stalls of a third of a second, as on shared machines."""
     from real.control.safety import SafetyConfig
 
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
@@ -381,9 +410,9 @@ def steady() -> Any:
 
 @pytest.fixture
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """An environment of the robot on the topics, with `hands` as operator input."""
+    """Environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
-    monkeypatch.setattr("real.control.loop.STALL", 10.0)  # a machine that stands still is not what most tests are about
+    monkeypatch.setattr("real.control.loop.STALL", 10.0)  # most tests must tolerate stalls
     from real.bus import open_node
     from real.episode.env import RobotEnv
 
@@ -401,7 +430,7 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def hands() -> Callable[..., Any]:
-    """An operator with input from the test: `hands.now = Operator(...)`, or `script` for one per reading."""
+    """Operator input from the test: `hands.now = Operator(...)`, or `script` for one input per reading."""
     from real.teleop.commands import RELEASED
 
     def build(*script: Any) -> Any:
@@ -415,7 +444,7 @@ def hands() -> Callable[..., Any]:
             return queue.pop(0) if queue else hands.now
 
         def only_in_decisions(arbiter: Any) -> None:
-            """Follow the script at the arbiter's decisions, not where the way home looks at the hands."""
+            """Follow the script only in the arbiter's decisions, not while the arm goes home."""
             decide, hands.speaks = arbiter.decide, False
 
             def wrapped(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Others on the robot's topics: noticed while the robot moves, named, and never obeyed for long."""
+"""Other publishers and subscribers on the robot's topics, and joint states that jump."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import torch
 from real.bus import make, open_node, qos
 from real.recording.journal import Journal
 from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
-from real.robots.jumps import MANY, JumpCheck
+from real.robots.base import MANY, JumpCheck, NotReady
 from real.teleop.commands import OperatorInput
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
@@ -37,15 +36,15 @@ FOREIGN = [
 
 
 def until_stopped(env: Any, steps: int = 400) -> str:
-    """Step until the run ends, and return why."""
-    with pytest.raises(NotReady) as error:  # noqa: PT012 - the step at which it is noticed is not known
+    """Step until NotReady and return its message."""
+    with pytest.raises(NotReady) as error:
         for _ in range(steps):
             env.step(STILL)
     return str(error.value)
 
 
 @pytest.mark.parametrize(("kind", "topic"), FOREIGN, ids=lambda value: value.rpartition("/")[2])
-def test_a_writer_that_comes_later_stops_the_arm_and_is_named(
+def test_later_publisher_stops_the_arm_and_is_named(
     topic_robot: Build, robot_env: Build, tmp_path: Path, eventually: Build, kind: str, topic: str
 ) -> None:
     topic_robot()
@@ -56,15 +55,15 @@ def test_a_writer_that_comes_later_stops_the_arm_and_is_named(
         journal = Journal(tmp_path, env)
         env.step(STILL)
         rival.publisher(kind, f"/{topic}")
-        said = until_stopped(env)
+        message = until_stopped(env)
         journal.close()
-    assert f"/{topic}" in said and "/x/rival" in said and str(os.getpid()) in said and "GUID" in said
-    assert said.removeprefix("stopped: ") == env.loop.stopped == env.foreign_publisher
+    assert f"/{topic}" in message and "/x/rival" in message and str(os.getpid()) in message and "GUID" in message
+    assert message.removeprefix("stopped: ") == env.loop.stopped == env.foreign_publisher
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert {"foreign_publisher", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
 
 
-def test_commands_that_nobody_hears_are_refused_before_and_stop_a_run(
+def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(
     topic_robot: Build, robot_env: Build, eventually: Build
 ) -> None:
     robot = topic_robot()
@@ -76,7 +75,7 @@ def test_commands_that_nobody_hears_are_refused_before_and_stop_a_run(
         env.driver.wait_ready(0.3)
 
 
-def test_an_arm_that_does_not_move_is_told_from_one_that_is_blocked(
+def test_unresponsive_and_blocked_arm_have_different_errors(
     topic_robot: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     robot = topic_robot()
@@ -95,7 +94,7 @@ def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_na
     driver._on_joints(type("Sample", (), {"msg": sample, "received": at})())
 
 
-def test_states_that_alternate_between_two_robots_are_refused(private_domain: int) -> None:
+def test_states_alternating_between_two_robots_are_refused(private_domain: int) -> None:
     with open_node("policy") as node:
         driver = ArmDriver(node, PANDA, dry_run=True)
         true, false = np.array(PANDA.home), np.array(PANDA.home) + 1.0
@@ -108,13 +107,13 @@ def test_states_that_alternate_between_two_robots_are_refused(private_domain: in
             reading = driver.reading()
             assert reading is not None and np.array_equal(reading.position, true)
         assert driver.jumps.many(100.1) and not driver.jumps.many(102.0)
-        say(driver, false, 101.0)  # it stayed there: the robot was moved while nobody looked
+        say(driver, false, 101.0)  # a lasting change is accepted
         assert np.array_equal(driver.reading().position, false)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("robot", [PANDA, GO2], ids=lambda robot: robot.name)
 @pytest.mark.parametrize("late", [0.0, 0.018])
-def test_no_motion_within_the_speed_limits_counts_as_a_jump(robot: Any, late: float) -> None:
+def test_motion_within_the_speed_limits_is_no_jump(robot: Any, late: float) -> None:
     check, rng = JumpCheck(robot), np.random.default_rng(0)
     period = 1 / robot.state_rate
     for _ in range(300):
@@ -122,4 +121,4 @@ def test_no_motion_within_the_speed_limits_counts_as_a_jump(robot: Any, late: fl
         noise = rng.normal(0, 0.011, len(speed))
         lost = rng.integers(1, 20)
         assert not check.refuses(lost * period * speed + noise, lost * period - late, 0.0, slice(None))
-    assert check.refuses(np.ones(len(robot.joints)), period, 0.0, slice(None)), "a whole radian is one"
+    assert check.refuses(np.ones(len(robot.joints)), period, 0.0, slice(None))

