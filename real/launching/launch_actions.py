@@ -12,8 +12,9 @@ from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import RESPAWN_DELAY, Grace
 
 
-def launch_actions(file: str) -> list[Any]:
-    """Return the actions that declare a launch file's arguments and then start its nodes."""
+def launch_description(file: str) -> Any:
+    """Return a launch file's description, which declares its arguments and then starts its nodes."""
+    from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
     declared = [
@@ -25,7 +26,7 @@ def launch_actions(file: str) -> list[Any]:
         )
         for argument in arguments(file)
     ]
-    return [*declared, OpaqueFunction(function=_start, kwargs={"file": file})]
+    return LaunchDescription([*declared, OpaqueFunction(function=_start, kwargs={"file": file})])
 
 
 def _start(context: Any, *, file: str) -> list[Any]:
