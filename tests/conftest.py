@@ -27,12 +27,7 @@ for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
 REALTIME = (
     "tests/real/test_clock.py",
-    "tests/real/test_go2_twin.py",
-    "tests/real/test_quadruped.py",
     "tests/real/test_remote.py",
-    "tests/real/test_seeing_twin.py",
-    "tests/real/test_takeover.py::test_on_the_twin",
-    "tests/real/test_twin.py",
     "tests/robot_rl/cli/test_bench_loop.py",
     "tests/robot_rl/cli/test_doctor.py::test_json_is_one",
     "tests/robot_rl/cli/test_kill.py::test_finetune",
