@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import pty
 import queue
@@ -98,45 +97,10 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(slave)
 
 
-class Session:
-    """`robot-rl teleop keyboard` in its own terminal."""
-
-    def __init__(self, master: int, slave: int, *arguments: str):
-        self.master, self.slave = master, slave
-        self.before = termios.tcgetattr(slave)
-        # The terminal that a session leader opens becomes its controlling terminal, so Ctrl-C reaches it.
-        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *TELEOP, *arguments]
-        command += ["--ros-args", "-r", "__ns:=/arm"]
-        # Children of nohup inherit that SIGHUP is ignored.
-        listen = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
-        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=listen)
-        self.shown = ""
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def until(self, text: str) -> None:
-        end = time.monotonic() + WAIT
-        while text not in self.shown:
-            assert select.select([self.master], [], [], max(end - time.monotonic(), 0.0))[0], self.shown
-            self.shown += os.read(self.master, 4096).decode()
-
-    def end(self) -> int:
-        """Wait for the exit and read the remaining output."""
-        end = time.monotonic() + WAIT
-        while self.process.poll() is None:
-            assert time.monotonic() < end, self.shown
-            if select.select([self.master], [], [], 0.05)[0]:
-                self.shown += os.read(self.master, 4096).decode()
-        return self.process.returncode
-
-
 @pytest.fixture
-def session(terminal: tuple[int, int]) -> Iterator[Session]:
-    session = Session(*terminal, "keyboard")
-    yield session
-    session.process.kill()
-    session.process.wait()
+def session(in_terminal: Callable[..., Any]) -> Any:
+    """`robot-rl teleop keyboard` in its own terminal."""
+    return in_terminal("teleop", "keyboard", "--ros-args", "-r", "__ns:=/arm")
 
 
 class Keys:
@@ -397,7 +361,7 @@ def test_missing_and_closed_terminals_are_refused(tmp_path: Path) -> None:
     os.close(slave)
 
 
-def test_keys_of_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
+def test_keys_of_a_terminal_arrive_as_joy_in_the_namespace(session: Any, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     ear.until(lambda operator: not operator.held)
     session.until("a robot subscribes to /arm/teleop/panda/joy")
@@ -413,7 +377,7 @@ def test_keys_of_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear
 
 
 @pytest.mark.parametrize("how", ["SIGHUP", "Ctrl-C"])
-def test_terminal_is_restored_after_a_signal(session: Session, ear: Ear, how: str) -> None:
+def test_terminal_is_restored_after_a_signal(session: Any, ear: Ear, how: str) -> None:
     session.until("EMERGENCY STOP")
     assert termios.tcgetattr(session.slave) != session.before
     if how == "Ctrl-C":

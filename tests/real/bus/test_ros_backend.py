@@ -1,4 +1,4 @@
-"""The rclpy wrapper against a stub of rclpy: no ROS here, but its calls and bytes can be held to account."""
+"""rclpy backend with a stub of rclpy: calls and published bytes."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeNode]]:
     importlib.invalidate_caches()
 
 
-def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
+def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
     args = ["--ros-args", "-r", "a:=b", "-p", "k:=1"]
     with open_node("here", "/arm", ros_args=args) as node, open_node("second") as second:
         (fake, _) = rclpy
         assert fake.options["parameter_overrides"] == [("k", 1)]
         assert not fake.options["use_global_arguments"]
-        assert fake.options["context"] is rclpy[1].options["context"]  # one participant per process
+        assert fake.options["context"] is rclpy[1].options["context"]  # one DDS participant per process
         sub = node.subscribe(STATE, "a", qos.SENSOR)
         assert (fake.profile.reliability, fake.profile.depth) == ("best effort", 5)
         pub = node.publisher(STATE, "a", qos.COMMAND)
@@ -148,21 +148,21 @@ def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
     assert all(fake.destroyed for fake in rclpy)
 
 
-def test_publishers_of_another_type_are_named(rclpy: list[FakeNode]) -> None:
+def test_publishers_of_another_type_are_reported(rclpy: list[FakeNode]) -> None:
     with open_node("here", "/arm") as node:
         first = node.subscribe(STATE, "a")
         assert not node.incompatible()
         rclpy[0].published = "geometry_msgs/msg/Twist"
         assert any("/arm/a" in text and "Twist" in text for text in node.incompatible())
         node.subscribe("geometry_msgs/msg/Twist", "a")
-        assert not node.incompatible(), "one of the two hears it"
+        assert not node.incompatible(), "the second subscription matches"
         first.close()
         first.close()
         rclpy[0].published = STATE
         assert node.incompatible()
 
 
-def test_a_subscription_that_ros_refuses_is_named(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_subscription_is_reported(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("another type is there")
 
