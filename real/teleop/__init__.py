@@ -8,17 +8,7 @@
 
 from __future__ import annotations
 
-from real.teleop.commands import (
-    AXES,
-    BUTTONS,
-    PRESSES,
-    RELEASED,
-    Operator,
-    OperatorInput,
-    from_joy,
-    joy_topic,
-    to_joy,
-)
+from real.teleop.commands import AXES, BUTTONS, PRESSES, RELEASED, Operator, OperatorInput, from_joy, joy_topic, to_joy
 from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard
 from real.teleop.stream import Device, DeviceInput, Finished, stream, until_signal

@@ -24,11 +24,7 @@ class ArmOperator:
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
     def __init__(
-        self,
-        node: Node,
-        pipeline: Pipeline,
-        demonstrator: Demonstrator,
-        clock: Callable[[], float] = time.monotonic,
+        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = time.monotonic
     ):
         self.pipeline, self.clock = pipeline, clock
         self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0

@@ -26,32 +26,22 @@ TRUTH_TOPIC = "twin/{object}/pose"
 class HiddenArm:
     """Hidden dynamics of the arm, each outside panda-lift's training range."""
 
-    action_delay: float = 0.06
-    """Delay of commands, s; in training at most 0.05"""
-    stiffness_scale: float = 0.7
-    """Scale of servo stiffness; in training 0.75 to 1.3"""
-    damping_scale: float = 1.35
-    """Scale of servo damping; in training 0.75 to 1.3"""
-    joint_friction: float = 0.8
-    """N m; in training at most 0.5"""
-    object_mass: float = 0.35
-    """kg; in training at most 0.3"""
+    action_delay: float = 0.06  # delay of commands, s; in training at most 0.05
+    stiffness_scale: float = 0.7  # scale of servo stiffness; in training 0.75 to 1.3
+    damping_scale: float = 1.35  # scale of servo damping; in training 0.75 to 1.3
+    joint_friction: float = 0.8  # N m; in training at most 0.5
+    object_mass: float = 0.35  # kg; in training at most 0.3
     object_size: float = 0.027
     """Half edge, m; in training 0.018 to 0.026. Applies to tasks that randomize it; success tests of others depend on
     the size"""
-    object_friction: float = 0.55
-    """Scale of friction; in training 0.6 to 1.4"""
+    object_friction: float = 0.55  # scale of friction; in training 0.6 to 1.4
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
     """Constant error of the object tracker, m; in training at most 0.005 per axis. For each further object it is
     rotated by another third of a turn about the vertical axis, so that relative poses have errors too"""
-    object_noise: float = 0.0025
-    """Standard deviation of the object tracker, m; in training at most 0.002"""
-    object_latency: float = 0.06
-    """s; in training at most 0.05"""
-    joint_noise: float = 0.0006
-    """Standard deviation of joint positions, rad; in training at most 0.0005"""
-    object_rate: float = 30.0
-    """Rate of the object tracker, Hz; in training a new pose every control period (20 Hz)"""
+    object_noise: float = 0.0025  # standard deviation of the object tracker, m; in training at most 0.002
+    object_latency: float = 0.06  # s; in training at most 0.05
+    joint_noise: float = 0.0006  # standard deviation of joint positions, rad; in training at most 0.0005
+    object_rate: float = 30.0  # rate of the object tracker, Hz; in training a new pose every control period (20 Hz)
 
 
 class ArmTwin(Twin):

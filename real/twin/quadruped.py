@@ -36,40 +36,23 @@ class HiddenQuadruped:
     Noises are standard deviations.
     """
 
-    action_delay: float = 0.02
-    """Delay of commands, s; in training at most 0.02. Transport adds about 7 ms"""
-    stiffness_scale: float = 0.83
-    """Scale of commanded stiffness; in training 0.85 to 1.15"""
-    damping_scale: float = 1.35
-    """Scale of commanded damping; in training 0.7 to 1.3"""
-    strength_scale: float = 0.84
-    """Scale of motor torque; in training 0.85 to 1.1"""
-    joint_friction: float = 0.35
-    """N m; in training at most 0.3"""
-    payload_mass: float = 2.2
-    """kg; in training at most 2"""
-    com_x: float = 0.03
-    """Shift of the trunk's centre of mass, m; in training at most 0.03"""
-    ground_friction: float = 0.45
-    """Friction coefficient of the ground; in training 0.5 to 1.25"""
-    push_speed: float = 0.5
-    """Horizontal velocity that a push adds to the trunk, m/s; in training at most 1"""
-    encoder_offset: float = 0.021
-    """Largest offset, rad; in training at most 0.02"""
-    joint_noise: float = 0.011
-    """rad; in training at most 0.01"""
-    velocity_noise: float = 0.55
-    """rad/s; in training at most 0.5"""
-    gyro_noise: float = 0.11
-    """rad/s; in training at most 0.1"""
-    gyro_bias: float = 0.052
-    """Largest bias per axis, rad/s; in training at most 0.05"""
-    accelerometer_noise: float = 0.2
-    """m/s^2; not observed by policies"""
-    tilt_noise: float = 0.022
-    """rad per axis; in training at most 0.02"""
-    tilt_bias: float = 0.031
-    """Largest bias per axis, rad; in training at most 0.03"""
+    action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
+    stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
+    damping_scale: float = 1.35  # scale of commanded damping; in training 0.7 to 1.3
+    strength_scale: float = 0.84  # scale of motor torque; in training 0.85 to 1.1
+    joint_friction: float = 0.35  # N m; in training at most 0.3
+    payload_mass: float = 2.2  # kg; in training at most 2
+    com_x: float = 0.03  # shift of the trunk's centre of mass, m; in training at most 0.03
+    ground_friction: float = 0.45  # friction coefficient of the ground; in training 0.5 to 1.25
+    push_speed: float = 0.5  # horizontal velocity that a push adds to the trunk, m/s; in training at most 1
+    encoder_offset: float = 0.021  # largest offset, rad; in training at most 0.02
+    joint_noise: float = 0.011  # rad; in training at most 0.01
+    velocity_noise: float = 0.55  # rad/s; in training at most 0.5
+    gyro_noise: float = 0.11  # rad/s; in training at most 0.1
+    gyro_bias: float = 0.052  # largest bias per axis, rad/s; in training at most 0.05
+    accelerometer_noise: float = 0.2  # m/s^2; not observed by policies
+    tilt_noise: float = 0.022  # rad per axis; in training at most 0.02
+    tilt_bias: float = 0.031  # largest bias per axis, rad; in training at most 0.03
 
 
 class QuadrupedTwin(Twin):

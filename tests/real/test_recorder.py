@@ -101,9 +101,7 @@ def test_pictures_are_copied_and_missing_ones_black(recorder: Callable[..., Reco
     assert verify(r.writer.root) == []
 
 
-def test_close_writes_episodes_and_the_next_recorder_appends(
-    recorder: Callable[..., Recorder],
-) -> None:
+def test_close_writes_episodes_and_the_next_recorder_appends(recorder: Callable[..., Recorder]) -> None:
     for expected in (3, 6):
         r = recorder()
         for _ in range(3):

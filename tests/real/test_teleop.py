@@ -512,8 +512,7 @@ def test_device_reaches_only_its_robot(private_domain: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("robot", "topic"),
-    [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")],
+    ("robot", "topic"), [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")]
 )
 def test_topic_of_any_robot_name(robot: str, topic: str) -> None:
     assert joy_topic(robot) == topic and check_name(f"/{topic}")

@@ -76,10 +76,7 @@ def test_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
         f"{IMPORT}\nnode = open_node('late')\nargs = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
     )
     peer.do("first = node.subscribe(*args); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
-    assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == (
-        "<robot/>",
-        1,
-    )
+    assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == ("<robot/>", 1)
     assert peer.do("node.wait_for(lambda: missed.matched == 1, 10) and missed.latest is None")
 
 
@@ -138,10 +135,7 @@ def user_data(qos):
     )
     blocking = peer.do("e.qos[Policy.Reliability].max_blocking_time")
     assert 0 < blocking <= 100_000_000  # ns, so that a dead reader cannot stall a control loop
-    assert peer.do("e.qos[Policy.History].depth, e.qos[Policy.Durability] == Policy.Durability.Volatile") == (
-        1,
-        True,
-    )
+    assert peer.do("e.qos[Policy.History].depth, e.qos[Policy.Durability] == Policy.Durability.Volatile") == (1, True)
     peer.do(
         "graph = DataReader(dp, Topic(dp, 'ros_discovery_info', Info), Qos(Policy.History.KeepAll,"
         " Policy.Reliability.Reliable(0), Policy.Durability.TransientLocal))\n"

@@ -91,10 +91,7 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeNode]]:
         "rclpy": {"init": lambda **_: None, "try_shutdown": lambda **_: None, "create_node": create_node},
         "rclpy.context": {"Context": SimpleNamespace},
         "rclpy.duration": {"Duration": SimpleNamespace},
-        "rclpy.executors": {
-            "ExternalShutdownException": RuntimeError,
-            "SingleThreadedExecutor": FakeExecutor,
-        },
+        "rclpy.executors": {"ExternalShutdownException": RuntimeError, "SingleThreadedExecutor": FakeExecutor},
         "rclpy.parameter": {"Parameter": lambda name, value: (name, value)},
         "rclpy.qos": {
             "QoSProfile": SimpleNamespace,
