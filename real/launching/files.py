@@ -28,7 +28,7 @@ _COMMON = (
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
-    Argument("bus", "auto", "what carries the messages; auto: DDS for control, see docs/deploy.md", BACKENDS),
+    Argument("bus", "auto", "message transport; auto: DDS for control, see docs/deploy.md", BACKENDS),
     Argument("log_level", "info", "lowest level of messages shown", ("debug", "info", "warn", "error", "fatal")),
 )
 _DEPLOY = (

@@ -83,7 +83,7 @@ class VideoRecorder:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
-        self.asked: list[list[str]] = []
+        self.instructions: list[list[str]] = []
         """Successive instructions of each episode."""
         self._instructions: list[str] = []
         """Instruction of each frame, including the running episode's; "" without instructions."""
@@ -119,7 +119,7 @@ class VideoRecorder:
             if self._corrected or not self.corrected_only:
                 instructions = self._instructions[len(self.frames) :]
                 self.frames += self._episode
-                self.asked.append([text for text, _ in groupby(instructions) if text])
+                self.instructions.append([text for text, _ in groupby(instructions) if text])
                 self.filmed += 1
             del self._instructions[len(self.frames) :]
             self._episode, self._corrected = [], False
@@ -136,5 +136,5 @@ class VideoRecorder:
         size = (scale * width, scale * height)
         frames = (cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC) for frame in self.frames)
         replace_file(video, encode_video(map(titled, frames, self._instructions), self.rate))
-        text = quoted(self.asked)
+        text = quoted(self.instructions)
         write_json(video.with_name("captions.json"), {video.name: caption + (f": {text}" if text else "")})

@@ -143,7 +143,7 @@ def layout_of(device: Joystick, map_file: str = "") -> Layout:
     if not layout:
         why = f"has no line in {map_file}" if map_file else "is of no known kind"
         raise ConfigError(
-            f"{device}, {why}: its axes and buttons cannot be told apart. `robot-rl teleop gamepad --check --map FILE` "
+            f"{device}, {why}: its axes and buttons cannot be identified. `robot-rl teleop gamepad --check --map FILE` "
             f"makes a map; or take the line of {pad.guid} for Linux out of SDL's gamecontrollerdb.txt. Then give "
             f"--map FILE, or set {MAP_FILE}=FILE"
         )

@@ -20,13 +20,13 @@ class InstructionPublisher:
         self._publisher = node.publisher("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT)
 
     @property
-    def heard(self) -> bool:
+    def subscribed(self) -> bool:
         """Return whether a robot subscribes."""
         return self._publisher.matched > 0
 
     def await_listener(self, timeout: float = 10.0) -> None:
         """Wait for a robot to subscribe; raise UserError after `timeout` seconds."""
-        if not self._node.wait_for(lambda: self.heard, timeout):
+        if not self._node.wait_for(lambda: self.subscribed, timeout):
             raise UserError(
                 f"no robot listens on {self._publisher.topic}: start `robot-rl deploy` with a policy that reads "
                 "instructions, in the same ROS_DOMAIN_ID and namespace"
@@ -68,7 +68,7 @@ class CueScript:
         due = 0 if phase in ("resetting", "waiting") else self._published
         if phase == "running":
             due = min(len(self.texts) - 1, int((self.clock() - since) / self.after))
-        if due == self._published or not self.voice.heard:
+        if due == self._published or not self.voice.subscribed:
             return ""
         self._published = due
         self.voice.say(self.texts[due])
