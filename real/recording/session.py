@@ -85,7 +85,7 @@ class VideoRecorder:
         self.frames: list[np.ndarray] = []
         self.instructions: list[list[str]] = []
         """Successive instructions of each episode."""
-        self._instructions: list[str] = []
+        self._frame_instructions: list[str] = []
         """Instruction of each frame, including the running episode's; "" without instructions."""
         self.rate = 20.0
         """Frames per second."""
@@ -112,16 +112,16 @@ class VideoRecorder:
                 edge = np.array([255, 150, 0], np.uint8)
                 picture[:2], picture[-2:], picture[:, :2], picture[:, -2:] = edge, edge, edge, edge
             self._episode.append(picture)
-            self._instructions.append(instruction)
+            self._frame_instructions.append(instruction)
             if (len(self.frames) + len(self._episode)) * picture.nbytes > MOST:
                 done, self.episodes = True, 0
         if done:
             if self._corrected or not self.corrected_only:
-                instructions = self._instructions[len(self.frames) :]
+                instructions = self._frame_instructions[len(self.frames) :]
                 self.frames += self._episode
                 self.instructions.append([text for text, _ in groupby(instructions) if text])
                 self.filmed += 1
-            del self._instructions[len(self.frames) :]
+            del self._frame_instructions[len(self.frames) :]
             self._episode, self._corrected = [], False
 
     def write(self, folder: Path, caption: str) -> None:
@@ -135,6 +135,6 @@ class VideoRecorder:
         scale = max(1, 480 // height)  # a twin's pictures are small
         size = (scale * width, scale * height)
         frames = (cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC) for frame in self.frames)
-        replace_file(video, encode_video(map(titled, frames, self._instructions), self.rate))
+        replace_file(video, encode_video(map(titled, frames, self._frame_instructions), self.rate))
         text = quoted(self.instructions)
         write_json(video.with_name("captions.json"), {video.name: caption + (f": {text}" if text else "")})
