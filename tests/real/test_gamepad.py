@@ -88,9 +88,9 @@ def test_other_devices_with_the_same_codes_are_unknown(identity: Identity) -> No
 
 def test_unknown_pad_is_refused(pad: Any) -> None:
     pad.rest()
-    with pytest.raises(UserError, match=rf"(?s){pad.path}.*057e:2009.*--map.*{SWITCH.guid}") as refused:
+    with pytest.raises(UserError, match=rf"(?s){pad.path}.*057e:2009.*--map.*{SWITCH.guid}") as error:
         Gamepad(pad.path, identify=lambda _fd: SWITCH)
-    assert refused.value.code == 2, "no restart"
+    assert error.value.code == 2, "no restart"
 
 
 def test_identity_from_sysfs(pad: Any, tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_invalid_map_lines_are_refused(pad: Any, wrong: str, named: str) -> None
     kept = [pair for pair in pad.XBOX.split(",") if not pair.startswith(f"{named}:")]
     given = [] if wrong in pad.XBOX.split(",") else [wrong]
     pad.map(",".join([*kept, *given]))
-    with pytest.raises(UserError, match=f"{pad.map_file}.* {named} (and start )?to ") as refused:
+    with pytest.raises(UserError, match=f"{pad.map_file}.* {named} (and start )?to ") as error:
         opened(pad)
-    assert refused.value.code == 2
+    assert error.value.code == 2
 
 
 @settings(deadline=None, max_examples=40)
@@ -321,10 +321,10 @@ def test_check_shows_controls_and_commands(pad: Any, checked: Any) -> None:
 
 def test_check_shows_a_pad_that_would_be_refused(pad: Any, checked: Any) -> None:
     wrong = [(kind, k, -32767 if k == 3 else value) for kind, k, value in REST]
-    _, said = checked([wrong], file=pad.map_file)
-    assert "refused" in said and "axis 3 (rightx)" in said
-    head, said = checked([[(BUTTON, 6, 1)]], SWITCH)
-    assert "no known kind" in head and "button 6: +1.00  not used" in said and "->" not in said
+    _, output = checked([wrong], file=pad.map_file)
+    assert "refused" in output and "axis 3 (rightx)" in output
+    head, output = checked([[(BUTTON, 6, 1)]], SWITCH)
+    assert "no known kind" in head and "button 6: +1.00  not used" in output and "->" not in output
 
 
 def test_check_makes_a_usable_map(pad: Any, checked: Any, tmp_path: Path) -> None:
@@ -337,8 +337,8 @@ def test_check_makes_a_usable_map(pad: Any, checked: Any, tmp_path: Path) -> Non
     moves += [[(AXIS, 4, -32767)], [(AXIS, 4, 0)]]
     for button in (4, 4, 5, 1, 0, 2, 9):  # the second repeats the first
         moves += [[(BUTTON, button, 1), (BUTTON, button, 0)]]
-    said = "".join(checked(moves, file=file))
-    assert "leftshoulder already" in said and "--map" in said
+    output = "".join(checked(moves, file=file))
+    assert "leftshoulder already" in output and "--map" in output
     pad.send(*still)
     with closing(Gamepad(pad.path, map_file=file, settle=0.0)) as gamepad:
         pad.send((BUTTON, 4, 1), (AXIS, 3, 0), (AXIS, 2, -32767), (BUTTON, 2, 1))
@@ -355,6 +355,6 @@ def test_check_opens_no_node(pad: Any, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.mark.parametrize("options", [{"check": True}, {"map": "pads.txt"}])
 def test_check_and_map_need_a_gamepad(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="gamepad") as refused:
+    with pytest.raises(UserError, match="gamepad") as error:
         Teleop("keyboard", **options).run()
-    assert refused.value.code == 2
+    assert error.value.code == 2

@@ -268,10 +268,10 @@ def test_other_datasets_are_not_continued(
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")
-    said = refused(capsys, "panda-lift", "--out", "scripted", "--resume")
-    assert "started with different settings" in said and 'skill was "STEADY"' in said
-    said = refused(capsys, "panda-turn", "--out", "scripted", "--resume")
-    assert "does not fit task 'panda-turn'" in said
+    output = refused(capsys, "panda-lift", "--out", "scripted", "--resume")
+    assert "started with different settings" in output and 'skill was "STEADY"' in output
+    output = refused(capsys, "panda-turn", "--out", "scripted", "--resume")
+    assert "does not fit task 'panda-turn'" in output
     assert "holds the pictures" in refused(capsys, "panda-lift", "--out", "scripted", "--resume", "--image-size", "32")
     assert verify(tmp_path / "scripted") == []
     assert main(["record", "panda-lift", "--out", "mine", "--json"]) == 0, "quitting at once is no error"

@@ -56,9 +56,9 @@ def test_cue_script_restarts_in_each_episode(nodes: Build, eventually: Build) ->
         begins("resetting")
         eventually(lambda: script.step() == "one", "the first one")
         begins("running")
-        for seconds, said in ((1.9, ""), (0.1, "two"), (1.0, ""), (1.1, "three"), (50.0, "")):
+        for seconds, published in ((1.9, ""), (0.1, "two"), (1.0, ""), (1.1, "three"), (50.0, "")):
             now[0] += seconds
-            assert script.step() == said
+            assert script.step() == published
         begins("success")
         assert script.step() == ""
     eventually(lambda: len(heard) == 6, "all")
@@ -97,7 +97,7 @@ def test_second_instruction_determines_the_result(
 def test_invalid_instructions_are_not_published(nodes: Build) -> None:
     with pytest.raises(ConfigError, match="at most 128"):
         CueScript(nodes("tell"), ["one", "a" * 129], after=1.0)
-    with pytest.raises(ConfigError, match="says nothing"):
+    with pytest.raises(ConfigError, match="message nothing"):
         InstructionPublisher(nodes("voice")).say(" ")
     with pytest.raises(UserError, match=r"no robot listens on .*instruction: start `robot-rl deploy`"):
         InstructionPublisher(nodes("alone")).await_listener(0.05)

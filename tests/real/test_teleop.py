@@ -397,12 +397,12 @@ def test_unplugged_gamepad_ends_without_handing_back(pad: Any, ear: Ear) -> None
         pad.send((1, 4, 1), (2, 1, -32767))
         assert ear.until(lambda operator: operator.held).motion[0] == 1.0
         pad.unplug()
-        said = process.communicate(timeout=WAIT)[1]
+        output = process.communicate(timeout=WAIT)[1]
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 1, "the launcher restarts it"
-    assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
+    assert f"the gamepad {pad.path} is gone" in output and "Traceback" not in output
     assert ear.last().held, "silence means a lost device"
 
 
@@ -425,12 +425,12 @@ class Script:
 
 
 def test_stop_just_before_the_end_is_published(node: Node, ear: Ear) -> None:
-    said: list[str] = []
+    output: list[str] = []
     device = Script(FULL, replace(MOVING, stop=True))
-    stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, said.append)
+    stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, output.append)
     assert ear.until(lambda operator: operator.held) == FULL
     assert ear.until(lambda operator: True) == Operator(stop=True)
-    assert "control: you" in said
+    assert "control: you" in output
 
 
 @pytest.mark.parametrize(
@@ -451,13 +451,13 @@ def test_control_is_not_released_if_the_terminal_closes(
 
 def test_second_device_on_the_topic_is_reported(node: Node) -> None:
     other = node.publisher(TYPE, joy_topic("panda"), QOS)
-    said: list[str] = []
+    output: list[str] = []
 
     def warned() -> bool:
-        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/panda/joy too") for line in said)
+        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/panda/joy too") for line in output)
 
     with open_node("teleop", "/arm") as mine:
-        stream(mine, Script(*[RELEASED] * 300), "panda", 30.0, lambda s: node.wait_for(warned, s), said.append)
+        stream(mine, Script(*[RELEASED] * 300), "panda", 30.0, lambda s: node.wait_for(warned, s), output.append)
     other.close()
     assert warned()
 

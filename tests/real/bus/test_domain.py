@@ -106,7 +106,7 @@ def test_no_free_participant_index(loopback: int, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("uri", "says"),
+    ("uri", "message"),
     [
         ("<CycloneDDS><Nope/></CycloneDDS>", r"unknown element.*Correct the XML in CYCLONEDDS_URI"),
         ("file:///no/such.xml", r"Correct the path in CYCLONEDDS_URI"),
@@ -114,9 +114,9 @@ def test_no_free_participant_index(loopback: int, monkeypatch: pytest.MonkeyPatc
          "</Domain></CycloneDDS>", r"none0.*Name an existing network interface"),
     ],
 )  # fmt: skip
-def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, says: str) -> None:
+def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, message: str) -> None:
     monkeypatch.setenv("CYCLONEDDS_URI", uri)
-    with pytest.raises(BusError, match=says):
+    with pytest.raises(BusError, match=message):
         open_node("n", domain=100 + (loopback - 100 + 51) % 100)
 
 

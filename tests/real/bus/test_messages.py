@@ -96,7 +96,7 @@ def test_make_fills_nested_messages_and_converts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "says"),
+    ("name", "fields", "message"),
     [
         ("sensor_msgs/msg/JointStat", {}, "sensor_msgs/msg/JointState"),
         ("sensor_msgs/JointState", {}, "sensor_msgs/msg/JointState"),
@@ -107,8 +107,8 @@ def test_make_fills_nested_messages_and_converts() -> None:
         ("unitree_go/msg/LowCmd", {"motor_cmd": [{}]}, "exactly 20 values, got 1"),
     ],
 )
-def test_invalid_names_are_refused_with_the_nearest(name: str, fields: dict[str, object], says: str) -> None:
-    with pytest.raises(BusError, match=says):
+def test_invalid_names_are_refused_with_the_nearest(name: str, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(BusError, match=message):
         make(name, **fields)
 
 
