@@ -35,8 +35,8 @@ def node(private_domain: int) -> Iterator[Node]:
 
 
 def test_route_stop_and_reset(node: Node, eventually: Build) -> None:
-    now, names = [0.0], list[str]()
-    walker = Walker(node, names.append, clock=lambda: now[0])
+    now, done = [0.0], list[str]()
+    walker = Walker(node, done.append, clock=lambda: now[0])
     announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
 
     def phase(episode: int, name: str) -> None:
@@ -66,7 +66,7 @@ def test_route_stop_and_reset(node: Node, eventually: Build) -> None:
     assert after(0.01) == ROUTE[0][2] and after(LENGTH + 0.01) == RELEASED, "it stops in the first episode only"
     phase(2, "resetting")
     assert after(LIE) == RELEASED, "no stop was pressed"
-    assert names == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
+    assert done == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
     walker.close()
 
 
