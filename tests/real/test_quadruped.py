@@ -176,7 +176,7 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
 
 @processes
 def test_killed_policy_and_suspended_robot_are_damped(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: Any
 ) -> None:
     twin, guard = robot
     policy = deploy(start, bundle, tmp_path / "run")
@@ -184,9 +184,12 @@ def test_killed_policy_and_suspended_robot_are_damped(
     killed = time.time()
     policy.end(signal.SIGKILL)
     eventually(lambda: watch.is_damped)
+    with capsys.disabled():  # the README's figure
+        print(f"\nSIGKILL of the policy to damping: {1e3 * (watch.damped_at - killed):.1f} ms")
     assert 0 < watch.damped_at - killed < REACTION
     eventually(lambda: watch.height < 0.15, "it sinks down")
 
+    eventually(lambda: not watch.episode.matched, "the end of the killed policy's lease")
     policy = deploy(start, bundle, tmp_path / "again")
     eventually(lambda: "running" not in watch.episode.latest.msg.data, "the second policy", START)
     eventually(lambda: watch.walking, "an episode", START)
