@@ -24,8 +24,6 @@ from real.robots.base import NotReady
 from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
-from robot_rl.data.recording import load_episodes
-from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.seeds import training_seed
 from robot_rl.view.recording import RecordingView
 from sim.collect import collect
@@ -108,15 +106,6 @@ def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failed_
     data = Dataset(tmp_path / "data")
     assert verify(data.root) == [] and data.episodes[0].record["success"]
     assert data.episodes[0].record["randomization/cube.x"] == pytest.approx(starts[1], abs=2e-3)
-
-
-def test_failures_are_kept_on_request(record: Build, tmp_path: Path) -> None:
-    begin = [RELEASED, MOVE, MOVE]
-    record(*begin, AGAIN, *begin, LOST, *begin, WON, keep_failures=True)
-    data = Dataset(tmp_path / "data")
-    assert [bool(e.record["success"]) for e in data.episodes] == [False, True]
-    successes = load_episodes(data.root, EnvInfo.of(TaskEnv(LIFT, 1, threads=1).pipeline))
-    assert len(successes) == 1, "recipes learn from the successful one"
 
 
 def test_episode_begins_at_new_input(record: Build, tmp_path: Path) -> None:

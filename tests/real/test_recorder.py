@@ -70,8 +70,7 @@ def test_executed_and_policy_actions_are_recorded(recorder: Callable[..., Record
 
 
 @pytest.mark.parametrize("key", ["observation.state", "action"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_values_are_refused_by_learners(recorder: Callable[..., Recorder], key: str, value: float) -> None:
+def test_non_finite_values_are_refused_by_learners(recorder: Callable[..., Recorder], key: str) -> None:
     r = recorder()
     for k in range(3):
         r.add(step(k, done=k == 2), {})
@@ -80,7 +79,7 @@ def test_non_finite_values_are_refused_by_learners(recorder: Callable[..., Recor
     (file,) = r.writer.root.glob("data/*/*.parquet")  # other programs' writers may not refuse such values
     table = pq.read_table(file)
     rows = table[key].to_pylist()
-    rows[1][0] = value
+    rows[1][0] = float("inf")
     pq.write_table(
         table.set_column(table.column_names.index(key), table.schema.field(key), pa.array(rows, table[key].type)), file
     )

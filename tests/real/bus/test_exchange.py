@@ -236,13 +236,6 @@ def test_failed_callback_does_not_end_the_thread(node: Node, caplog: pytest.LogC
     assert "bad callback" in caplog.text
 
 
-def test_wait_times_out(node: Node) -> None:
-    sub = node.subscribe(STATE, "silence")
-    assert not sub.wait(0.05)
-    assert sub.latest is None
-    assert not node.wait_for(lambda: False, 0.05)
-
-
 def test_rosout(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "real.bus"):
         node.log("warn", "joint 3 is hot")
