@@ -97,7 +97,7 @@ def test_second_instruction_determines_the_result(
 def test_invalid_instructions_are_not_published(nodes: Build) -> None:
     with pytest.raises(ConfigError, match="at most 128"):
         CueScript(nodes("tell"), ["one", "a" * 129], after=1.0)
-    with pytest.raises(ConfigError, match="message nothing"):
+    with pytest.raises(ConfigError, match="says nothing"):
         InstructionPublisher(nodes("voice")).say(" ")
     with pytest.raises(UserError, match=r"no robot listens on .*instruction: start `robot-rl deploy`"):
         InstructionPublisher(nodes("alone")).await_listener(0.05)
