@@ -78,8 +78,8 @@ def bare(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -
 
     from real.bus import encode
     from real.bus.domain import configuration, domain_id
-    from real.bus.idl import idl_struct
     from real.bus.messages import store
+    from real.bus.participant import idl_struct
 
     domain = domain_id(None)
     held = Domain(domain, configuration())

@@ -1,11 +1,7 @@
 """Run a policy on an arm: ros2 launch robot_rl arm.launch.py policy:=runs/lift/bundle robot:=panda"""
 
-from __future__ import annotations
+from functools import partial
 
-from launch import LaunchDescription
+from real.launching.launch_actions import launch_description
 
-from real.launching.launch_actions import launch_actions
-
-
-def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription(launch_actions("arm"))
+generate_launch_description = partial(launch_description, "arm")

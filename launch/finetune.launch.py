@@ -1,11 +1,7 @@
 """Improve a policy on the robot: ros2 launch robot_rl finetune.launch.py policy:=runs/lift/bundle"""
 
-from __future__ import annotations
+from functools import partial
 
-from launch import LaunchDescription
+from real.launching.launch_actions import launch_description
 
-from real.launching.launch_actions import launch_actions
-
-
-def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription(launch_actions("finetune"))
+generate_launch_description = partial(launch_description, "finetune")

@@ -1,11 +1,7 @@
 """Run a policy on a robot that walks: ros2 launch robot_rl quadruped.launch.py policy:=runs/walk/bundle robot:=go2"""
 
-from __future__ import annotations
+from functools import partial
 
-from launch import LaunchDescription
+from real.launching.launch_actions import launch_description
 
-from real.launching.launch_actions import launch_actions
-
-
-def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription(launch_actions("quadruped"))
+generate_launch_description = partial(launch_description, "quadruped")

@@ -1,11 +1,7 @@
 """Record a person's demonstrations: ros2 launch robot_rl record.launch.py task:=panda-lift twin:=true"""
 
-from __future__ import annotations
+from functools import partial
 
-from launch import LaunchDescription
+from real.launching.launch_actions import launch_description
 
-from real.launching.launch_actions import launch_actions
-
-
-def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription(launch_actions("record"))
+generate_launch_description = partial(launch_description, "record")

@@ -1,4 +1,4 @@
-"""One interface to ROS 2's topics with two backends: rclpy, and CycloneDDS from PyPI, which needs no ROS 2.
+"""ROS 2 topics through one interface with two backends: rclpy, or CycloneDDS from PyPI without ROS 2.
 
 ::
 
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from real.backends import BACKEND, choose
 from real.bus import qos
-from real.bus.errors import BusError
 from real.bus.messages import decode, encode, make, message, register, type_hash
+from real.bus.names import BusError
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.qos import QoS
 
@@ -40,20 +40,21 @@ def open_node(
 ) -> Node:
     """Join the ROS graph.
 
-    ``domain`` None is ROS_DOMAIN_ID, or 0. ``backend`` is "rclpy", "dds", or "auto"; empty is ROBOT_RL_BUS, or auto:
-    see `choose`. ``ros_args`` are arguments as a launch file passes them, such as
-    ``["--ros-args", "-r", "__ns:=/arm"]``; None is none. ``rate`` is that of the control loop beside the node, Hz.
+    ``domain``: default ROS_DOMAIN_ID, else 0. ``backend``: "rclpy", "dds" or "auto" (`choose`); default ROBOT_RL_BUS,
+    else auto. ``ros_args``: arguments in a launch file's form, such as ``["--ros-args", "-r", "__ns:=/arm"]``.
+    ``rate``: rate of the process's control loop, Hz.
     """
     from real.bus.rosargs import parse
 
     args = parse(name, namespace, ros_args)
     if args.parameters.get("use_sim_time"):
         raise BusError(
-            "use_sim_time is true, but control, watchdogs and ages here follow this machine's clock: leave it"
+            "use_sim_time is true, but control, watchdogs and ages follow this machine's clock: do not set it"
         )
-    taken, why = choose(backend, rate)
-    logger.log(logging.WARNING if why else logging.INFO, "bus of %s: %s%s", name, taken, why and f": {why}")
-    if taken == "rclpy":
+    chosen, warning = choose(backend, rate)
+    level = logging.WARNING if warning else logging.INFO
+    logger.log(level, "bus of %s: %s%s", name, chosen, warning and f": {warning}")
+    if chosen == "rclpy":
         try:
             from real.bus.ros import RosNode
         except ImportError as error:

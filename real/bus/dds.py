@@ -1,4 +1,4 @@
-"""The backend without ROS: CycloneDDS from PyPI, speaking ROS 2's wire format."""
+"""DDS backend: CycloneDDS from PyPI with ROS 2's wire format; needs no ROS."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
 
 from real.bus.domain import domain_id
-from real.bus.errors import BusError
 from real.bus.graph import Entry
-from real.bus.names import dds_topic, dds_type
+from real.bus.names import BusError, dds_topic, dds_type
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.participant import ANY, Participant, acquire, delete, release, to_dds
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
 
-_UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds returns signed handles in one place and unsigned ones in another
-_POLICIES = {  # DDS's ids of policies that peers can disagree on
+_UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds returns some handles signed and others unsigned
+_POLICIES = {  # DDS policy id: its name, and the remedy for incompatible peers
     2: ("durability", "give both sides the same transient_local, or subscribe with transient_local=False"),
-    4: ("deadline", "do not ask for a deadline that the publisher does not offer"),
+    4: ("deadline", "request no deadline that the publisher does not offer"),
     6: ("ownership", "use shared ownership, as ROS does"),
     8: ("liveliness", "use automatic liveliness, as ROS does"),
     11: ("reliability", "subscribe with reliable=False (qos.SENSOR), or publish with reliable=True"),
@@ -33,7 +32,7 @@ _POLICIES = {  # DDS's ids of policies that peers can disagree on
 
 
 class _Endpoint:
-    """Common base of DDS writers and readers: matches, mismatches, a place in the graph."""
+    """State that DDS writers and readers share: matched peers, QoS mismatches, GUID."""
 
     def __init__(self, owner: DdsNode, topic: str, type_name: str, entity: Any, writer: bool) -> None:
         self.owner, self.topic, self.type_name = owner, topic, type_name
@@ -44,7 +43,7 @@ class _Endpoint:
         mask = DDSStatus.PublicationMatched | DDSStatus.OfferedIncompatibleQos
         entity.set_status_mask(mask if writer else DDSStatus.SubscriptionMatched | DDSStatus.RequestedIncompatibleQos)
         self._token = owner.participant.attach(entity, self._on_status)
-        self._on_status()  # peers in this process matched before the mask was set
+        self._on_status()  # peers in this process match before the mask is set
 
     def handles(self) -> list[int]:
         """Return the instance handles of the matched peers."""
@@ -65,46 +64,44 @@ class _Endpoint:
         self.owner.participant.notify()
 
     def peers(self, kind: str, process: bool = False) -> list[str]:
-        """Return the nodes of the other "writers" or "readers" of the topic, on request with their processes."""
+        """Return the nodes of the topic's other "writers" or "readers"; with `process`, also their processes."""
         participant = self.owner.participant
-        found = [e for e in participant.endpoints(kind, dds_topic(self.topic)) if e.key.bytes != self.guid]
-        names = [participant.owner(e.key.bytes) for e in found]
-        return sorted(f"{n} ({participant.process(e)})" if process else n for n, e in zip(names, found, strict=True))
+        return sorted(
+            participant.owner(e.key.bytes) + (f" ({participant.process(e)})" if process else "")
+            for e in participant.endpoints(kind, dds_topic(self.topic))
+            if e.key.bytes != self.guid
+        )
 
     def complaints(self) -> list[str]:
-        """Return messages about peers on this topic that cannot be matched, and why."""
+        """Return a message per incompatible type or QoS policy on this topic: the peer, the reason, the remedy."""
         participant = self.owner.participant
         peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
-        # Another of this node's endpoints on the topic may have what this one is denied.
-        beside = [e for e in self.owner.endpoints() if (e.topic, e.writer) == (self.topic, self.writer)]
-        types = {dds_type(e.type_name) for e in beside}
-        matched = {h & _UNSIGNED for endpoint in beside for h in endpoint.handles()}
+        # Another endpoint of this node on the topic may match a peer that this one cannot.
+        siblings = [e for e in self.owner.endpoints() if (e.topic, e.writer) == (self.topic, self.writer)]
+        types = {dds_type(e.type_name) for e in siblings}
+        matched = {h & _UNSIGNED for endpoint in siblings for h in endpoint.handles()}
         ours, theirs = ("publisher", "subscription of") if self.writer else ("subscription", "publisher")
-        said, strangers = [], []
+        messages, unmatched = [], set()
         for peer in peers:
-            name = participant.owner(peer.key.bytes)
-            if peer.type_name != dds_type(self.type_name):
-                if peer.type_name in types:
-                    continue
-                said.append(
+            name, handle = participant.owner(peer.key.bytes), peer.sample_info.instance_handle & _UNSIGNED
+            if peer.type_name not in types:
+                messages.append(
                     f"{ours} on {self.topic} uses {self.type_name}, but the {theirs} {name} uses"
                     f" {peer.type_name}: nothing passes. Use the same type, or another topic."
                 )
-            elif peer.sample_info.instance_handle & _UNSIGNED not in matched:
-                strangers.append(name)
+            elif peer.type_name == dds_type(self.type_name) and handle not in matched:
+                unmatched.add(name)
         for policy in sorted(self.policies):
-            if policy not in _POLICIES and said:
-                continue  # the type, which was reported above
-            if len(beside) > 1 and not strangers:
-                continue
+            if (policy not in _POLICIES and messages) or (len(siblings) > 1 and not unmatched):
+                continue  # the type, reported above; or another endpoint matches
             unknown = (f"the type (policy {policy})", "define the type alike on both sides")
-            what, remedy = _POLICIES.get(policy, unknown)
-            who = ", ".join(sorted(set(strangers))) or "a peer that has left"
-            said.append(
-                f"{ours} on {self.topic} and the {theirs} {who} disagree on {what}: nothing passes."
+            subject, remedy = _POLICIES.get(policy, unknown)
+            names = ", ".join(sorted(unmatched)) or "a peer that has left"
+            messages.append(
+                f"{ours} on {self.topic} and the {theirs} {names} disagree on {subject}: nothing passes."
                 f" To repair, {remedy}."
             )
-        return said
+        return messages
 
     def delete(self) -> None:
         self.closed = True
@@ -113,13 +110,12 @@ class _Endpoint:
 
 
 class DdsPublisher(Publisher):
-    """A publisher on a Cyclone writer."""
+    """Publisher with a Cyclone writer."""
 
     def __init__(self, owner: DdsNode, type_name: str, topic: str, qos: QoS) -> None:
         super().__init__(type_name, topic, qos)
         dds = owner.participant
-        ours = dds.topic(dds_topic(topic), type_name)
-        writer = DataWriter(dds.dds, ours, to_dds(qos, type_name, writer=True))
+        writer = DataWriter(dds.dds, dds.topic(dds_topic(topic), type_name), to_dds(qos, type_name, writer=True))
         self.endpoint = _Endpoint(owner, topic, type_name, writer, writer=True)
         self._ref = writer._ref
 
@@ -149,19 +145,18 @@ class DdsPublisher(Publisher):
 
 
 class DdsSubscription(Subscription):
-    """A subscription on a Cyclone reader, served by the participant's thread."""
+    """Subscription with a Cyclone reader; the participant's thread delivers samples."""
 
     def __init__(
         self, owner: DdsNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
     ) -> None:
         super().__init__(type_name, topic, qos, callback, owner._logger)
         dds = owner.participant
-        ours = dds.topic(dds_topic(topic), type_name)
-        reader = DataReader(dds.dds, ours, to_dds(qos, type_name, writer=False))
+        reader = DataReader(dds.dds, dds.topic(dds_topic(topic), type_name), to_dds(qos, type_name, writer=False))
         self._ref = reader._ref
         self._batch = min(qos.depth, 64)
         self.endpoint = _Endpoint(owner, topic, type_name, reader, writer=False)
-        # A condition, not the data-available status: it stays triggered until all samples are taken.
+        # Unlike the data-available status, a read condition stays triggered until all samples are taken.
         self._condition = ReadCondition(reader, ANY)
         self._token = dds.attach(self._condition, self._on_data)
 
@@ -189,7 +184,7 @@ class DdsSubscription(Subscription):
 
 
 class DdsNode(Node):
-    """A node of the ROS graph without ROS."""
+    """Node of the ROS graph, without ROS."""
 
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self.closed = False
@@ -227,7 +222,7 @@ class DdsNode(Node):
         return built
 
     def drop(self, item: DdsPublisher | DdsSubscription) -> None:
-        """Delete one endpoint and tell the graph."""
+        """Delete one endpoint and announce the change."""
         with self.participant.lock:
             if item not in self._endpoints:
                 return
@@ -242,12 +237,11 @@ class DdsNode(Node):
             return bool(self.participant.changed.wait_for(predicate, timeout))
 
     def endpoints(self) -> list[_Endpoint]:
-        """Return the endpoints of this node."""
+        """Return this node's endpoints."""
         return [item.endpoint for item in list(self._endpoints)]
 
     def incompatible(self) -> list[str]:
-        said = [sentence for endpoint in self.endpoints() for sentence in endpoint.complaints()]
-        return list(dict.fromkeys(said))
+        return list(dict.fromkeys(message for endpoint in self.endpoints() for message in endpoint.complaints()))
 
     def close(self) -> None:
         with self._closing:

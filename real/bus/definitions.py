@@ -1,7 +1,7 @@
-"""Message definitions that rosbags does not carry, as `.msg` text.
+"""Message definitions missing from rosbags, as `.msg` text.
 
-Field order and signedness are the wire format: Unitree's follow its SDK's IDL, not its `.msg` files, because
-the robot announces its types and Cyclone compares them.
+Field order and signedness define the wire format. Unitree's follow the IDL of its SDK, not its `.msg` files: Cyclone
+compares them with the types that the robot announces.
 """
 
 from __future__ import annotations

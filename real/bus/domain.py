@@ -1,4 +1,4 @@
-"""Start DDS in a domain as rmw_cyclonedds would: discovery range, peers, the user's XML; plain errors."""
+"""Start DDS in a domain with rmw_cyclonedds's settings: discovery range, static peers, the user's XML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from real.bus.errors import BusError, BusSettingError
+from real.bus.names import BusError, BusSettingError
 
 _INSTALL = "pip install 'cyclonedds>=11.0.1,<12', or source ROS 2"
 _WITH_LOOPBACK = (
@@ -24,7 +24,7 @@ MAX_DOMAIN = 232  # RTPS port 7400 + 250 * domain must stay below 65536
 
 
 def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
-    """Return the domain: the argument, else ROS_DOMAIN_ID, else 0."""
+    """Return the domain id: the argument, else ROS_DOMAIN_ID, else 0."""
     text = env.get("ROS_DOMAIN_ID") or "0" if given is None else str(given)
     if not text.isdigit() or int(text) > MAX_DOMAIN:
         source = "ROS_DOMAIN_ID" if given is None else "domain"
@@ -33,7 +33,7 @@ def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
 
 
 def discovery_range(env: Mapping[str, str] = os.environ) -> str:
-    """Return SUBNET, LOCALHOST, OFF or SYSTEM_DEFAULT, as the environment says."""
+    """Return the discovery range that the environment sets: SUBNET, LOCALHOST, OFF or SYSTEM_DEFAULT."""
     allowed = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
     scope = env.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
     if env.get("ROS_LOCALHOST_ONLY") == "1":
@@ -44,29 +44,29 @@ def discovery_range(env: Mapping[str, str] = os.environ) -> str:
 
 
 def describe(env: Mapping[str, str] = os.environ) -> str:
-    """Return which ports DDS binds, on which interfaces, and who can send commands there."""
+    """Describe the ports and interfaces that DDS binds, and the machines that can send commands there."""
     scope, domain = discovery_range(env), domain_id(None, env)
     first = 7400 + 250 * domain
-    reached = {
+    reach = {
         "SUBNET": "every machine on the network can join, and nobody is authenticated",
         "LOCALHOST": "found by processes of this machine only, though Cyclone binds its ports on all interfaces",
         "OFF": "each process is alone",
         "SYSTEM_DEFAULT": "as CYCLONEDDS_URI or Cyclone's defaults say",
     }[scope]
     if scope != "SYSTEM_DEFAULT" and env.get("CYCLONEDDS_URI"):
-        reached += "; CYCLONEDDS_URI may change that"
+        reach += "; CYCLONEDDS_URI may change that"
     names = ", ".join(name for _, name in socket.if_nameindex())
     return (
-        f"DDS on domain {domain}, discovery range {scope}: {reached}. "
+        f"DDS on domain {domain}, discovery range {scope}: {reach}. "
         f"UDP ports {first} to {first + 75} on all addresses of {names} (docs/safety.md)"
     )
 
 
 def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, loopback: bool = True) -> str:
-    """Return Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins.
+    """Return Cyclone's configuration: our XML, a comma, then CYCLONEDDS_URI, which takes precedence.
 
-    `loopback`: for LOCALHOST select `lo` beside the interface that Cyclone chooses. rmw_cyclonedds does not, and with
-    Cyclone 0.10 announces itself to 127.0.0.1 only, which Cyclone 11 drops without `lo` (measured).
+    `loopback`: for LOCALHOST, select `lo` in addition to the interface that Cyclone chooses. rmw_cyclonedds with
+    Cyclone 0.10 announces itself to 127.0.0.1 only; Cyclone 11 drops these announcements without `lo` (measured).
     """
     scope = discovery_range(env)
     peers = static_peers(env)
@@ -76,11 +76,11 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
     interfaces = _WITH_LOOPBACK if scope == "LOCALHOST" and loopback else ""
     general = "" if scope == "SUBNET" else f"<General>{interfaces}<AllowMulticast>false</AllowMulticast></General>"
     if scope == "OFF":
-        # A private tag: only processes that know this process's id can match.
+        # A tag with this process's id: no other process matches.
         tag = f"ros_discovery_off_{os.getpid() if pid is None else pid}"
         discovery = f"<ParticipantIndex>none</ParticipantIndex><Tag>{tag}</Tag>"
     else:
-        # ROS peers search this range; processes beyond it would not find each other.
+        # ROS peers search this range of indices and find no process beyond it.
         discovery = "<ParticipantIndex>auto</ParticipantIndex>"
         discovery += "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
         peers = (["localhost"] if scope == "LOCALHOST" else []) + peers
@@ -96,8 +96,10 @@ def static_peers(env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def check_peers(env: Mapping[str, str] = os.environ) -> None:
-    """Raise for a static peer that has no address: Cyclone would abort the process. It speaks IPv4 unless the user's
-    XML says otherwise."""
+    """Raise BusSettingError for a static peer without an address; Cyclone would abort the process.
+
+    Cyclone uses IPv4 unless the user's XML sets another family.
+    """
     family = socket.AF_UNSPEC if env.get("CYCLONEDDS_URI") else socket.AF_INET
     for peer in static_peers(env) if discovery_range(env) != "SYSTEM_DEFAULT" else []:
         bare = peer.count(":") > 1 and not peer.startswith("[")  # an IPv6 address without a port
@@ -112,18 +114,18 @@ def check_peers(env: Mapping[str, str] = os.environ) -> None:
 
 
 def check_version() -> None:
-    """Raise for a version of cyclonedds with unknown private byte calls."""
+    """Raise BusError for a version of cyclonedds whose private calls for raw bytes are not known."""
     try:
-        found = version("cyclonedds")
+        installed = version("cyclonedds")
         from cyclonedds import _clayer
 
         missing = [f for f in ("ddspy_write", "ddspy_take") if not callable(getattr(_clayer, f, None))]
     except Exception as error:
         raise BusError(f"no usable cyclonedds ({error}): {_INSTALL}") from error
-    numbers = tuple(int(n) for n in found.split(".")[:3] if n.isdigit())
+    numbers = tuple(int(n) for n in installed.split(".")[:3] if n.isdigit())
     if missing or not (11, 0, 1) <= numbers < (12,):
         lack = f" and lacks {', '.join(missing)}" if missing else ""
-        raise BusError(f"cyclonedds is {found}{lack}, which is not known to carry raw bytes: {_INSTALL}")
+        raise BusError(f"cyclonedds is {installed}{lack}, which is not known to carry raw bytes: {_INSTALL}")
 
 
 _HINTS = {
@@ -138,15 +140,15 @@ _HINTS = {
 
 @contextmanager
 def _c_stderr() -> Iterator[Callable[[], str]]:
-    """Catch what C code prints on stderr: Cyclone returns "non specific error" and prints the reason."""
+    """Capture C code's stderr: Cyclone returns "non specific error" and prints the reason."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as caught:
+    with tempfile.TemporaryFile() as captured:
         saved = os.dup(2)
-        os.dup2(caught.fileno(), 2)
+        os.dup2(captured.fileno(), 2)
 
         def text() -> str:
-            caught.seek(0)
-            return caught.read().decode(errors="replace")
+            captured.seek(0)
+            return captured.read().decode(errors="replace")
 
         try:
             yield text
@@ -156,7 +158,7 @@ def _c_stderr() -> Iterator[Callable[[], str]]:
 
 
 def open_domain(domain: int) -> Any:
-    """Create the Cyclone domain object of this process; raise BusError with the reason otherwise."""
+    """Create this process's Cyclone domain object; raise BusError with Cyclone's reason if it cannot start."""
     check_version()
     check_peers()
     from cyclonedds.core import DDSException
@@ -170,19 +172,19 @@ def open_domain(domain: int) -> Any:
                 opened, failure = None, error
             return opened, failure, printed()
 
-    opened, failure, said = attempt("lo" in (name for _, name in socket.if_nameindex()))
-    if failure is not None and "may not be selected twice" in said:  # by the user too, or there is no other interface
-        opened, failure, said = attempt(False)
+    opened, failure, output = attempt("lo" in (name for _, name in socket.if_nameindex()))
+    if failure is not None and "may not be selected twice" in output:  # `lo` is in the user's XML too, or alone
+        opened, failure, output = attempt(False)
     if failure is None:
-        sys.stderr.write(said)  # warnings, and what other threads printed meanwhile
+        sys.stderr.write(output)  # warnings, and output of other threads
         return opened
     if failure.code == DDSException.DDS_RETCODE_PRECONDITION_NOT_MET:
         raise BusError(
             f"DDS domain {domain} is already in use in this process, by other DDS code with its own settings:"
             " open the bus first, or use another domain."
         ) from failure
-    lines = re.findall(r"^\d+\.\d+ \[\S*\]\s+\S+: (.+)$", said, re.M)
-    reason = "; ".join(lines) or said.strip() or str(failure)
-    other = "Check ROS_DOMAIN_ID and CYCLONEDDS_URI."
-    hint = next((h for key, h in _HINTS.items() if key in reason.lower()), other)
+    lines = re.findall(r"^\d+\.\d+ \[\S*\]\s+\S+: (.+)$", output, re.M)
+    reason = "; ".join(lines) or output.strip() or str(failure)
+    default = "Check ROS_DOMAIN_ID and CYCLONEDDS_URI."
+    hint = next((h for key, h in _HINTS.items() if key in reason.lower()), default)
     raise BusError(f"DDS cannot start on domain {domain}: {reason.rstrip('.')}. {hint}") from failure

@@ -1,4 +1,4 @@
-"""`ros_discovery_info`: announce our nodes to `ros2 node list`, and read the others' announcements."""
+"""`ros_discovery_info`: encode our nodes for `ros2 node list`, and decode other participants' announcements."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from rosbags.typesys.store import Typestore
 
+from real.bus.names import qualified
+
 TOPIC = "ros_discovery_info"
 TYPE = "rmw_dds_common/msg/ParticipantEntitiesInfo"
-_KEPT = 1000  # participants remembered; every `ros2 topic echo` is one, and a robot runs for months
+_KEPT = 1000  # participants kept; each `ros2 topic echo` adds one, and a robot may run for months
 
 
 @dataclass
 class Entry:
-    """One node and its endpoints, by 16-byte RTPS GUID in network order."""
+    """A node and the 16-byte RTPS GUIDs of its endpoints, in network order."""
 
     namespace: str
     name: str
@@ -25,9 +27,9 @@ class Entry:
 
 
 def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) -> bytes:
-    """Encode a participant's whole message, as sent at each change.
+    """Encode a participant's message, which lists all its nodes.
 
-    The gid has the store's size: 16 bytes, or 24 up to Humble, there padded with zeros.
+    The gid has the store's size: 16 bytes, or 24 bytes padded with zeros up to Humble.
     """
     gid_field: Any = store.fielddefs["rmw_dds_common/msg/Gid"][1][0][1]
     size: int = gid_field[1][1]
@@ -43,40 +45,39 @@ def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) ->
 
 
 class Graph:
-    """Announcements of the other participants; unreadable messages are ignored."""
+    """Announcements of other participants. Unreadable messages are ignored."""
 
     def __init__(self, store: Typestore) -> None:
         self._store = store
         self._nodes: dict[bytes, list[Entry]] = {}
 
     def update(self, raw: bytes) -> None:
-        """Store a participant's message, which replaces its last one."""
+        """Replace a participant's entries by those of its new message."""
         try:
             info: Any = self._store.deserialize_cdr(raw, TYPE)
-        except Exception:  # from another distro: its gids have another size; topics still flow
+        except Exception:  # another distro's gids have another size; its topics work nevertheless
             return
+
+        def guids(sequence: Any) -> list[bytes]:
+            return [bytes(g.data[:16]) for g in sequence]
+
         key = bytes(info.gid.data[:16])
         self._nodes.pop(key, None)
         self._nodes[key] = [
-            Entry(
-                n.node_namespace,
-                n.node_name,
-                [bytes(g.data[:16]) for g in n.reader_gid_seq],
-                [bytes(g.data[:16]) for g in n.writer_gid_seq],
-            )
+            Entry(n.node_namespace, n.node_name, guids(n.reader_gid_seq), guids(n.writer_gid_seq))
             for n in info.node_entities_info_seq
         ]
         while len(self._nodes) > _KEPT:
             self._nodes.pop(next(iter(self._nodes)))
 
     def entries(self) -> list[Entry]:
-        """List the nodes announced, those of participants that left since included."""
+        """Return the announced nodes, including those of participants that have left."""
         return [entry for entries in list(self._nodes.values()) for entry in entries]
 
 
 def owner(guid: bytes, entries: Iterable[Entry]) -> str:
-    """Return the full name of the node of an endpoint."""
+    """Return the full name of the node that has an endpoint."""
     for entry in entries:
         if guid in entry.readers or guid in entry.writers:
-            return f"{entry.namespace.rstrip('/')}/{entry.name}"
+            return qualified(entry.name, entry.namespace)
     return f"an unnamed DDS participant ({guid[:12].hex()})"

@@ -1,4 +1,4 @@
-"""Message types from `.msg` definitions at run time; CDR bytes in and out. No generated code, no ROS."""
+"""Message types built from `.msg` definitions at run time, and their CDR encoding. No generated code, no ROS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from real.bus.definitions import DEFINITIONS
-from real.bus.errors import BusError
+from real.bus.names import BusError
 
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4  # rosbags' node types
 _DTYPE = {
@@ -22,21 +22,21 @@ _DTYPE = {
     "uint32": "uint32", "int32": "int32", "uint64": "uint64", "int64": "int64",
     "float32": "float32", "float64": "float64",
 }  # fmt: skip
-# A quaternion of zeros is no rotation; w is 1, as in ROS. Everything else is 0.
+# ROS's default quaternion has w = 1: zeros are not a rotation. All other defaults are 0.
 _DEFAULTS = {("geometry_msgs/msg/Quaternion", "w"): 1.0}
 
 
 def gid_size() -> int:
-    """Return the bytes of a gid in `ros_discovery_info`: 24 up to Humble, 16 since Iron, under one type name."""
+    """Return the gid's size in `ros_discovery_info`, bytes: 24 up to Humble, 16 since Iron."""
     return 24 if os.environ.get("ROS_DISTRO") in {"foxy", "galactic", "humble"} else 16
 
 
 def load_store(gid_bytes: int) -> Typestore:
-    """Build the typestore: rosbags' Jazzy types, the hand-written ones, the graph's gid of this size."""
+    """Build the typestore: rosbags' Jazzy types, `DEFINITIONS`, and a gid of the given size."""
     store = get_typestore(Stores.ROS2_JAZZY)
     for type_name, text in DEFINITIONS.items():
         store.register(get_types_from_msg(text, type_name))
-    # ROS maps `char` to uint8 before it hashes a type; rosbags does not, and its hash differs.
+    # ROS hashes `char` as uint8, rosbags does not.
     for type_name, (constants, fields) in store.fielddefs.items():
         store.fielddefs[type_name] = (constants, [(name, _char_is_uint8(d)) for name, d in fields])
     gid: Any = (ARRAY, ((BASE, ("uint8", 0)), gid_bytes))
@@ -53,17 +53,17 @@ def _char_is_uint8(desc: Any) -> Any:
 
 @cache
 def store() -> Typestore:
-    """Return the process's typestore (built once, 0.1 s)."""
+    """Return the process's typestore; building it takes 0.1 s."""
     return load_store(gid_size())
 
 
 def register(type_name: str, definition: str) -> None:
-    """Add a message type from its `.msg` text, for packages that are not known here."""
+    """Add a message type from its `.msg` text."""
     store().register(get_types_from_msg(definition, type_name))
 
 
 def message(type_name: str) -> type:
-    """Return the message class of ``package/msg/Name``; its constructor needs every field (see `make`)."""
+    """Return the class of ``package/msg/Name``; its constructor requires all fields, unlike `make`."""
     known = store().types
     if type_name not in known:
         short = {name.rsplit("/", 1)[1].lower(): name for name in known}
@@ -75,9 +75,9 @@ def message(type_name: str) -> type:
 
 
 def make(type_name: str, **fields: Any) -> Any:
-    """Build a message, filling what is omitted with zeros and empties.
+    """Build a message; omitted fields are zero or empty.
 
-    Numbers and lists become numpy arrays of the field's dtype, a dict fills a nested message::
+    Number sequences become numpy arrays of the field's dtype, dicts become nested messages::
 
         make("geometry_msgs/msg/PoseStamped", header={"frame_id": "base"}, pose={"position": {"z": 0.3}})
     """
@@ -89,37 +89,39 @@ def make(type_name: str, **fields: Any) -> Any:
     return cls(**{n: _value(f"{type_name}.{n}", d, fields.get(n), (type_name, n)) for n, d in specs.items()})
 
 
-def _value(where: str, desc: Any, given: Any, key: tuple[str, str]) -> Any:
+def _value(field: str, desc: Any, value: Any, key: tuple[str, str]) -> Any:
     kind, rest = desc
     if kind == BASE:
         if rest[0] == "string":
-            return "" if given is None else str(given)
-        default = _DEFAULTS.get(key, 0)
+            return "" if value is None else str(value)
         cast = {"bool": bool, "float32": float, "float64": float}.get(rest[0], int)
-        return cast(default if given is None else given)
+        return cast(_DEFAULTS.get(key, 0) if value is None else value)
     if kind == NAME:
-        return make(rest, **(given or {})) if given is None or isinstance(given, dict) else given
+        return make(rest, **(value or {})) if value is None or isinstance(value, dict) else value
     (inner_kind, inner), length = rest
     count = length if kind == ARRAY else 0
     if inner_kind == BASE and inner[0] != "string":
-        given = np.frombuffer(given, np.uint8) if isinstance(given, (bytes, bytearray, memoryview)) else given
-        array = np.zeros(count, _DTYPE[inner[0]]) if given is None else np.asarray(given, _DTYPE[inner[0]]).ravel()
-        _check_length(where, kind, length, len(array))
+        value = np.frombuffer(value, np.uint8) if isinstance(value, (bytes, bytearray, memoryview)) else value
+        array = np.zeros(count, _DTYPE[inner[0]]) if value is None else np.asarray(value, _DTYPE[inner[0]]).ravel()
+        _check_length(field, kind, length, len(array))
         return array
-    items = [None] * count if given is None else list(given)
-    _check_length(where, kind, length, len(items))
-    return [_value(where, (inner_kind, inner), item, key) for item in items]
+    items = [None] * count if value is None else list(value)
+    _check_length(field, kind, length, len(items))
+    return [_value(field, (inner_kind, inner), item, key) for item in items]
 
 
-def _check_length(where: str, kind: int, length: int, got: int) -> None:
+def _check_length(field: str, kind: int, length: int, got: int) -> None:
     if (kind == ARRAY and got != length) or (kind == SEQUENCE and length and got > length):
-        raise BusError(f"{where} holds {'exactly' if kind == ARRAY else 'at most'} {length} values, got {got}")
+        raise BusError(f"{field} holds {'exactly' if kind == ARRAY else 'at most'} {length} values, got {got}")
 
 
 def encode(msg: Any, type_name: str) -> bytes | memoryview:
-    """Serialize to CDR with its 4-byte header, padded to 4 bytes as Cyclone's C code expects."""
-    if (given := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
-        raise BusError(f"cannot publish {given} on a topic of {type_name}")
+    """Serialize to CDR with its 4-byte header, padded to a multiple of 4 bytes for Cyclone.
+
+    Raises BusError for another type, arrays of a wrong dtype or shape, and values out of range.
+    """
+    if (actual := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
+        raise BusError(f"cannot publish {actual} on a topic of {type_name}")
     _check_arrays(msg, type_name)
     try:
         raw = store().serialize_cdr(msg, type_name, little_endian=True)
@@ -130,7 +132,7 @@ def encode(msg: Any, type_name: str) -> bytes | memoryview:
 
 
 def decode(raw: bytes, type_name: str) -> Any:
-    """Deserialize CDR; arrays are read-only views of ``raw``, so an image is not copied."""
+    """Deserialize CDR; arrays are read-only views of ``raw``. Raises BusError for malformed bytes."""
     try:
         return store().deserialize_cdr(raw, type_name)
     except (SerdeError, IndexError) as error:
@@ -139,21 +141,21 @@ def decode(raw: bytes, type_name: str) -> Any:
 
 @cache
 def _arrays(type_name: str) -> tuple[tuple[str, Any, str], ...]:
-    """List the fields that hold numeric arrays: (field, dtype, "") or (field, None, nested type)."""
-    found: list[tuple[str, Any, str]] = []
+    """Return a type's numeric array fields as (field, dtype, ""), and its nested ones as (field, None, type)."""
+    arrays: list[tuple[str, Any, str]] = []
     fields: Any = store().fielddefs[type_name][1]
     for name, (kind, rest) in fields:
         inner_kind, inner = rest[0] if kind in (ARRAY, SEQUENCE) else (kind, rest)
         if inner_kind == NAME:
             if _arrays(inner):
-                found.append((name, None, inner))
+                arrays.append((name, None, inner))
         elif kind in (ARRAY, SEQUENCE) and inner[0] != "string":
-            found.append((name, np.dtype(_DTYPE[inner[0]]), ""))  # compared by name it costs 1 us
-    return tuple(found)
+            arrays.append((name, np.dtype(_DTYPE[inner[0]]), ""))  # comparison by name takes 1 us
+    return tuple(arrays)
 
 
 def _check_arrays(msg: Any, type_name: str) -> None:
-    # rosbags writes an array's bytes as they are: int64 in a float64 field would arrive as 1e-323, silently.
+    # rosbags writes an array's bytes unchecked: int64 in a float64 field would silently arrive as 1e-323.
     for name, dtype, nested in _arrays(type_name):
         value = getattr(msg, name)
         if dtype is None:
@@ -169,5 +171,5 @@ def _check_arrays(msg: Any, type_name: str) -> None:
 
 @cache
 def type_hash(type_name: str) -> str:
-    """Give the RIHS01 hash that ROS 2 puts in an endpoint's USER_DATA since Iron."""
+    """Return the RIHS01 hash, which ROS 2 puts in an endpoint's USER_DATA since Iron."""
     return store().hash_rihs01(type_name)

@@ -1,4 +1,4 @@
-"""ROS names: validated, expanded (`~`, `{ns}`, relative), remapped, and mangled for DDS."""
+"""ROS names: validation, expansion (`~`, `{ns}`, relative), remapping, DDS mangling; and the bus's errors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from real.bus.errors import BusError
+from robot_rl.util.errors import ConfigError, UserError
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class BusError(UserError, RuntimeError):
+    """Error of the bus; the message names the cause and the remedy."""
+
+
+class BusSettingError(BusError, ConfigError):
+    """Invalid value of an environment variable of the bus."""
+
+
 @dataclass(frozen=True)
 class Remap:
-    """One rule ``[node:]old:=new``; ``old`` may be a topic, ``__ns`` or ``__node``."""
+    """Remapping rule ``[node:]old:=new``; ``old`` is a topic, ``__ns`` or ``__node``."""
 
     old: str
     new: str
     node: str | None = None
-    """Node name of the rule; None: all nodes."""
+    """Name of the node that the rule applies to; None: all nodes."""
 
 
 def check_node_name(name: str) -> str:
@@ -29,32 +37,24 @@ def check_node_name(name: str) -> str:
 
 
 def check_namespace(namespace: str) -> str:
-    """Return the namespace with a leading and no trailing slash; the root is "/"."""
+    """Return the namespace with a leading and without a trailing slash; the root is "/"."""
     return "/" if namespace in ("", "/") else check_name("/" + namespace.removeprefix("/"), "namespace")
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """Return a fully qualified name; raise BusError if it is not valid."""
-    problem = ""
-    if "//" in name:
-        problem = "has an empty part ('//')"
-    elif name.endswith("/"):
-        problem = "ends with '/'"
-    else:
-        for token in name.removeprefix("/").split("/"):
-            if token[:1].isdigit():
-                problem = f"has a part that starts with a digit ({token!r})"
-            elif not _TOKEN.fullmatch(token):
-                problem = f"has a part ({token!r}) with other than letters, digits and '_'"
-    if problem:
-        raise BusError(f"{what} {name!r} {problem}; a valid one looks like /arm/joint_states")
+    """Return the fully qualified name; raise BusError if it is not valid."""
+    for token in name.removeprefix("/").split("/"):
+        if not _TOKEN.fullmatch(token):
+            problem = "starts with a digit" if token[:1].isdigit() else "has other than letters, digits and '_'"
+            problem = f"part {token!r} {problem}" if token else "a part is empty"
+            raise BusError(f"{what} {name!r} is not valid: {problem}; a valid one looks like /arm/joint_states")
     return name
 
 
 def expand(name: str, node: str, namespace: str) -> str:
-    """Expand a name to its fully qualified form.
+    """Return the fully qualified name.
 
-    ``a`` is under the namespace, ``~/a`` under the node, ``/a`` stays; ``{node}``, ``{ns}`` and
+    ``a`` is relative to the namespace, ``~/a`` to the node, ``/a`` is absolute; ``{node}``, ``{ns}`` and
     ``{namespace}`` are replaced.
     """
     if not name:
@@ -66,14 +66,14 @@ def expand(name: str, node: str, namespace: str) -> str:
     if text == "~" or text.startswith("~/"):
         text = f"{root}/{node}{text[1:]}"
     elif text.startswith("//") and name.startswith("{"):
-        text = text[1:]  # `{ns}/a` in the root namespace
+        text = text[1:]  # `{ns}/a` with the root namespace
     elif not text.startswith("/"):
         text = f"{root}/{text}"
     return check_name(text, "topic name")
 
 
 def resolve(name: str, node: str, namespace: str, remaps: Sequence[Remap] = ()) -> str:
-    """Expand a name, then apply the first rule whose old name expands to the same."""
+    """Expand a name and apply the first rule whose old name expands to the same name."""
     full = expand(name, node, namespace)
     for rule in remaps:
         if rule.old.startswith("__") or rule.node not in (None, node):
@@ -89,11 +89,11 @@ def qualified(node: str, namespace: str) -> str:
 
 
 def dds_topic(name: str) -> str:
-    """Mangle a fully qualified ROS topic name: `/a` travels as `rt/a`."""
+    """Return the DDS topic of a fully qualified ROS topic: `rt/a` for `/a`."""
     return f"rt{name}"
 
 
 def dds_type(type_name: str) -> str:
-    """Mangle a type name: `pkg/msg/Name` travels as `pkg::msg::dds_::Name_`."""
+    """Return the DDS type of a ROS type: `pkg::msg::dds_::Name_` for `pkg/msg/Name`."""
     package, kind, short = type_name.split("/")
     return f"{package}::{kind}::dds_::{short}_"

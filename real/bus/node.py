@@ -1,4 +1,4 @@
-"""The interface of both backends: nodes, publishers, subscriptions, received samples."""
+"""Interface of both backends: nodes, publishers, subscriptions, received samples."""
 
 from __future__ import annotations
 
@@ -11,32 +11,24 @@ from collections.abc import Callable
 from typing import Any
 
 from real.bus import names
-from real.bus.errors import BusError
 from real.bus.messages import decode, encode, make, message
+from real.bus.names import BusError
 from real.bus.qos import DEFAULT, ROSOUT, QoS
 from real.bus.rosargs import LEVELS, RosArgs
 
-_TO_LOGGING = {
-    10: logging.DEBUG,
-    20: logging.INFO,
-    30: logging.WARNING,
-    40: logging.ERROR,
-    50: logging.CRITICAL,
-}
-
 
 class Stamped:
-    """One received sample; ``msg`` is decoded when first read, so an unread image costs nothing."""
+    """Received sample; ``msg`` is decoded at its first use."""
 
     __slots__ = ("_msg", "_type", "count", "raw", "received", "source_ns")
 
     def __init__(self, raw: bytes, type_name: str, received: float, source_ns: int, count: int) -> None:
         self.raw = raw
-        """CDR bytes as received."""
+        """Received CDR bytes."""
         self.received = received
-        """Local `time.monotonic()` in seconds at arrival, for ages."""
+        """Time of arrival, local `time.monotonic()`, s."""
         self.source_ns = source_ns
-        """The writer's wall clock in nanoseconds; 0 if unknown."""
+        """Time of publication, the writer's wall clock, ns; 0 if unknown."""
         self.count = count
         """Number of samples received so far, including this one."""
         self._type = type_name
@@ -51,14 +43,13 @@ class Stamped:
 
 
 class Publisher(ABC):
-    """Send messages of one type on one topic."""
+    """Publisher of one message type on one topic."""
 
     def __init__(self, type_name: str, topic: str, qos: QoS) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
 
     def publish(self, msg: Any) -> bool:
-        """Send a message (or CDR bytes as they are); False if a reliable reader did not keep up for ``qos.blocking``
-        seconds."""
+        """Publish a message or CDR bytes; return False if a reliable reader blocked it for ``qos.blocking`` seconds."""
         return self._write(msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name))
 
     @property
@@ -68,42 +59,39 @@ class Publisher(ABC):
 
     @abstractmethod
     def readers(self) -> list[str]:
-        """Return the full names of the nodes that subscribe to the topic, one for each subscription."""
+        """Return the full names of the topic's subscribers, one per subscription."""
 
     @abstractmethod
     def other_writers(self, process: bool = False) -> list[str]:
-        """Return the full names of other nodes that publish on this topic, with `process` also their process, host and
-        GUID as far as known; a command topic should have none."""
+        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known.
+
+        A command topic should have none.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Stop publishing, for instance to leave a command topic to another writer. Idempotent."""
+        """Stop publishing. Idempotent."""
 
     @abstractmethod
     def _write(self, raw: bytes | memoryview) -> bool: ...
 
 
 class Subscription(ABC):
-    """Hold the latest sample of one topic; call the callback, if any, with each."""
+    """Subscription that keeps a topic's newest sample and calls its callback, if any, with every sample."""
 
     def __init__(
-        self,
-        type_name: str,
-        topic: str,
-        qos: QoS,
-        callback: Callable[[Stamped], None] | None,
-        log: logging.Logger,
+        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None, log: logging.Logger
     ) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
         self.latest: Stamped | None = None
-        """The newest sample (a slot, no queue), or None before the first."""
+        """Newest sample; None before the first. Samples are not queued."""
         self._callback = callback
         self._log = log
         self._arrived = threading.Condition()
         self._count = 0
 
     def wait(self, timeout: float, after: int | None = None) -> bool:
-        """Wait up to ``timeout`` seconds for a sample newer than ``after`` (a ``count``; default: now)."""
+        """Wait up to ``timeout`` seconds for a sample with a ``count`` above ``after`` (default: the newest's)."""
         with self._arrived:
             seen = self._count if after is None else after
             return self._arrived.wait_for(lambda: self._count > seen, timeout)
@@ -115,8 +103,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def writers(self, process: bool = False) -> list[str]:
-        """Return the full names of the nodes that publish on the topic, one for each publisher; `process` as in
-        `Publisher.other_writers`."""
+        """Return the full names of the topic's publishers, one per publisher; `process`: see `other_writers`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -131,74 +118,70 @@ class Subscription(ABC):
         if self._callback is not None:
             try:
                 self._callback(sample)
-            except Exception:  # the thread serves every subscription: one bad callback must not end it
+            except Exception:  # an error in one callback must not end the thread, which serves all subscriptions
                 self._log.exception("callback of %s failed", self.topic)
 
 
 class Node(ABC):
-    """A named participant of the ROS graph."""
+    """Node of the ROS graph."""
 
     def __init__(self, args: RosArgs) -> None:
         self.name, self.namespace, self._remaps = args.name, args.namespace, args.remaps
         self.full_name = names.qualified(self.name, self.namespace)
         self.parameters: dict[str, Any] = dict(args.parameters)
-        """Parameters from the ROS arguments and parameter files, nested names joined by dots."""
+        """Parameters by name, from ROS arguments and parameter files; nested names are joined by dots."""
         self._level = args.log_level
         self._logger = logging.getLogger("real.bus." + self.full_name.strip("/").replace("/", "."))
         self._rosout = self.publisher("rcl_interfaces/msg/Log", "/rosout", ROSOUT)
 
     def resolve(self, name: str) -> str:
-        """Return the full name of a topic, after expansion and remapping."""
+        """Return a topic's full name after expansion and remapping."""
         return names.resolve(name, self.name, self.namespace, self._remaps)
 
     def publisher(self, type_name: str, topic: str, qos: QoS = DEFAULT) -> Publisher:
-        """Open a publisher; relative names are under the namespace, `~/x` under the node."""
-        message(type_name)  # refuses an unknown type with the nearest names
+        """Open a publisher; relative names are relative to the namespace, `~/x` to the node."""
+        message(type_name)  # raises for an unknown type
         return self._publisher(type_name, self.resolve(topic), qos)
 
     def subscribe(
-        self,
-        type_name: str,
-        topic: str,
-        qos: QoS = DEFAULT,
-        callback: Callable[[Stamped], None] | None = None,
+        self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: Callable[[Stamped], None] | None = None
     ) -> Subscription:
-        """Open a subscription; ``callback`` runs in the reader thread, so it must be short."""
+        """Open a subscription; ``callback`` runs in the reader thread and must return quickly."""
         message(type_name)
         return self._subscribe(type_name, self.resolve(topic), qos, callback)
 
     def log(self, level: int | str, text: str) -> None:
-        """Log locally and on `/rosout`; level is debug, info, warn, error, fatal or ROS's number."""
+        """Log locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
         number = LEVELS.get(level.lower(), 0) if isinstance(level, str) else level
-        if number not in _TO_LOGGING:
+        if number not in LEVELS.values():
             raise BusError(f"log level {level!r} is none of {', '.join(LEVELS)}")
         if number < self._level:
             return
-        self._logger.log(_TO_LOGGING[number], "%s", text, stacklevel=2)
+        self._logger.log(number, "%s", text, stacklevel=2)  # ROS's numbers are those of `logging`
         sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
         caller = sys._getframe(1)
-        where = {
-            "file": caller.f_code.co_filename, "function": caller.f_code.co_name, "line": caller.f_lineno,
-        }  # fmt: skip
-        stamp = {"sec": sec, "nanosec": nanosec}
-        name = self.full_name.strip("/").replace("/", ".")  # the logger's name, by which rosout readers find nodes
-        self._rosout.publish(make("rcl_interfaces/msg/Log", stamp=stamp, level=number, name=name, msg=text, **where))
+        self._rosout.publish(
+            make(
+                "rcl_interfaces/msg/Log", stamp={"sec": sec, "nanosec": nanosec}, level=number, msg=text,
+                name=self.full_name.strip("/").replace("/", "."),  # ROS's logger names have dots
+                file=caller.f_code.co_filename, function=caller.f_code.co_name, line=caller.f_lineno,
+            )
+        )  # fmt: skip
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until the predicate holds, tried at every change of the graph.
+        """Wait up to ``timeout`` seconds until a predicate about the graph holds; return whether it does.
 
-        For matches, other writers and mismatches: ``node.wait_for(lambda: pub.matched > 0, 5.0)``.
-        False if it does not hold in time.
+        Example: ``node.wait_for(lambda: pub.matched > 0, 5.0)``.
         """
 
     @abstractmethod
     def incompatible(self) -> list[str]:
-        """Return sentences about peers that cannot talk with this node: why, and what to change."""
+        """Return a message per incompatible peer: the reason and the remedy."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the graph; publishers and subscriptions of the node end with it. Idempotent."""
+        """Leave the graph and close the node's publishers and subscriptions. Idempotent."""
 
     def __enter__(self) -> Node:
         return self

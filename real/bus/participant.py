@@ -1,4 +1,4 @@
-"""The process's one DDS participant in a domain, shared by its nodes: reader thread, discovery, graph."""
+"""The process's DDS participant in a domain, shared by its nodes: reader thread, discovery, graph, type objects."""
 
 from __future__ import annotations
 
@@ -31,26 +31,58 @@ from cyclonedds.core import (
     WaitSet,
 )
 from cyclonedds.domain import DomainParticipant
+from cyclonedds.idl import make_idl_struct
+from cyclonedds.idl import types as idl
 from cyclonedds.internal import dds_infinity
 from cyclonedds.pub import DataWriter
 from cyclonedds.qos import Policy, Qos
 from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
+from rosbags.typesys.store import Typestore
 
 from real.bus import graph
 from real.bus.domain import open_domain
-from real.bus.errors import BusError
-from real.bus.idl import idl_struct
-from real.bus.messages import store, type_hash
+from real.bus.messages import ARRAY, BASE, NAME, store, type_hash
+from real.bus.names import BusError, dds_type
 from real.bus.qos import QoS
 
 ANY = SampleState.Any | ViewState.Any | InstanceState.Any
-_SLOTS = 256  # entities reported by one wake-up; the rest come with the next
+_SLOTS = 256  # entities that one wake-up reports at most
 _log = logging.getLogger(__name__)
+_BASE: dict[str, Any] = {"bool": bool, "string": str} | {
+    name: getattr(idl, name)
+    for name in ("byte", "float32", "float64", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
+}
+
+
+def idl_struct(type_name: str, store: Typestore, made: dict[str, Any]) -> Any:
+    """Build the keyless, final Cyclone struct that ROS peers announce under the same name.
+
+    Discovery compares its name and members; rosbags encodes the data. It has no annotation, hence is final:
+    `@appendable` would switch the payload to XCDR2, which ROS does not read. ``made`` caches types by name.
+    """
+
+    def member(desc: Any) -> Any:
+        kind, rest = desc
+        if kind == BASE:
+            name, bound = rest
+            return idl.bounded_str[bound] if name == "string" and bound else _BASE[name]
+        if kind == NAME:
+            return idl_struct(rest, store, made)
+        inner, length = member(rest[0]), rest[1]
+        if kind == ARRAY:
+            return idl.array[inner, length]
+        return idl.sequence[inner, length] if length else idl.sequence[inner]
+
+    if type_name not in made:
+        members = {name: member(desc) for name, desc in store.fielddefs[type_name][1]}
+        name = dds_type(type_name).replace("::", ".")
+        made[type_name] = make_idl_struct(name.rsplit(".", 1)[1], name, members)
+    return made[type_name]
 
 
 def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> Any:
-    """Map a QoS as rmw_cyclonedds does, but with a finite blocking time."""
+    """Return the DDS QoS that rmw_cyclonedds would use, except for a finite blocking time."""
     keep = Policy.History.KeepAll if keep_all else Policy.History.KeepLast(qos.depth)
     reliable = Policy.Reliability.Reliable(int(qos.blocking * 1e9))
     policies = [
@@ -62,7 +94,7 @@ def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> An
     ]
     if writer:
         policies.append(Policy.WriterDataLifecycle(autodispose=False))
-        if qos.transient_local:  # Cyclone keeps samples for late joiners by this policy, not by the history
+        if qos.transient_local:  # Cyclone's depth for late joiners is in this policy, not in the history
             policies.append(Policy.DurabilityService(0, keep, -1, -1, -1))
         if qos.lifespan is not None:
             policies.append(Policy.Lifespan(int(qos.lifespan * 1e9)))
@@ -77,11 +109,11 @@ def delete(entity: Entity) -> None:
 
 
 class Participant:
-    """One participant per process and domain: each costs ports and discovery, and ROS 2 does the same."""
+    """DDS participant. A process has one per domain, as in ROS 2: each needs ports and discovery."""
 
     def __init__(self, domain: int) -> None:
         self.domain = domain
-        self.lock = threading.RLock()  # guards entries and topics; no callback runs under it
+        self.lock = threading.RLock()  # guards entries and topics; never held during a callback
         self.changed = threading.Condition()  # notified at every change of the graph
         self.entries: list[graph.Entry] = []
         self.users = 0
@@ -107,29 +139,29 @@ class Participant:
         latched = QoS(depth=1, transient_local=True)
         topic = self.topic(graph.TOPIC, graph.TYPE)
         self._graph_writer = DataWriter(self.dds, topic, to_dds(latched, graph.TYPE, writer=True))
-        all_of_them = to_dds(latched, graph.TYPE, writer=False, keep_all=True)
-        self._graph_reader = DataReader(self.dds, topic, all_of_them)
-        self._graph_condition = ReadCondition(self._graph_reader, ANY)
-        self.attach(self._graph_condition, self._on_graph)
-        self._builtin = []
-        builtins = {"writers": BuiltinTopicDcpsPublication, "readers": BuiltinTopicDcpsSubscription}
-        for kind, builtin in builtins.items():
+        self._graph_reader = DataReader(self.dds, topic, to_dds(latched, graph.TYPE, writer=False, keep_all=True))
+        self._conditions: list[ReadCondition] = []
+        self._on_samples(self._graph_reader, self._on_graph)
+        for seen, builtin in (
+            (self._seen["writers"], BuiltinTopicDcpsPublication),
+            (self._seen["readers"], BuiltinTopicDcpsSubscription),
+            (self._processes, BuiltinTopicDcpsParticipant),
+        ):
             reader = BuiltinDataReader(self.dds, builtin)
-            condition = ReadCondition(reader, ANY)
-            self._builtin += [reader, condition]
-            self.attach(condition, lambda r=reader, k=kind: self._on_endpoint(r, k))  # type: ignore[misc]
-        participants = BuiltinDataReader(self.dds, BuiltinTopicDcpsParticipant)
-        joined = ReadCondition(participants, ANY)
-        self._builtin += [participants, joined]
-        self.attach(joined, lambda: self._on_participant(participants))
+            self._on_samples(reader, lambda r=reader, s=seen: self._on_discovery(r, s))  # type: ignore[misc]
         self._thread = threading.Thread(target=self._run, name=f"bus-{domain}", daemon=True)
         self._thread.start()
 
+    def _on_samples(self, reader: Any, handler: Callable[[], None]) -> None:
+        """Call the handler in the reader thread while the reader has samples."""
+        self._conditions.append(ReadCondition(reader, ANY))
+        self.attach(self._conditions[-1], handler)
+
     def attach(self, entity: Entity, handler: Callable[[], None]) -> int:
-        """Make the reader thread call the handler when the entity triggers; return a token to detach."""
+        """Call the handler in the reader thread when the entity triggers; return a token for `detach`."""
         token = next(self._tokens)
         self._handlers[token] = handler
-        # The token passes through the wait set, so a wake-up identifies the entity.
+        # The wait set returns the token at a wake-up, which identifies the entity.
         self._waitset._waitset_attach(self._waitset._ref, entity._ref, ctypes.c_void_p(token))
         return token
 
@@ -139,7 +171,7 @@ class Participant:
         self._handlers.pop(token, None)
 
     def topic(self, name: str, type_name: str) -> Topic[Any]:
-        """Return the DDS topic, one object for each name and type."""
+        """Return the DDS topic, one object per name and type."""
         with self.lock:
             key = (name, type_name)
             if key not in self._topics:
@@ -147,7 +179,7 @@ class Participant:
             return self._topics[key]
 
     def announce(self) -> None:
-        """Publish all our nodes and their endpoints."""
+        """Publish this process's nodes and their endpoints."""
         with self.lock:
             raw = graph.graph_bytes(self.dds.guid.bytes, self.entries, self._store)
             ddspy_write(self._graph_writer._ref, raw)
@@ -159,29 +191,21 @@ class Participant:
             self.changed.notify_all()
 
     def endpoints(self, kind: str, dds_topic: str) -> list[DcpsEndpoint]:
-        """List the live "writers" or "readers" of a topic, our own included."""
+        """Return the live "writers" or "readers" of a topic, including this process's."""
         return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
 
     def owner(self, guid: bytes) -> str:
-        """Return the full name of the node of an endpoint."""
-        # No lock: predicates of `wait_for` call this, and `announce` notifies them.
+        """Return the full name of the node that has an endpoint."""
+        # Without the lock: predicates of `wait_for` call this while `announce` notifies them.
         return graph.owner(guid, [*self.entries, *self._graph.entries()])
 
     def process(self, endpoint: DcpsEndpoint) -> str:
-        """Return the process of an endpoint as far as its vendor announces it, and the prefix of its GUID."""
-        found = self._processes.get(endpoint.participant_key)
-        told = {p.key: p.value for p in found.qos if isinstance(p, Policy.Property)} if found else {}
-        parts = [told.get("__ProcessName", ""), told.get("__Pid", ""), "on" if "__Hostname" in told else ""]
-        known = " ".join(part for part in [*parts, told.get("__Hostname", "")] if part)
+        """Return an endpoint's process and host, if its DDS vendor announces them, and the prefix of its GUID."""
+        participant = self._processes.get(endpoint.participant_key)
+        info = {p.key: p.value for p in participant.qos if isinstance(p, Policy.Property)} if participant else {}
+        parts = [info.get("__ProcessName", ""), info.get("__Pid", ""), "on" if "__Hostname" in info else ""]
+        known = " ".join(part for part in [*parts, info.get("__Hostname", "")] if part)
         return f"{known or 'unknown process'}, GUID {endpoint.key.bytes[:12].hex()}"
-
-    def _on_participant(self, reader: BuiltinDataReader[Any]) -> None:
-        for participant in reader.take(64):
-            if participant.sample_info.instance_state == InstanceState.Alive:
-                self._processes[participant.key] = participant
-            else:
-                self._processes.pop(participant.key, None)
-        self.notify()
 
     def _on_graph(self) -> None:
         for raw, info in ddspy_take(self._graph_reader._ref, ANY, 64):
@@ -189,12 +213,13 @@ class Participant:
                 self._graph.update(raw)
         self.notify()
 
-    def _on_endpoint(self, reader: BuiltinDataReader, kind: str) -> None:
-        for endpoint in reader.take(64):
-            if endpoint.sample_info.instance_state == InstanceState.Alive:
-                self._seen[kind][endpoint.key] = endpoint
+    def _on_discovery(self, reader: BuiltinDataReader[Any], seen: dict[Any, Any]) -> None:
+        """Add peers that appeared to `seen` and remove those that left."""
+        for peer in reader.take(64):
+            if peer.sample_info.instance_state == InstanceState.Alive:
+                seen[peer.key] = peer
             else:
-                self._seen[kind].pop(endpoint.key, None)
+                seen.pop(peer.key, None)
         self.notify()
 
     def _run(self) -> None:
@@ -203,24 +228,24 @@ class Participant:
         while not self._stopping:
             count = wait(waitset, slots, _SLOTS, dds_infinity)
             if count < 0:
-                break  # the wait set is gone: the participant was deleted under us
+                break  # the participant and its wait set were deleted
             for token in slots[: min(count, _SLOTS)]:
                 handler = self._handlers.get(token or 0)
                 if handler is None:
                     continue
                 try:
                     handler()
-                except Exception:  # never let the one reader thread die
-                    if not self._stopping and token in self._handlers:  # deleted while it ran
+                except Exception:  # must not end the only reader thread
+                    if not self._stopping and token in self._handlers:  # else the entity was deleted meanwhile
                         _log.exception("bus reader thread")
 
     def close(self) -> None:
-        """Stop the reader thread, leave the domain."""
+        """Stop the reader thread and leave the domain."""
         self._stopping = True
         self._guard.set(True)
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)
-        delete(self.dds)  # takes all its entities with it
+        delete(self.dds)  # with all its entities
         delete(self._domain)
         self.notify()
 
@@ -230,30 +255,29 @@ _lock = threading.Lock()
 
 
 def acquire(domain: int) -> Participant:
-    """Return this process's participant of a domain, made on first use; `release` it when done."""
+    """Return this process's participant of a domain, created at first use; `release` it afterwards."""
     with _lock:
-        found = _open.get(domain)
-        if found is not None and found.pid != os.getpid():
+        participant = _open.get(domain)
+        if participant is not None and participant.pid != os.getpid():
             raise BusError("the bus was opened before a fork, which DDS does not survive: use 'spawn'")
-        if found is None:
-            found = _open[domain] = Participant(domain)
-        found.users += 1
-        return found
+        if participant is None:
+            participant = _open[domain] = Participant(domain)
+        participant.users += 1
+        return participant
 
 
 def release(participant: Participant) -> None:
-    """Release a participant; the last user closes it."""
+    """Release a participant; close it after its last user."""
     with _lock:
         participant.users -= 1
-        last = participant.users == 0
-        if last:
+        if participant.users == 0:
             _open.pop(participant.domain, None)
             participant.close()
 
 
 @atexit.register
 def _close_all() -> None:
-    # Peers see a clean exit at once; otherwise they would wait for the lease, about 10 s.
+    # Peers notice a clean exit at once, otherwise after the lease of 10 s.
     for participant in list(_open.values()):
         if participant.pid == os.getpid():
             participant.close()

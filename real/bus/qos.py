@@ -1,27 +1,27 @@
-"""Quality of service: four common profiles, and others."""
+"""Quality-of-service profiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from real.bus.errors import BusError
+from real.bus.names import BusError
 
 
 @dataclass(frozen=True)
 class QoS:
-    """Quality of service that a publisher offers or a subscription requests; a request may not exceed the offer."""
+    """Quality of service offered by a publisher or requested by a subscription. A request must not exceed the offer."""
 
     depth: int = 10
-    """Samples kept (keep-last)."""
+    """Number of samples kept (keep-last)."""
     reliable: bool = True
-    """Resend lost samples; False is ROS's best effort."""
+    """Resend lost samples; False: best effort."""
     transient_local: bool = False
     """Send the last ``depth`` samples to late joiners."""
     lifespan: float | None = None
-    """Seconds after which a sample is dropped; None keeps it."""
+    """Time after which a sample is dropped, s; None: never."""
     blocking: float = 0.1
-    """Longest time, s, that ``publish`` waits for a slow reliable reader. ROS waits forever; a dead reader must not
-    stall a control loop."""
+    """Longest wait of ``publish`` for a slow reliable reader, s. Finite, unlike ROS's: a dead reader must not stall a
+    control loop."""
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -34,4 +34,4 @@ DEFAULT = QoS()
 SENSOR = QoS(depth=5, reliable=False)
 COMMAND = QoS(depth=1, blocking=0.05)
 LATCHED = QoS(depth=1, transient_local=True)
-ROSOUT = QoS(depth=1000, transient_local=True, lifespan=10.0, blocking=0.0)  # a log line never waits
+ROSOUT = QoS(depth=1000, transient_local=True, lifespan=10.0, blocking=0.0)

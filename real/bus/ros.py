@@ -1,4 +1,4 @@
-"""The backend with ROS: a thin wrapper of rclpy that carries the same CDR bytes."""
+"""rclpy backend; publishes and receives CDR bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_policy_name_from_kind
 from rosidl_runtime_py.utilities import get_message
 
-from real.bus.errors import BusError
-from real.bus.names import qualified
+from real.bus.names import BusError, qualified
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
@@ -30,13 +29,13 @@ except ImportError:  # Humble
 
 
 class _Shared:
-    """One context, hence one DDS participant, and one spinning thread per process and domain."""
+    """rclpy context (one DDS participant) and executor thread of a process in a domain."""
 
     def __init__(self, domain: int | None) -> None:
         self.users = 0
         self.context = Context()
         try:
-            # No arguments: ours are parsed and applied already, sys.argv must not remap a second time.
+            # Without arguments: `rosargs` has applied them; sys.argv would remap again.
             rclpy.init(args=[], context=self.context, domain_id=domain)
         except Exception as error:
             raise BusError(f"rclpy failed: {error}. Check ROS_DOMAIN_ID, RMW_IMPLEMENTATION.") from error
@@ -60,7 +59,7 @@ _lock = threading.Lock()
 
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"
-"""rclpy's name for the node of an endpoint that no graph message mentions."""
+"""rclpy's name for the node of an unannounced endpoint."""
 
 
 def _profile(qos: QoS) -> Any:
@@ -81,20 +80,22 @@ def _ros_type(type_name: str) -> Any:
 
 
 def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
-    """Return the full names of the nodes of endpoints, one for each endpoint; unannounced ones are named by their
-    participants. `process` adds their GUIDs, since rclpy knows neither process nor host."""
-    unnamed = "an unnamed DDS participant ({})"
-    return sorted(
-        unnamed.format(bytes(e.endpoint_gid)[:12].hex())
-        if _UNKNOWN in e.node_name
-        else qualified(e.node_name, e.node_namespace)
-        + (f" (GUID {bytes(e.endpoint_gid)[:12].hex()})" if process else "")
-        for e in endpoints
-    )
+    """Return the full node name of each endpoint, or its participant's GUID if the node is not announced.
+
+    `process` adds the GUID to all names: rclpy knows neither process nor host.
+    """
+
+    def name(endpoint: Any) -> str:
+        if _UNKNOWN in endpoint.node_name:
+            return f"an unnamed DDS participant ({bytes(endpoint.endpoint_gid)[:12].hex()})"
+        guid = f" (GUID {bytes(endpoint.endpoint_gid)[:12].hex()})" if process else ""
+        return qualified(endpoint.node_name, endpoint.node_namespace) + guid
+
+    return sorted(map(name, endpoints))
 
 
 class RosPublisher(Publisher):
-    """A publisher of serialized bytes through rclpy."""
+    """Publisher of CDR bytes with rclpy."""
 
     def __init__(self, owner: RosNode, type_name: str, topic: str, qos: QoS) -> None:
         super().__init__(type_name, topic, qos)
@@ -111,10 +112,10 @@ class RosPublisher(Publisher):
         return _names(self._owner.ros.get_subscriptions_info_by_topic(self.topic))
 
     def other_writers(self, process: bool = False) -> list[str]:
-        found = list(self._owner.ros.get_publishers_info_by_topic(self.topic))
-        # One of them is this publisher: rclpy does not give its gid.
-        own = next((e for e in found if _names([e]) == [self._owner.full_name]), None)
-        return _names([e for e in found if e is not own], process)
+        writers = list(self._owner.ros.get_publishers_info_by_topic(self.topic))
+        # One of them is this publisher, identified by name: rclpy does not return its gid.
+        own = next((e for e in writers if _names([e]) == [self._owner.full_name]), None)
+        return _names([e for e in writers if e is not own], process)
 
     def close(self) -> None:
         self._owner.ros.destroy_publisher(self._pub)
@@ -125,7 +126,7 @@ class RosPublisher(Publisher):
 
 
 class RosSubscription(Subscription):
-    """A raw subscription through rclpy, served by the executor's thread."""
+    """Raw subscription with rclpy; the executor's thread delivers samples."""
 
     def __init__(
         self, owner: RosNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
@@ -134,15 +135,15 @@ class RosSubscription(Subscription):
         self._owner = owner
         events = SubscriptionEventCallbacks(incompatible_qos=owner.on_mismatch("subscription", topic))
 
-        def plain(raw: bytes) -> None:
+        def without_info(raw: bytes) -> None:
             self._deliver(raw, time.monotonic(), 0)
 
-        def informed(raw: bytes, info: Any) -> None:
+        def with_info(raw: bytes, info: Any) -> None:
             source_ns = info.get("source_timestamp", 0) if isinstance(info, dict) else 0
             self._deliver(raw, time.monotonic(), source_ns)
 
-        # Since Iron rclpy counts the callback's parameters; Humble always passes one.
-        on_bytes = informed if hasattr(rclpy.subscription.Subscription, "CallbackType") else plain
+        # rclpy passes the message info since Iron, to callbacks with two parameters.
+        on_bytes = with_info if hasattr(rclpy.subscription.Subscription, "CallbackType") else without_info
         cls = _ros_type(type_name)
         try:
             self._sub = owner.ros.create_subscription(
@@ -171,13 +172,13 @@ class RosSubscription(Subscription):
 
 
 class RosNode(Node):
-    """An rclpy node behind the bus's interface."""
+    """Node of the ROS graph, with rclpy."""
 
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self._domain, self._closed = domain, False
         self._mismatches: list[str] = []
         self.subscriptions: list[RosSubscription] = []
-        """Those that are open."""
+        """Open subscriptions."""
         with _lock:
             if domain not in _shared:
                 _shared[domain] = _Shared(domain)
@@ -188,7 +189,7 @@ class RosNode(Node):
             namespace=args.namespace,
             context=self._ros.context,
             use_global_arguments=False,
-            enable_rosout=False,  # the bus publishes /rosout itself, for both backends
+            enable_rosout=False,  # `Node.log` publishes /rosout
             parameter_overrides=[Parameter(k, value=v) for k, v in args.parameters.items() if v is not None],
             automatically_declare_parameters_from_overrides=True,
         )
@@ -196,12 +197,12 @@ class RosNode(Node):
         super().__init__(args)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
-        """Return the event callback that notes a QoS mismatch."""
+        """Return an event callback that records QoS mismatches."""
 
         def note(event: Any) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind).lower()
             self._mismatches.append(
-                f"{what} on {topic} and a peer disagree on {policy}: nothing passes. To repair, ask for no"
+                f"{what} on {topic} and a peer disagree on {policy}: nothing passes. To repair, request no"
                 " more than the publisher offers, for instance reliable=False (qos.SENSOR)."
             )
 
@@ -218,17 +219,17 @@ class RosNode(Node):
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not (held := predicate()) and time.monotonic() < deadline:
-            time.sleep(0.01)  # rclpy has no event for matches that works in every distro
+            time.sleep(0.01)  # rclpy has no event for matches that all distros support
         return held
 
     def incompatible(self) -> list[str]:
-        said = [
+        types = [
             f"subscription on {mine.topic} uses {mine.type_name}, but a publisher uses {other}: nothing passes."
             " Use the same type, or another topic."
             for mine in list(self.subscriptions)
             for other in sorted(mine.types() - {s.type_name for s in self.subscriptions if s.topic == mine.topic})
         ]
-        return list(dict.fromkeys(self._mismatches + said))
+        return list(dict.fromkeys(self._mismatches + types))
 
     def close(self) -> None:
         with _lock:

@@ -1,4 +1,4 @@
-"""Parse ROS arguments, so that one launch file drives either backend."""
+"""Parse ROS arguments, for both backends."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any
 
 import yaml
 
-from real.bus.errors import BusError
-from real.bus.names import Remap, check_namespace, check_node_name, qualified
+from real.bus.names import BusError, Remap, check_namespace, check_node_name, qualified
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40, "fatal": 50}
 
 
 @dataclass
 class RosArgs:
-    """The ROS arguments of one node."""
+    """ROS arguments of one node."""
 
     name: str
     namespace: str
     remaps: list[Remap] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     log_level: int = LEVELS["info"]
-    """Lowest level that is logged: 10 debug to 50 fatal."""
+    """Lowest logged level: 10 debug to 50 fatal."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as ROS reads it: `1e-3` is a number (YAML 1.1 wants `1.0e-3` and calls the other a string)."""
+    """YAML loader for ROS parameters: `1e-3` is a number, unlike in YAML 1.1."""
 
 
 _Loader.add_implicit_resolver(
@@ -38,9 +37,9 @@ _Loader.add_implicit_resolver(
 
 
 def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) -> RosArgs:
-    """Parse everything between ``--ros-args`` and ``--``; the rest belongs to the program.
+    """Parse the arguments between ``--ros-args`` and ``--``; ignore the others.
 
-    Later arguments win, whether parameter or file, as in ROS.
+    Later arguments take precedence, whether parameters or files, as in ROS.
     """
     pairs = _pairs(list(args or ()))
     rules = [_remap(value) for flag, value in pairs if flag == "-r"]
@@ -60,7 +59,7 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
                 result.parameters[rule.old] = _yaml(rule.new, f"-p {value}")
         elif flag == "--params-file":
             try:
-                text = Path(value).read_bytes()  # whose encoding YAML finds
+                text = Path(value).read_bytes()  # bytes: YAML detects the encoding
             except OSError as error:
                 raise BusError(f"--params-file {value}: {error.strerror}; check the path") from error
             result.parameters.update(parameters_for(full, _yaml(text, f"--params-file {value}"), value))
@@ -74,12 +73,12 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
 
 
 def parameters_for(full_name: str, tree: Any, source: str = "parameters") -> dict[str, Any]:
-    """Return a node's parameters from a parameter file, nested names joined by dots.
+    """Return a node's parameters from the tree of a parameter file; nested names are joined by dots.
 
-    Keys are node names with their namespace (`/arm/policy`, or `arm: policy:`); `*` stands for one part
-    of it and `**` for any number, so `/**` is every node.
+    Keys are full node names (`/arm/policy`, or `arm: policy:`). `*` matches one part of a name, `**` any number of
+    parts; `/**` is every node.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:
         if not isinstance(node, dict):
@@ -89,10 +88,10 @@ def parameters_for(full_name: str, tree: Any, source: str = "parameters") -> dic
             if key != "ros__parameters":
                 walk(value, f"{path}/{str(key).strip('/')}")
             elif _pattern(path).fullmatch(full_name):
-                found.update(_flatten(value, source))
+                parameters.update(_flatten(value, source))
 
     walk(tree or {}, "")
-    return found
+    return parameters
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""A child process of the launcher: its output by lines, its signals, and its end with ours."""
+"""Child process of the launcher: output by lines, signals, end with the launcher."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from real.launching.node import NodeProcess
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be loaded between fork and exec
-
-_LAST_WORDS = 1.0  # s that a guard has to damp the robot when the launcher itself fails
+_libc = ctypes.CDLL(None, use_errno=True)  # at import: loading between fork and exec is not safe
+_DAMPING = 1.0  # s for a guard to damp the robot when the launcher fails
 
 Wait = Callable[[signal.Signals], float]
 
 
 def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
-    """Make the kernel send the child this signal when the thread that started it ends, even by SIGKILL."""
+    """Return a preexec function: the kernel sends the child `number` when its starting thread ends, even by SIGKILL."""
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died before the call above
+        if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 
     return prepare
 
 
 class Child:
-    """A started node.
+    """Running node.
 
-    It has its own process group, so that Ctrl-C reaches it only through the runner, in order; an interactive one stays
-    in the terminal's foreground group, because only that may read the keyboard.
+    It has its own process group: the runner forwards Ctrl-C in stopping order. An interactive node stays in the
+    terminal's foreground group, since no other group can read the keyboard.
     """
 
     def __init__(
@@ -47,12 +46,16 @@ class Child:
         sink: Callable[[str, str], None],
     ):
         self.node = node
-        self.sent: signal.Signals | None = None  # the last signal of the escalation
-        self.deadline = 0.0  # when the next is due
-        self.ended = False  # its output is closed
+        self.sent: signal.Signals | None = None
+        """Last signal of the escalation."""
+        self.deadline = 0.0
+        """Time of the next signal, monotonic s."""
+        self.ended = False
+        """Whether the output is closed."""
+        self.exited = False
+        """Set by `just_exited`."""
         self._sink = sink
         self._line = b""
-        self.exited = False  # noticed by `just_exited`
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -60,7 +63,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             process_group=None if node.interactive else 0,
-            # A killed guard would leave its last command in force, so it damps the robot before it ends.
+            # Motors keep a killed guard's last command: at SIGTERM it damps the robot first.
             preexec_fn=die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
         )
         self.pid = self._process.pid
@@ -70,12 +73,12 @@ class Child:
 
     @property
     def code(self) -> int:
-        """Return the exit status, -n for signal n; only after it exited."""
+        """Return the exit status, -n for signal n; the process must have exited."""
         assert self._process.returncode is not None
         return self._process.returncode
 
     def read(self) -> bool:
-        """Pass complete lines to the sink; return False when there is nothing to read."""
+        """Pass complete lines to the sink; return False if there was nothing to read."""
         try:
             data = os.read(self.output.fileno(), 65536)
         except BlockingIOError:
@@ -87,7 +90,7 @@ class Child:
         return bool(data)
 
     def just_exited(self) -> bool:
-        """Return True once, at the first call after its exit; all its output has then been passed on."""
+        """Return True at the first call after the exit, when all output has been passed on; else False."""
         if self.exited or self._process.poll() is None:
             return False
         self.exited = True
@@ -96,7 +99,7 @@ class Child:
         return True
 
     def resumed(self) -> bool:
-        """Return whether the process was suspended (SIGSTOP) and goes on, once each time."""
+        """Return whether the process was suspended (SIGSTOP) and has continued since the last call."""
         if self.exited:
             return False
         try:
@@ -105,12 +108,13 @@ class Child:
             return False
 
     def gone(self) -> bool:
-        """Return whether the process and its group are gone."""
+        """Return whether the process and its group have ended."""
         return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
 
     def escalate(self, wait: Wait) -> signal.Signals | None:
-        """Send the next signal: SIGINT and SIGTERM to the process, which stops its own children; then SIGKILL to its
-        group. Return None when there is no next.
+        """Send the next signal and return it; None after the last.
+
+        SIGINT and SIGTERM go to the process, which stops its own children; SIGKILL goes to its group.
         """
         position = -1 if self.sent is None else _ESCALATION.index(self.sent)
         if position + 1 == len(_ESCALATION):
@@ -126,18 +130,18 @@ class Child:
         return self.sent
 
     def sweep(self, wait: Wait) -> None:
-        """Signal processes left in the group, as part of the escalation."""
+        """Send SIGTERM to processes left in the group."""
         if self._group_alive():
             self.sent = signal.SIGTERM
             self.deadline = time.monotonic() + wait(self.sent)
             self._signal_group(self.sent)
 
     def kill(self) -> None:
-        """Kill the process and its group, and wait for the process; a guard may damp the robot first."""
+        """Kill the process and its group and wait for the process; let a guard damp the robot first."""
         if self.node.guards_robot and self.sent is not signal.SIGKILL:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS)
+                self._process.wait(_DAMPING)
         self._signal_group(signal.SIGKILL)
         self._process.kill()
         self._process.wait()
@@ -163,5 +167,5 @@ class Child:
                 os.killpg(self.pid, number)
 
     def _emit(self, line: bytes) -> None:
-        # A progress bar redraws its line after each carriage return; show the last version.
+        # Of a progress bar, which returns the carriage for each update, pass the last update.
         self._sink(self.node.name, line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

@@ -1,28 +1,25 @@
-"""The launch files: their arguments, and the processes that each starts."""
+"""Launch files: their arguments and processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from real.backends import BACKENDS
 from real.launching.node import Argument, LaunchError, NodeProcess
 from real.topics import JOINT_PREFIX
 
 _WRITES = 60.0
-"""Time in which finetune ends its learner and writes dataset, video and bundle on a busy machine, s; the robot has
-stopped before that."""
+"""Time for finetune to end its learner and write dataset, video and bundle on a busy machine, s. The robot has stopped
+by then."""
 _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
-_TASK = Argument(
-    "task", "", "task of twin and operator, see `robot-rl tasks`; empty: the policy's, else the robot's first"
-)
-_OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
-_PREFIX = Argument(
-    JOINT_PREFIX, "", "what the arm's driver puts before the names of joints and frames, such as fr3_ or a tf_prefix"
-)
+_TASK = Argument("task", "", "task of twin and operator (`robot-rl tasks`); empty: the policy's or robot's first")
+_OUT = Argument("out", "", "folder of the recording; empty: a new one under runs/")
+_PREFIX = Argument(JOINT_PREFIX, "", "prefix of joint and frame names in the arm's driver, such as fr3_ or a tf_prefix")
 _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
     _TASK,
@@ -31,36 +28,31 @@ _COMMON = (
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
-    Argument("bus", "auto", "what carries the messages; auto: DDS for control, see docs/deploy.md", BACKENDS),
-    Argument("log_level", "info", "least severe messages shown", ("debug", "info", "warn", "error", "fatal")),
+    Argument("bus", "auto", "message transport; auto: DDS for control, see docs/deploy.md", BACKENDS),
+    Argument("log_level", "info", "lowest level of messages shown", ("debug", "info", "warn", "error", "fatal")),
 )
 _DEPLOY = (
     _POLICY,
     _TWIN,
-    Argument("dry_run", "false", "compute, check and record commands, but send none", _BOOL),
-    Argument("teleop", "none", "device with which a person can take over", _DEVICES),
+    Argument("dry_run", "false", "compute, check and record commands without sending them", _BOOL),
+    Argument("teleop", "none", "device for a person to take over", _DEVICES),
     Argument("label", "", "name of the policy in the report"),
     Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
     Argument("seconds", "0", "length of an episode, s; 0: the task's", minimum=0.0),
-    Argument("runtime", "torch", "what computes the policy; onnx needs `robot-rl export` first", ("torch", "onnx")),
-    Argument("first_episode", "", "seed of the first one: objects on a twin, commands; empty: 1000000000", minimum=0),
+    Argument("runtime", "torch", "inference runtime; onnx needs `robot-rl export` first", ("torch", "onnx")),
+    Argument("first_episode", "", "seed of the first episode (objects, commands); empty: 1000000000", minimum=0),
     _OUT,
 )
-_INSTRUCTION = Argument("instruction", "", "what the robot is asked, for a policy that reads instructions")
-_THEN = Argument("then", "", "second instruction, said in the course of each episode")
-_AFTER = Argument("after", "3", "time from the begin of an episode to that, s", minimum=0.1)
-_CLASSIFIER = Argument("classifier", "", "success classifier that judges by the cameras; empty: the task's own test")
+_INSTRUCTION = Argument("instruction", "", "instruction, for a policy that reads instructions")
+_THEN = Argument("then", "", "second instruction, given during each episode")
+_AFTER = Argument("after", "3", "time of the second instruction from the episode's start, s", minimum=0.1)
+_CLASSIFIER = Argument("classifier", "", "success classifier on camera images; empty: the task's success test")
 _EXECUTION = Argument(
     "execution",
     "receding",
-    "what runs while inference takes time; receding: the robot holds, the others go on with the chunk before",
+    "behaviour during inference; receding: the robot holds, the others continue the previous chunk",
     ("receding", "ensemble", "asynchronous", "realtime"),
 )
-
-
-def _defaults(arguments: tuple[Argument, ...], **values: str) -> tuple[Argument, ...]:
-    """Return the arguments with other defaults."""
-    return tuple(replace(a, default=values[a.name]) if a.name in values else a for a in arguments)
 
 
 def _twin(values: Mapping[str, str], condition: bool = True, *options: str) -> NodeProcess:
@@ -99,12 +91,12 @@ def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
 
 
 def _option(name: str, value: str) -> tuple[str, ...]:
-    """Return an option's words: one if the value would pass for another option."""
+    """Return an option's words: `--name=value` if the value looks like an option."""
     return (f"--{name}={value}",) if value.startswith("-") else (f"--{name}", value)
 
 
 def _bundle(values: Mapping[str, str]) -> str:
-    """Return the policy's path, which never passes for an option."""
+    """Return the policy's path, with ./ if it looks like an option."""
     return f"./{values['policy']}" if values["policy"].startswith("-") else values["policy"]
 
 
@@ -112,17 +104,23 @@ def _no_camera(values: Mapping[str, str]) -> tuple[str, ...]:
     return ("--no-camera",) if values["camera"] == "false" else ()
 
 
+def _flags(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
+    return tuple("--" + name.replace("_", "-") for name in names if values[name] == "true")
+
+
+def _after_operator(values: Mapping[str, str]) -> str:
+    return "twin" if values["teleop"] == "none" else "teleop"
+
+
 def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
     return [_twin(values), _view(values)]
 
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
-    command = ("deploy", _bundle(values), *_options(values, "robot", "episodes", "out", "label"))
-    command += _options(values, "seconds", "runtime", *names)
+    options = _options(values, "robot", "episodes", "out", "label", "seconds", "runtime", *names)
+    command = ("deploy", _bundle(values), *options, *_flags(values, "dry_run"))
     if values["first_episode"]:
         command += ("--seed", values["first_episode"])
-    if values["dry_run"] == "true":
-        command += ("--dry-run",)
     if values["camera"] == "false":
         command += ("--video-episodes", "0")
     return NodeProcess("deploy", command, required=True, start_after=start_after, commands_robot=True)
@@ -140,7 +138,7 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
-    sends = values["dry_run"] == "false"  # a guard without commands damps the robot
+    sends = values["dry_run"] == "false"  # without commands a guard would damp the robot
     guard = NodeProcess(
         "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True
     )
@@ -152,26 +150,23 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     options = _options(values, "robot", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
-    resume = ("--resume",) if values["resume"] == "true" else ()
-    command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
-    after = "twin" if values["teleop"] == "none" else "teleop"
-    finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True, writes=_WRITES)
+    command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
+    roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
+    finetune = NodeProcess("finetune", command, **roles, writes=_WRITES)
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
 
 
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
-    flags = {"resume": "--resume", "keep_failures": "--keep-failures"}
-    options = tuple(flag for name, flag in flags.items() if values[name] == "true")
-    command = (
-        "record",
-        values["task"],
-        *_options(values, "robot", "instruction", "episodes", "seconds", "out", "seed"),
-    )
-    after = "twin" if values["teleop"] == "none" else "teleop"
-    record = NodeProcess(
-        "record", (*command, *options, *_no_camera(values)), required=True, start_after=after, commands_robot=True
-    )
-    return [_twin(values, values["twin"] == "true"), _teleop(values), record]
+    options = _options(values, "robot", "instruction", "episodes", "seconds", "out", "seed")
+    options += _flags(values, "resume", "keep_failures")
+    command = ("record", values["task"], *options, *_no_camera(values))
+    roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
+    return [_twin(values, values["twin"] == "true"), _teleop(values), NodeProcess("record", command, **roles)]
+
+
+def _changed(arguments: tuple[Argument, ...], **fields: dict[str, Any]) -> tuple[Argument, ...]:
+    """Return the arguments with some fields replaced, by argument name."""
+    return tuple(replace(a, **fields.get(a.name, {})) for a in arguments)
 
 
 @dataclass(frozen=True)
@@ -191,17 +186,16 @@ FILES = {
     "quadruped": LaunchFile(
         "run a policy on a walking robot, behind a guard",
         (
-            *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
-            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES),
+            *_changed(_DEPLOY, seconds={"default": "60"}, teleop={"description": "device of a person who steers"}),
             Argument(
                 "commands",
                 "auto",
-                "source of commands without a device and cmd_vel; auto: schedule on a twin, person on a robot",
+                "command source without a device or cmd_vel; auto: schedule on a twin, person on a robot",
                 ("auto", "schedule", "person"),
             ),
-            Argument("push_every", "0", "push the twin at this interval, s; 0: never", minimum=0.0),
-            # Rendering takes the twin longer than a tick of its motors.
-            *_defaults(_COMMON, robot="go2", camera="false"),
+            Argument("push_every", "0", "interval of pushes of the twin, s; 0: never", minimum=0.0),
+            # Without cameras: rendering takes longer than a motor tick.
+            *_changed(_COMMON, robot={"default": "go2"}, camera={"default": "false"}),
         ),
         _describe_quadruped,
     ),
@@ -210,19 +204,14 @@ FILES = {
         (
             _POLICY,
             _TWIN,
-            Argument("teleop", "gamepad", "device with which the person corrects", _DEVICES),
-            Argument("recipe", "hil-serl", "how to learn; `robot-rl recipes` lists them"),
+            Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
+            Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
             _INSTRUCTION,
             _CLASSIFIER,
-            Argument("minutes", "3", "duration in minutes", minimum=0.0),
-            Argument("dataset", "", "demonstrations; empty: those that the policy was trained on"),
+            Argument("minutes", "3", "duration, min", minimum=0.0),
+            Argument("dataset", "", "demonstrations; empty: the policy's training dataset"),
             _OUT,
-            Argument(
-                "resume",
-                "false",
-                "continue the session in out, or the latest: its dataset, weights and learner",
-                _BOOL,
-            ),
+            Argument("resume", "false", "continue the session in out, else the latest", _BOOL),
             _PREFIX,
             *_COMMON,
         ),
@@ -232,15 +221,15 @@ FILES = {
         "record a person's demonstrations on an arm",
         (
             _TWIN,
-            Argument("teleop", "keyboard", "device with which the person moves the robot", _DEVICES),
-            replace(_INSTRUCTION, description="what to demonstrate, in a task with instructions"),
-            Argument("episodes", "20", "demonstrations that the dataset is to hold", minimum=1),
+            Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
+            replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),
+            Argument("episodes", "20", "final number of demonstrations in the dataset", minimum=1),
             Argument("seconds", "30", "time limit of an episode, s; 0: the task's", minimum=0.0),
             Argument("out", "", "folder of the dataset; empty: datasets/<task>"),
             Argument("resume", "false", "continue the dataset", _BOOL),
             Argument("keep_failures", "false", "keep failed episodes too", _BOOL),
             _PREFIX,
-            *(replace(a, default=None, description="task to demonstrate") if a is _TASK else a for a in _COMMON),
+            *_changed(_COMMON, task={"default": None, "description": "task to demonstrate"}),
         ),
         _describe_record,
     ),

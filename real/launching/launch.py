@@ -1,7 +1,7 @@
-"""Descriptions of the launch files, for ROS 2's launch and for `robot-rl launch`.
+"""Launch descriptions, for ROS 2's launch and `robot-rl launch`.
 
-A node is a `robot-rl` command. `launch/*.launch.py` turn the description into ROS 2 launch actions
-(`real.launching.launch_actions`), `real.launching.processes` runs it without ROS 2: same arguments, same order.
+A node is a `robot-rl` command. `launch/*.launch.py` convert a description to ROS 2 launch actions
+(`real.launching.launch_actions`); `real.launching.processes` runs it without ROS 2, with the same arguments and order.
 
 >>> [node.name for node in describe("arm", {"policy": "runs/lift/bundle", "twin": "true"}) if node.condition]
 ['twin', 'deploy']
@@ -26,17 +26,17 @@ _NAMESPACE = re.compile(r"/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*/?")
 
 
 def files() -> dict[str, str]:
-    """Return the name and one-line summary of each launch file."""
+    """Return each launch file's name and summary."""
     return {name: file.summary for name, file in FILES.items()}
 
 
 def arguments(file: str) -> tuple[Argument, ...]:
-    """Return the arguments that a launch file declares."""
+    """Return a launch file's arguments."""
     return _file(file).arguments
 
 
 def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
-    """Return the nodes of a launch file in starting order, with its arguments checked."""
+    """Check the arguments of a launch file and return its nodes in starting order."""
     values = _resolve(file, arguments)
     environment = {"ROS_DOMAIN_ID": values["domain_id"]} if values["domain_id"] else {}
     environment |= {BACKEND: values["bus"]} if values["bus"] != "auto" else {}
@@ -51,8 +51,10 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def require_device(arguments: Mapping[str, str]) -> None:
-    """Raise LaunchError if a gamepad is to be started and there is none: its node would be started again for ever,
-    and the robot would move without it."""
+    """Raise LaunchError if the launch needs a gamepad and none is usable.
+
+    Its node would respawn forever, and the robot would move without an operator.
+    """
     if arguments.get("teleop") != "gamepad":
         return
     from real.teleop.gamepad import Gamepad
@@ -70,13 +72,13 @@ def _file(name: str) -> LaunchFile:
 
 
 def _task_of(policy: Path) -> str:
-    """Return the name of a policy's task; empty if there is none, for the process that loads the bundle to explain."""
+    """Return the name of a policy's task; empty if the bundle is unusable, which `deploy` reports."""
     file = next((f for f in (policy / "bundle" / "policy.json", policy / "policy.json") if f.is_file()), None)
     try:
         name = json.loads(file.read_text())["interface"]["task"] if file else ""
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else ""  # a file names no import path
+    return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else ""  # never an import path from a file
 
 
 def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -102,7 +104,7 @@ def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
         )
     prefix = values.get(JOINT_PREFIX, "")
     if not re.fullmatch(r"([A-Za-z_][\w./-]*)?", prefix):
-        raise LaunchError(f"{JOINT_PREFIX}:={prefix} begins no name; write letters, digits and _, such as fr3_")
+        raise LaunchError(f"{JOINT_PREFIX}:={prefix} is no prefix of a name; write letters, digits and _, such as fr3_")
     if values["domain_id"] and int(values["domain_id"]) > 232:
-        raise LaunchError(f"domain_id:={values['domain_id']} is above 232, the last there is; take 0 to 101")
+        raise LaunchError(f"domain_id:={values['domain_id']} is above 232, the highest domain; take 0 to 101")
     return values

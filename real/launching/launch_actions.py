@@ -1,4 +1,4 @@
-"""Turn a launch description into ROS 2 launch actions; imports ROS 2's `launch` only when called."""
+"""Convert a launch description to ROS 2 launch actions; imports ROS 2's `launch` inside functions only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import RESPAWN_DELAY, Grace
 
 
-def launch_actions(file: str) -> list[Any]:
-    """Declare the arguments of a launch file and start its nodes once they are known."""
+def launch_description(file: str) -> Any:
+    """Return a launch file's description, which declares its arguments and then starts its nodes."""
+    from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
     declared = [
@@ -25,7 +26,7 @@ def launch_actions(file: str) -> list[Any]:
         )
         for argument in arguments(file)
     ]
-    return [*declared, OpaqueFunction(function=_start, kwargs={"file": file})]
+    return LaunchDescription([*declared, OpaqueFunction(function=_start, kwargs={"file": file})])
 
 
 def _start(context: Any, *, file: str) -> list[Any]:
@@ -37,12 +38,12 @@ def _start(context: Any, *, file: str) -> list[Any]:
     values = {name: LaunchConfiguration(name).perform(context) for name in names}
     nodes = [node for node in describe(file, values) if node.condition]
     require_device(values)
-    found: list[Any] = []
+    actions: list[Any] = []
     terminal = shutil.which("xterm")
     for node in [node for node in nodes if node.interactive and not terminal]:
-        # ROS 2's launch gives a process no terminal to read from.
+        # A process of ROS 2's launch has no terminal.
         command = " ".join(("robot-rl", *node.command, *node.ros_arguments()))
-        found.append(LogInfo(msg=f"no xterm to open a window with; in a second terminal, run: {command}"))
+        actions.append(LogInfo(msg=f"no xterm to open a window with; in a second terminal, run: {command}"))
         nodes.remove(node)
     processes = {node.name: _process(node) for node in nodes}
     first = []
@@ -50,10 +51,10 @@ def _start(context: Any, *, file: str) -> list[Any]:
         if node.start_after in processes:
             target = processes[node.start_after]
             handler = OnProcessStart(target_action=target, on_start=[processes[node.name]])
-            found.append(RegisterEventHandler(handler))  # before its target is started
+            actions.append(RegisterEventHandler(handler))  # before the target starts
         else:
             first.append(processes[node.name])
-    return found + first
+    return actions + first
 
 
 def _process(node: NodeProcess) -> Any:
@@ -87,9 +88,10 @@ def _process(node: NodeProcess) -> Any:
 
 
 def _on_exit(name: str) -> Any:
-    """Return what shuts the launch down when a required node exits. `ros2 launch` ends with a status of 1 only after an
-    exception, so a failure raises one. Its SIGINT reaches all nodes at once; guard and twin then wait for the
-    commanding node themselves.
+    """Return an exit handler of a required node that shuts the launch down.
+
+    After a failure it raises, since `ros2 launch` returns 1 only after an exception. ROS 2 sends SIGINT to all nodes at
+    once; guard and twin themselves wait for the commanding node.
     """
     from launch.actions import OpaqueFunction, Shutdown
 
@@ -105,7 +107,7 @@ def _on_exit(name: str) -> Any:
 
 
 def _in_ament_index() -> bool:
-    """Return whether colcon installed us; a pip-installed tree may have the marker but not the executable."""
+    """Return whether colcon installed robot_rl; after pip the marker may exist, but not the executable."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:

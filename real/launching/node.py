@@ -9,16 +9,16 @@ from robot_rl.util.errors import UnknownName, UserError
 
 
 class LaunchError(UserError):
-    """A launch argument that is missing, malformed or out of range; the message says what to write."""
+    """Launch argument that is missing, malformed or out of range; the message names valid values."""
 
     code = 2
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One `name:=value`.
+    """Launch argument `name:=value`.
 
-    `default` None means it must be given; `minimum` makes it a number (a whole one if `minimum` is an int).
+    `default` None: required. `minimum`: a number, an integer if `minimum` is an int.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Argument:
     minimum: float | None = None
 
     def check(self, value: str) -> str:
-        """Return the value; raise LaunchError with the allowed values."""
+        """Return the value; raise LaunchError or UnknownName if it is not valid."""
         if self.choices and value not in self.choices:
             raise UnknownName(f"value of {self.name}", value, self.choices)
         if self.minimum is not None and value:
@@ -44,21 +44,21 @@ class Argument:
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """One process to start.
+    """Process of a launch file.
 
     Fields:
-        name: unique in its launch file; the prefix of its output.
+        name: unique in the launch file; prefix of the node's output.
         command: arguments of the `robot-rl` executable.
-        namespace, log_level, parameters: passed on as ROS arguments.
-        environment: variables set on top of the launcher's own.
+        namespace, log_level, parameters: passed as ROS arguments.
+        environment: variables added to the launcher's environment.
         condition: False skips the node.
-        required: when it exits, everything stops, and its exit status is the launch's.
-        respawn: start it again after a failure.
-        start_after: name of the node to start before this one, if it is started.
-        commands_robot: it sends commands to the robot; stopped first.
-        guards_robot: it passes these commands on; stopped after the commanding nodes, before the rest.
-        interactive: it reads the terminal.
-        writes: time after SIGINT in which it may write its results before SIGTERM, s, on top of a node's usual.
+        required: the node's exit stops the launch and sets its exit status.
+        respawn: restart after a failure.
+        start_after: name of the node that starts before this one, if both start.
+        commands_robot: sends commands to the robot; stops first.
+        guards_robot: forwards these commands; stops after the commanding nodes and before the others.
+        interactive: reads the terminal.
+        writes: additional time between SIGINT and SIGTERM for writing results, s.
     """
 
     name: str
@@ -77,12 +77,12 @@ class NodeProcess:
     writes: float = 0.0
 
     def ros_arguments(self) -> tuple[str, ...]:
-        """Return the ROS arguments after the command, as in ROS 2's launch; empty if all are default."""
+        """Return the ROS arguments for the end of a command; empty if all have their defaults."""
         namespace = ["-r", f"__ns:={self.namespace}"] if self.namespace else []
-        found = [*namespace, *self.own_arguments()]
-        return ("--ros-args", *found) if found else ()
+        arguments = [*namespace, *self.own_arguments()]
+        return ("--ros-args", *arguments) if arguments else ()
 
     def own_arguments(self) -> list[str]:
-        """Return those besides the namespace."""
+        """Return the ROS arguments except the namespace."""
         parameters = [word for name, value in self.parameters.items() for word in ("-p", f"{name}:={value}")]
         return [*parameters, *(["--log-level", self.log_level] if self.log_level else [])]

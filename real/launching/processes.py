@@ -1,8 +1,7 @@
-"""Run a launch description without ROS 2: start, pass the output on, stop in order.
+"""Run a launch description without ROS 2: start nodes, pass their output on, stop them in order.
 
-Stopping: first the nodes that command the robot, then its guard, then the others, last started first.
-Each gets SIGINT, after 5 s (and the time that it has for writing) SIGTERM, after 5 more SIGKILL; a second Ctrl-C skips
-to the next of these.
+Stopping order: nodes that command the robot, then its guard, then the others; the last started first. Each gets SIGINT,
+after 5 s (plus its time for writing) SIGTERM, after 5 s more SIGKILL. A second Ctrl-C sends the next signal at once.
 
     code = ProcessRunner(describe("twin", {}), [sys.executable, "-m", "robot_rl.cli.main"], sink).run()
 """
@@ -18,40 +17,38 @@ import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 
 from real.launching.child import Child
 from real.launching.node import LaunchError, NodeProcess
 
 RESPAWN_DELAY = 2.0  # s
-_POLL = 0.1  # s between checks for processes that died without closing their output
-_BAD_INPUT = 2  # exit status for wrong arguments: starting again cannot help
+_POLL = 0.1  # s between checks for processes that died while others hold their output open
+_BAD_INPUT = 2  # exit status for wrong arguments, after which a restart cannot help
 
 Sink = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Grace:
-    """Times for a process to stop, s.
-
-    `interrupt` is after SIGINT, before SIGTERM; `terminate` after that, before SIGKILL.
-    """
+    """Time for a process to stop, s."""
 
     interrupt: float = 5.0
+    """From SIGINT to SIGTERM."""
     terminate: float = 5.0
+    """From SIGTERM to SIGKILL."""
 
     def after(self, sent: signal.Signals) -> float:
         return {signal.SIGINT: self.interrupt, signal.SIGTERM: self.terminate}.get(sent, 0.0)
 
     def of(self, node: NodeProcess) -> Grace:
-        """Return the times of a node, which may have results to write."""
+        """Return the node's times, including its time for writing results."""
         return replace(self, interrupt=self.interrupt + node.writes)
 
 
 class ProcessRunner:
-    """Start nodes and wait for them.
+    """Start nodes and wait for them, in the main thread, which receives the signals.
 
-    Only in the main thread, which receives the signals; the children end with the thread that started them.
+    The children end with this thread.
     """
 
     def __init__(
@@ -71,19 +68,19 @@ class ProcessRunner:
         self._respawn_delay = respawn_delay
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []  # in starting order
-        self._waiting: list[tuple[float, NodeProcess]] = []  # to restart, and when
-        self._waves: list[list[Child]] | None = None  # what is still to be stopped, once stopping
+        self._waiting: list[tuple[float, NodeProcess]] = []  # (monotonic s, node) to restart
+        self._waves: list[list[Child]] | None = None  # groups of children to stop, in order; None: not stopping
         self._received: list[int] = []
         self.interrupted = 0
-        """128 + the signal that stopped us, as in a shell; 0 if none did."""
+        """128 + the signal that stopped the launch, as in a shell; 0: none."""
         self._code: int | None = None
         self._failure = 0
 
     def run(self) -> int:
-        """Run until a required node exits, all have exited, or a signal comes; return the exit status.
+        """Run until a required node exits, all nodes have exited, or a signal arrives; return the exit status.
 
-        The status is that of the first required node to exit, 128 + n for signal n; without one, the first
-        failure's, 128 + n if signal n stopped us, else 0.
+        The status is that of the first required node to exit (128 + n for signal n). Otherwise it is 128 + n if signal
+        n stopped the launch, else that of the first failed node, else 0.
         """
         with _wakeup(self._selector, self._received), _terminal_restored():
             try:
@@ -93,7 +90,7 @@ class ProcessRunner:
                 while self._children or self._waiting:
                     self._step()
             finally:
-                for child in sorted(self._children, key=lambda child: child.node.guards_robot):  # the guard last
+                for child in sorted(self._children, key=lambda child: child.node.guards_robot):  # guard last
                     child.kill()
         return self._code if self._code is not None else self.interrupted or self._failure
 
@@ -122,13 +119,13 @@ class ProcessRunner:
         while self._received:
             self._on_signal(signal.Signals(self._received.pop(0)))
         for child in list(self._children):
-            self._look_at(child)
+            self._check(child)
         now = time.monotonic()
         for due in [entry for entry in self._waiting if entry[0] <= now]:
             self._waiting.remove(due)
             self._start(due[1])
         if self._waves is not None:
-            self._go_on_stopping(now)
+            self._continue_stopping(now)
 
     def _on_signal(self, received: signal.Signals) -> None:
         if self._waves is None:
@@ -141,7 +138,7 @@ class ProcessRunner:
             for child in self._children:
                 child.escalate(self._grace.of(child.node).after)
 
-    def _look_at(self, child: Child) -> None:
+    def _check(self, child: Child) -> None:
         if child.just_exited():
             code = child.code
             self._say(f"{child.node.name} {_outcome(code)}")
@@ -154,7 +151,7 @@ class ProcessRunner:
                 self._waiting.append((time.monotonic() + self._respawn_delay, child.node))
             child.sweep(self._grace.after)
         elif child.resumed():
-            self._say(f"{child.node.name} was suspended and goes on")
+            self._say(f"{child.node.name} was suspended and continues")
         elif child.exited and time.monotonic() >= child.deadline:
             child.escalate(self._grace.of(child.node).after)
         if child.gone():
@@ -173,7 +170,7 @@ class ProcessRunner:
                 [child for child in last_first if not (child.node.commands_robot or child.node.guards_robot)],
             ]
 
-    def _go_on_stopping(self, now: float) -> None:
+    def _continue_stopping(self, now: float) -> None:
         waves = [[child for child in wave if child in self._children] for wave in self._waves or []]
         self._waves = [wave for wave in waves if wave]
         for child in self._waves[0] if self._waves else []:
@@ -188,21 +185,20 @@ class ProcessRunner:
     def _pass_on(self, name: str, line: str) -> None:
         try:
             self._sink(name, line)
-        except OSError:  # the reader has gone, as after `| head`: stop in order
+        except OSError:  # the output's reader has ended, as with `| head`: stop in order
             self._sink = lambda _name, _line: None
             self._received.append(signal.SIGHUP)
 
 
 def in_starting_order(nodes: Sequence[NodeProcess]) -> list[NodeProcess]:
-    """Return the nodes whose condition holds, each after the one that it names in `start_after`."""
+    """Return the nodes whose condition holds, each after its `start_after` node."""
     remaining = [node for node in nodes if node.condition]
     ordered: list[NodeProcess] = []
     while remaining:
         names = {node.name for node in remaining}
         ready = next((node for node in remaining if node.start_after not in names), None)
         if ready is None:
-            circle = ", ".join(sorted(names))
-            raise LaunchError(f"start_after goes in a circle among {circle}; break it in one of them")
+            raise LaunchError(f"start_after is circular: {', '.join(sorted(names))}; break the circle in one of them")
         remaining.remove(ready)
         ordered.append(ready)
     return ordered
@@ -214,17 +210,13 @@ def _outcome(code: int) -> str:
 
 @contextlib.contextmanager
 def _wakeup(selector: selectors.BaseSelector, received: list[int]) -> Iterator[None]:
-    """Note signals in `received` and wake the selector for each."""
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
+    """Append signals to `received` and wake the selector."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     selector.register(reader, selectors.EVENT_READ)
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in handled}
+    before = {number: signal.signal(number, lambda n, _frame: received.append(n)) for number in handled}
     fd_before = signal.set_wakeup_fd(writer)
     try:
         yield
@@ -239,7 +231,7 @@ def _wakeup(selector: selectors.BaseSelector, received: list[int]) -> Iterator[N
 
 @contextlib.contextmanager
 def _terminal_restored() -> Iterator[None]:
-    """Restore the terminal: a killed keyboard node leaves it without echo."""
+    """Restore the terminal at the end, since a killed keyboard node leaves it without echo."""
     if not (sys.stdin and sys.stdin.isatty()):
         yield
         return

@@ -1,4 +1,4 @@
-"""Log of a robot's run: episodes, command sources, stops, resets, the guard."""
+"""Log of a run on a robot: episodes, command sources, stops, resets, guard reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Write events.jsonl as events happen, and a row of episodes.jsonl for each episode.
+    """Write events.jsonl and, per episode, a row of episodes.jsonl.
 
-    An event is `episode`, `seconds` (null between episodes), `event` and `what`. The thread that steps the robot
-    writes; other threads only queue events.
+    An event has `episode`, `seconds` since the episode's start (null between episodes), `event` and `what`. Only the
+    thread that steps the environment writes; other threads queue events.
     """
 
     def __init__(
@@ -32,12 +32,13 @@ class Journal:
         more: Callable[[], dict[str, Any]] = dict,
         keep: Callable[[dict[str, Any]], None] = lambda row: None,
     ):
-        """`done` earlier episodes of the folder stay. At an episode's end `more` returns further keys of its row, and
-        `keep` gets the row.
+        """Begin a log after the folder's first `done` episodes.
+
+        At an episode's end `more` returns additional keys of its row, and `keep` receives the row.
         """
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
-        """Episodes that have ended since."""
+        """Rows of the episodes that ended in this run."""
         self.drop_rows_from(done)
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}
@@ -49,20 +50,20 @@ class Journal:
         env.observers.append(self._record)
 
     def drop_rows_from(self, done: int) -> None:
-        """Drop rows that a kill or a signal left: of episodes that count nowhere else, and incomplete ones."""
+        """Drop rows from index `done` and incomplete rows, which a killed run may leave."""
         path = self.folder / "episodes.jsonl"
         if path.exists():
-            kept = path.read_text().splitlines(keepends=True)
-            write_text(path, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < done))
+            rows = path.read_text().splitlines(keepends=True)
+            write_text(path, "".join(r for r in rows if r.endswith("\n") and json.loads(r)["index"] < done))
 
     def note(self, event: str, what: Any) -> None:
-        """Queue an event, from any thread."""
+        """Queue an event. Thread-safe."""
         self._notes.append((time.monotonic(), self.env.episode, event, what))
         if event == "phase":
             self._flush()
 
     def _record(self, step: dict[str, Any]) -> None:
-        """Record the end of a control period."""
+        """Count a control period; write the row of a finished episode."""
         self._parts["intervention_steps"] += int(step["intervention"])
         self._parts["takeovers"] += int(step["takeover"])
         if self.env.steering is not None:
@@ -85,7 +86,7 @@ class Journal:
                 "commanded_steps": dict(self._command_sources),
             }
         row |= self.more()
-        with uninterrupted():  # a signal cannot separate the row from `keep`
+        with uninterrupted():  # row and `keep` are atomic
             self._write("episodes.jsonl", row)
             self.keep(row)
             self.rows.append(row)
@@ -107,7 +108,7 @@ class Journal:
         self._files[name].write(strict_json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Write the remaining events."""
+        """Write queued events and close the files."""
         self._flush()
         for file in self._files.values():
             file.close()

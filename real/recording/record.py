@@ -1,4 +1,4 @@
-"""Record a person's demonstrations, in simulation (`RehearsalEnv`) and on a robot (`RobotEnv`)."""
+"""Record a person's demonstrations in simulation (`RehearsalEnv`) or on a robot (`RobotEnv`)."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from real.recording.recorder import Recorder
 from robot_rl.util.seeds import training_seed
 
 REST = 0.02
-"""Speed of every joint below which an arm is at rest, rad/s."""
+"""Largest joint speed of an arm at rest, rad/s."""
 GRIP = 0.0005
-"""Change of the gripper's width in a control period below which it is at rest, m."""
+"""Largest change of gripper width per control period at rest, m."""
 
 
 @dataclass
 class Progress:
-    """How a recording goes."""
+    """Progress of a recording."""
 
     episodes: int
-    """Episodes to be in the dataset in the end."""
+    """Final number of episodes in the dataset."""
     saved: int = 0
-    """Episodes in the dataset."""
+    """Current number of episodes in the dataset."""
     new: int = 0
-    """Of them, saved by this recording."""
+    """Number of episodes saved by this recording."""
     successes: int = 0
     failures: int = 0
-    """Marks and timeouts; saved only on request."""
+    """Number of episodes marked as failed or timed out; saved only with `keep_failures`."""
     discarded: int = 0
     paused: int = 0
-    """Control periods left out as pauses."""
+    """Number of control periods omitted as pauses."""
     phase: str = ""
-    """resetting, let go, waiting, running; then saved, failed, discarded"""
+    """resetting, let go, waiting, running; then saved, failed or discarded"""
     began: float = 0.0
-    """Begin of the phase, monotonic s."""
+    """Start of the phase, monotonic s."""
     asked: str = ""
-    """What the running episode asks for, if the task has several instructions."""
+    """Instruction of the running episode; empty without instructions."""
 
 
 class Recording:
-    """Play episodes with a policy that stands still while a person acts in its place, and keep the good ones.
+    """Record episodes in which a person commands the robot, and keep successful ones.
 
-    An episode begins with the person's first input. It ends by the task's success test, a mark, the time limit, or by
-    reset or stop, which discard it. A discarded episode is repeated with the same placement of objects, a failed one is
-    followed by another placement. A saved episode is on disk before the next one begins.
+    An episode begins at the person's first input. It ends at the task's success test, a mark or the time limit; reset
+    and stop discard it. After a discarded episode the objects are placed as before, after a failed one differently.
+    A saved episode is on disk before the next one begins.
     """
 
     def __init__(
@@ -64,23 +64,22 @@ class Recording:
         on_step: Callable[[Any], None] = lambda _env: None,
     ):
         """Args:
-        look: returns the pictures of the present state by camera.
-        keep_pauses: keep control periods in which nothing is commanded and nothing moves. Learners imitate them, and
-            stop where the person thought.
-        show: gets the progress at every change of phase and every control period.
-        on_step: gets the environment after every control period, also before the first input in simulation; for a view.
+        look: returns the current pictures by camera.
+        keep_pauses: keep control periods without command and motion. Learners imitate such pauses.
+        show: receives the progress at each change of phase and each control period.
+        on_step: receives the environment after each control period, in simulation also before the first input.
         """
         self.env, self.recorder, self.look, self.seed = env, recorder, look, seed
         self.keep_failures, self.keep_pauses, self.show, self.on_step = keep_failures, keep_pauses, show, on_step
         self.progress = Progress(episodes, recorder.writer.num_episodes)
-        self._attempt = 0  # at this number of the dataset
+        self._attempt = 0  # at the current episode of the dataset
         self._pictures: dict[str, np.ndarray] = {}
         self._hold, self._width = torch.zeros(0), 0.0
-        env.note, env.on_wait = self._note, self._waits
+        env.note, env.on_wait = self._note, self._report
         env.observers.append(self._record)
 
     def run(self) -> Progress:
-        """Record until the dataset has its episodes; `Finished` when the person quits before."""
+        """Record until the dataset has its episodes; raise `Finished` if the person quits before."""
         while self.progress.saved < self.progress.episodes:
             self._episode()
         return self.progress
@@ -97,8 +96,7 @@ class Recording:
             self._width = float(env.state.gripper_width.sum())
             _, _, terminated, truncated, infos = env.step(self._hold)
             over, discarded = bool(terminated | truncated), bool(infos["discarded"])
-            self.on_step(env)
-            self.show(progress)
+            self._report()
         success = bool(infos["success"])
         if discarded or not recorder.rows.count():
             env.abandon()
@@ -116,16 +114,17 @@ class Recording:
         self._note("phase", "saved")
 
     def _facts(self) -> dict[str, Any]:
-        """Return what was asked, and in simulation what was randomized."""
+        """Return the instruction and, in simulation, the randomized values."""
         record = getattr(self.env, "episode_record", None)
         return {"instruction": self.env.instruction(0)} | (record(0) if record else {})
 
     def _record(self, step: dict[str, Any]) -> None:
-        """Keep a control period unless it is a pause: a hold is commanded, and neither joints nor fingers move."""
+        """Record a control period unless it is a pause: the command is a hold, and joints and fingers are at rest."""
         state = self.env.state
-        rests = float(state.joint_velocity.abs().max()) < REST
-        rests &= abs(float(state.gripper_width.sum()) - self._width) < GRIP
-        if rests and torch.allclose(step["executed"], self._hold, atol=1e-4) and not (step["done"] or self.keep_pauses):
+        at_rest = float(state.joint_velocity.abs().max()) < REST
+        at_rest &= abs(float(state.gripper_width.sum()) - self._width) < GRIP
+        pause = at_rest and torch.allclose(step["executed"], self._hold, atol=1e-4)
+        if pause and not (step["done"] or self.keep_pauses):
             self.progress.paused += 1
             return
         self.recorder.add(step, self._pictures)
@@ -135,6 +134,6 @@ class Recording:
             self.progress.phase, self.progress.began = str(what), time.monotonic()
             self.show(self.progress)
 
-    def _waits(self) -> None:
+    def _report(self) -> None:
         self.on_step(self.env)
         self.show(self.progress)

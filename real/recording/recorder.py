@@ -1,4 +1,4 @@
-"""Write the robot's episodes to a dataset as they end, off the control thread."""
+"""Write a robot's episodes to a dataset, in a thread beside the control loop."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 WAITING = 4
-"""Largest number of queued episodes; with more, the end of the next one waits, to bound memory."""
+"""Largest number of queued episodes. `end_episode` blocks above it, to bound memory."""
 
 
 class RobotCameras:
-    """The newest pictures of a robot's cameras, for its dataset: as the policy sees them where it does."""
+    """Newest pictures of a robot's cameras, for its dataset. Cameras of the policy give the policy's picture."""
 
     def __init__(self, env: RobotEnv):
         self.env = env
         pictures = {name: self._newest(name) for name in env.driver.images}
         self.sizes = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
-        """(height, width) by camera."""
+        """(height, width) by camera, pixels."""
         self.stale = 0
-        """Pictures that were as old as another row's: a video has a frame per row, so they are recorded again."""
+        """Number of pictures recorded again, since a video needs a frame per row."""
 
     def look(self) -> dict[str, np.ndarray]:
-        """Return pictures (H, W, 3) of the present state by camera."""
+        """Return the current pictures (H, W, 3) by camera."""
         self.stale += self.env.stale_pictures(self.sizes)
         pictures = {name: self._newest(name) for name in self.sizes}
         return {name: picture for name, picture in pictures.items() if picture is not None}
@@ -50,11 +50,10 @@ class RobotCameras:
 
 
 class Recorder:
-    """Collect rows in memory and pass whole episodes to a writer thread; `flush` and `close` wait until all are on
-    disk."""
+    """Collect an episode's rows in memory and pass whole episodes to a writer thread."""
 
     def __init__(self, root: Path, pipeline: Pipeline, images: Mapping[str, tuple[int, int]], resume: bool = True):
-        """`images` are (height, width) by camera; `resume`: a dataset may be there already."""
+        """Open the dataset at `root`. `images`: (height, width) by camera; `resume`: append to an existing dataset."""
         self.pipeline, self.images = pipeline, dict(images)
         if resume and (root / "meta" / "info.json").exists():
             self.writer = DatasetWriter.append(root)
@@ -63,8 +62,8 @@ class Recorder:
             columns = features(info, images) | {TRUNCATED: Feature("bool", (1,))}
             fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
-        self._tells = TRUNCATED in self.writer.features
-        """A session that began without this column continues without it."""
+        self._has_truncated = TRUNCATED in self.writer.features
+        """False for datasets of versions without this column."""
         self.rows = EpisodeRows(pipeline.actions)
         self.error: BaseException | None = None
         self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)
@@ -72,7 +71,7 @@ class Recorder:
         self._thread.start()
 
     def add(self, step: Mapping[str, Any], pictures: Mapping[str, np.ndarray]) -> None:
-        """Append one control period: state, the policy's action, the executed action, result."""
+        """Append a control period: state, policy action, executed action, outcome, pictures (black if missing)."""
         frames = {}
         for camera, (height, width) in self.images.items():
             picture = pictures.get(camera)
@@ -81,35 +80,36 @@ class Recorder:
         self.rows.add(
             step["state"], step["executed"], step["policy_action"], torch.tensor([step["reward"]]), step["success"],
             torch.tensor([step["done"]]), intervention=step["intervention"], pictures=frames,
-            truncated=torch.tensor([step["truncated"]]) if self._tells else None, told=step.get("instruction"),
+            truncated=torch.tensor([step["truncated"]]) if self._has_truncated else None, told=step.get("instruction"),
         )  # fmt: skip
 
     def end_episode(self, record: Mapping[str, Any]) -> None:
-        """Queue the episode for writing."""
-        if self.error is not None:
-            raise self.error
+        """Queue the episode, if it has rows, for writing; raise the writer's error."""
+        self._raise_error()
         if self.rows.count():
-            told = record.get("instruction", self.pipeline.interface.instruction)
-            self._queue.put(self.rows.take(dict(record), told))
+            instruction = record.get("instruction", self.pipeline.interface.instruction)
+            self._queue.put(self.rows.take(dict(record), instruction))
 
     def flush(self) -> None:
-        """Wait until every queued episode is on disk; raise the writer's error."""
+        """Wait until all queued episodes are on disk; raise the writer's error."""
         self._queue.join()
-        if self.error is not None:
-            raise self.error
+        self._raise_error()
 
     def close(self) -> None:
-        """Write queued episodes and release the dataset."""
+        """Write queued episodes and release the dataset; raise the writer's error."""
         self._queue.put(None)
         self._thread.join()
         self.writer.close()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
         if self.error is not None:
             raise self.error
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             try:
-                if self.error is None:  # else only release waiting threads
+                if self.error is None:  # otherwise only unblock waiting threads
                     self.writer.add_episode(item.columns, item.task, item.record)
             except BaseException as error:
                 logger.exception("an episode could not be written")

@@ -1,4 +1,4 @@
-"""Signals that stop a run on a robot in order, and its video."""
+"""Signal handling and video of a run on a robot."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 _waiting: list[int] | None = None
-"""Signals that came in an `uninterrupted` block; None outside of one."""
+"""Signals received in an `uninterrupted` block; None outside."""
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay interrupts by signals until after the block. An exception raised by a signal inside a library's C code may
-    come out as another one.
+    """Delay KeyboardInterrupt by a signal until the end of the block.
+
+    Libraries' C code may convert an exception raised inside it to another one.
     """
     global _waiting
     _waiting = []
     try:
         yield
     finally:
-        came, _waiting = _waiting, None
-        if came:
-            raise KeyboardInterrupt(came[0])
+        received, _waiting = _waiting, None
+        if received:
+            raise KeyboardInterrupt(received[0])
 
 
 def stop_on_signals() -> None:
-    """Turn SIGINT, SIGTERM, SIGQUIT, SIGTSTP (a suspended process cannot brake) and SIGHUP, unless ignored (nohup),
-    into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
+    """Raise KeyboardInterrupt(number) at SIGINT, SIGTERM, SIGQUIT, SIGTSTP and SIGHUP.
 
-    After the first one all but SIGINT are ignored: launchers escalate and closing terminals repeat signals, while
-    braking and writing end by themselves. A second SIGINT interrupts these too, even in `uninterrupted`.
+    `finally` blocks then brake the robot. SIGTSTP is included because a suspended process cannot brake. SIGHUP stays
+    ignored under nohup. After the first signal all but SIGINT are ignored: launchers escalate and closing terminals
+    repeat signals while the process brakes and writes. A second SIGINT interrupts these, even in `uninterrupted`.
     """
-
-    asked = 0
+    count = 0
 
     def interrupt(number: int, _: object) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         for other in handled:
             if other != signal.SIGINT:
                 signal.signal(other, signal.SIG_IGN)
-        if _waiting is not None and asked == 1:
+        if _waiting is not None and count == 1:
             _waiting.append(number)
             return
         raise KeyboardInterrupt(number)
@@ -68,12 +68,13 @@ def stop_on_signals() -> None:
 
 
 MOST = 2**29
-"""Largest size of a video in memory, bytes, to protect the process that commands the robot."""
+"""Memory limit of a video, bytes; protects the process that commands the robot."""
 
 
 class VideoRecorder:
-    """Record the robot's first camera, if any, in the first episodes, and write a video. Corrections are marked by a
-    coloured edge; instructions stand above the frames. Recording ends at `MOST` bytes.
+    """Video of the robot's first camera, if any, in the first episodes, up to `MOST` bytes.
+
+    Corrections have a coloured border. Instructions are written above the frames.
     """
 
     def __init__(self, episodes: int, corrected_only: bool = False):
@@ -82,27 +83,28 @@ class VideoRecorder:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
-        self.asked: list[list[str]] = []
-        """What each episode was asked, one after the other."""
-        self._told: list[str] = []
-        """Instruction of each frame, the running episode's included; "" without instructions."""
+        self.instructions: list[list[str]] = []
+        """Successive instructions of each episode."""
+        self._frame_instructions: list[str] = []
+        """Instruction of each frame, including the running episode's; "" without instructions."""
         self.rate = 20.0
+        """Frames per second."""
 
     def attach(self, env: RobotEnv) -> None:
-        """Record every control period of `env`."""
+        """Record each control period of `env`."""
         self.rate = 1 / env.period
         camera = next(iter(env.driver.images), None)
 
         def film(step: dict[str, Any]) -> None:
             if self.filmed < self.episodes:
                 picture = env.driver.image(camera) if camera else None
-                told = step.get("instruction", ("",))[0]
-                self.add(picture, bool(step["intervention"][0]), bool(step["done"]), told)
+                instruction = step.get("instruction", ("",))[0]
+                self.add(picture, bool(step["intervention"][0]), bool(step["done"]), instruction)
 
         env.observers.append(film)
 
-    def add(self, picture: np.ndarray | None, corrected: bool, done: bool, told: str = "") -> None:
-        """Keep one frame, with what was asked; at the end of an episode decide whether to keep the episode."""
+    def add(self, picture: np.ndarray | None, corrected: bool, done: bool, instruction: str = "") -> None:
+        """Add a frame (H, W, 3); with `done`, end the episode and keep or drop its frames."""
         self._corrected |= corrected
         if picture is not None:
             picture = picture.copy()
@@ -110,30 +112,29 @@ class VideoRecorder:
                 edge = np.array([255, 150, 0], np.uint8)
                 picture[:2], picture[-2:], picture[:, :2], picture[:, -2:] = edge, edge, edge, edge
             self._episode.append(picture)
-            self._told.append(told)
+            self._frame_instructions.append(instruction)
             if (len(self.frames) + len(self._episode)) * picture.nbytes > MOST:
                 done, self.episodes = True, 0
         if done:
             if self._corrected or not self.corrected_only:
-                episode = self._told[len(self.frames) :]
+                instructions = self._frame_instructions[len(self.frames) :]
                 self.frames += self._episode
-                self.asked.append([text for text, _ in groupby(episode) if text])
+                self.instructions.append([text for text, _ in groupby(instructions) if text])
                 self.filmed += 1
-            del self._told[len(self.frames) :]
+            del self._frame_instructions[len(self.frames) :]
             self._episode, self._corrected = [], False
 
     def write(self, folder: Path, caption: str) -> None:
-        """Write videos/robot.mp4 and its caption, if there are frames."""
+        """Write videos/robot.mp4 and its caption; nothing without frames."""
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"
         import cv2
 
         height, width = self.frames[0].shape[:2]
-        larger = max(1, 480 // height)  # a twin's are thumbnails
-        size = (larger * width, larger * height)
+        scale = max(1, 480 // height)  # a twin's pictures are small
+        size = (scale * width, scale * height)
         frames = (cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC) for frame in self.frames)
-        pictures = map(titled, frames, self._told)
-        replace_file(video, encode_video(pictures, self.rate))
-        said = quoted(self.asked)
-        write_json(video.with_name("captions.json"), {video.name: caption + (f": {said}" if said else "")})
+        replace_file(video, encode_video(map(titled, frames, self._frame_instructions), self.rate))
+        text = quoted(self.instructions)
+        write_json(video.with_name("captions.json"), {video.name: caption + (f": {text}" if text else "")})

@@ -1,4 +1,4 @@
-"""Operator input: devices, one message, one reader.
+"""Operator input: devices, their message, its reader.
 
 ::
 
@@ -8,21 +8,10 @@
 
 from __future__ import annotations
 
-from real.teleop.commands import (
-    AXES,
-    BUTTONS,
-    PRESSES,
-    RELEASED,
-    Operator,
-    OperatorInput,
-    from_joy,
-    joy_topic,
-    to_joy,
-)
+from real.teleop.commands import AXES, BUTTONS, PRESSES, RELEASED, Operator, OperatorInput, from_joy, joy_topic, to_joy
 from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard
-from real.teleop.local import DeviceInput
-from real.teleop.stream import Device, Finished, stream, until_signal
+from real.teleop.stream import Device, DeviceInput, Finished, stream, until_signal
 
 __all__ = [
     "AXES", "BUTTONS", "PRESSES", "RELEASED", "Device", "DeviceInput", "Finished", "Gamepad", "Keyboard",

@@ -1,4 +1,4 @@
-"""Show what arrives from a gamepad and what it would command, and make its map file. Nothing is sent."""
+"""Show a gamepad's events and the commands they would give, and make its map file. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from real.teleop.joystick import AXIS, BUTTON, FULL, INITIAL, Joystick
 from real.teleop.layout import MAP_FILE, TRIGGERS, USES, Source, layout_of
 from robot_rl.util.errors import ConfigError
 
-PERIOD, WARM_UP = 0.05, 80
-"""s; and periods in which the state at rest is learnt."""
+PERIOD = 0.05
+"""Time between two readings, s."""
+WARM_UP = 80
+"""Number of readings that determine the rest position."""
 STEP = 0.05
-"""Smallest movement shown, of full deflection."""
+"""Smallest movement shown, as a fraction of full deflection."""
 AWAY, BACK = 0.6, 0.25
-"""Distance from rest at which a control counts as moved, and as released, of full deflection."""
-_ASKS = dict(
+"""Distance from rest of a moved and of a released control, as a fraction of full deflection."""
+_PROMPTS = dict(
     leftx="push the left stick to the right",
     lefty="pull the left stick back",
     rightx="push the right stick to the right",
@@ -37,9 +39,9 @@ Say = Callable[[str], None]
 
 
 def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -> None:
-    """Say each movement and what it would command, until `wait` (of seconds) returns something true.
+    """Print each movement and the resulting command until `wait(seconds)` returns a true value.
 
-    If `map_file` does not exist, first ask for each control and write it.
+    If `map_file` does not exist, first prompt for each control and write the file.
     """
     say(f"{device}, GUID {device.identity.guid}; nothing is sent, Ctrl-C ends")
     if map_file and not Path(map_file).exists() and not _make_map(device, Path(map_file), wait, say):
@@ -54,44 +56,44 @@ def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -
     while not wait(PERIOD):
         for kind, number, value in device.events():
             name, source = controls.take(kind, number, value), Source(kind & ~INITIAL, number)
-            at = value / FULL if source.kind == AXIS else float(value)
-            if abs(at - shown.get((source.kind, number), 2.0)) >= STEP:
-                shown[source.kind, number] = at
-                say(f"{source}: {at:+.2f}  {f'{name}, {USES[name]}' if name in USES else name or 'not used'}")
+            position = value / FULL if source.kind == AXIS else float(value)
+            if abs(position - shown.get((source.kind, number), 2.0)) >= STEP:
+                shown[source.kind, number] = position
+                say(f"{source}: {position:+.2f}  {f'{name}, {USES[name]}' if name in USES else name or 'not used'}")
         moved = ", ".join(controls.moved())
         released |= not moved
-        now = _command(controls.operator()) if released else f"refused until released: {moved}"
-        if now != before and controls.layout:
-            say(f"    -> {now}")
-        before = now
+        command = _command(controls.operator()) if released else f"refused until released: {moved}"
+        if command != before and controls.layout:
+            say(f"    -> {command}")
+        before = command
 
 
 def _command(operator: Operator) -> str:
-    """Return the input as text."""
+    """Return operator input as text."""
     axes = {"motion": operator.motion, "rotation": operator.rotation, "gripper": (operator.gripper,)}
-    said = [f"{name} {' '.join(f'{v:+.2f}' for v in values)}" for name, values in axes.items() if any(values)]
-    said += [name for name in PRESSES if getattr(operator, name)]
-    return f"{'control' if operator.held else 'no control'}: {', '.join(said) or 'nothing'}"
+    parts = [f"{name} {' '.join(f'{v:+.2f}' for v in values)}" for name, values in axes.items() if any(values)]
+    parts += [name for name in PRESSES if getattr(operator, name)]
+    return f"{'control' if operator.held else 'no control'}: {', '.join(parts) or 'nothing'}"
 
 
 def _make_map(device: Joystick, file: Path, wait: Wait, say: Say) -> bool:
-    """Ask for each control in turn and write the device's line; return False if `wait` ended it."""
+    """Prompt for each control and write the device's map line; return False if `wait` ended it."""
     rest: dict[int, float] = {}
     say("move every stick and trigger once, then let go of all")
     for _ in range(WARM_UP):
         if wait(PERIOD):
             return False
         rest |= {number: value / FULL for kind, number, value in device.events() if kind & AXIS}
-    found: dict[str, str] = {}
-    for name, words in _ASKS.items():
-        say(f"{words}, and let go")
-        while (text := _moved_control(device, name, rest, wait)) in found.values():
-            say(f"that is {next(n for n, t in found.items() if t == text)} already; {words}")
+    controls: dict[str, str] = {}
+    for name, prompt in _PROMPTS.items():
+        say(f"{prompt}, and let go")
+        while (text := _moved_control(device, name, rest, wait)) in controls.values():
+            say(f"that is {next(n for n, t in controls.items() if t == text)} already; {prompt}")
         if not text:
             return False
         say(f"    {name}: {text}")
-        found[name] = text
-    pairs = ",".join(f"{name}:{text}" for name, text in found.items())
+        controls[name] = text
+    pairs = ",".join(f"{name}:{text}" for name, text in controls.items())
     title = device.identity.name.replace(",", " ") or "gamepad"
     file.write_text(f"{device.identity.guid},{title},{pairs},platform:Linux,\n")
     say(f"wrote {file}: give it with --map {file}, or to every command with {MAP_FILE}={file}")
@@ -99,30 +101,30 @@ def _make_map(device: Joystick, file: Path, wait: Wait, say: Say) -> bool:
 
 
 def _moved_control(device: Joystick, name: str, rest: dict[int, float], wait: Wait) -> str:
-    """Return the axis or button that is moved and released next, as map files name it; empty if `wait` ended it."""
-    at, far = dict(rest), dict.fromkeys(rest, 0.0)
+    """Return the next moved and released axis or button in a map file's notation; empty if `wait` ended it."""
+    position, peak = dict(rest), dict.fromkeys(rest, 0.0)
     pressed: list[int] = []
     down: set[int] = set()
     while not wait(PERIOD):
         for kind, number, value in device.events():
             if kind & AXIS:
-                at[number] = value / FULL
-                way = at[number] - rest.setdefault(number, 0.0)
-                far[number] = max(way, far.get(number, 0.0), key=abs)
+                position[number] = value / FULL
+                deflection = position[number] - rest.setdefault(number, 0.0)
+                peak[number] = max(deflection, peak.get(number, 0.0), key=abs)
             elif value and not kind & INITIAL:
                 pressed.append(number)
                 down.add(number)
             else:
                 down.discard(number)
-        order = device.identity.sdl_order(AXIS) or list(at)
-        axes = [n for n in order if abs(far.get(n, 0.0)) >= AWAY and name not in USES]
-        if down or any(abs(at[n] - rest[n]) > BACK for n in axes):
+        order = device.identity.sdl_order(AXIS) or list(position)
+        axes = [n for n in order if abs(peak.get(n, 0.0)) >= AWAY and name not in USES]
+        if down or any(abs(position[n] - rest[n]) > BACK for n in axes):
             continue
-        if axes:  # a trigger may be a button too
-            number = max(axes, key=lambda n: abs(far[n]))
+        if axes:  # before buttons: a trigger may be both
+            number = max(axes, key=lambda n: abs(peak[n]))
             half = name in TRIGGERS and abs(rest[number]) < 0.5
-            sign = "+-"[far[number] < 0] if half else ""
-            return f"{sign}a{_index(device, AXIS, number)}{'~' if far[number] < 0 and not half else ''}"
+            sign = "+-"[peak[number] < 0] if half else ""
+            return f"{sign}a{_index(device, AXIS, number)}{'~' if peak[number] < 0 and not half else ''}"
         if pressed and (name in USES or name in TRIGGERS):
             return f"b{_index(device, BUTTON, pressed[0])}"
     return ""

@@ -1,4 +1,4 @@
-"""Operator input as `sensor_msgs/msg/Joy` on `teleop/<robot>/joy`, and its reader on the robot."""
+"""Operator input as `sensor_msgs/msg/Joy` on `teleop/<robot>/joy`, and its reader on the robot's side."""
 
 from __future__ import annotations
 
@@ -16,38 +16,43 @@ from real.teleop.pads import pad_of
 logger = logging.getLogger(__name__)
 TYPE = "sensor_msgs/msg/Joy"
 QOS = QoS(depth=10, blocking=0.02)
-"""Reliable with depth 10, so that a short press arrives; a hanging reader costs 20 ms at most."""
+"""Reliable with depth 10 for short presses; a hanging reader blocks for at most 20 ms."""
 AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
-"""The last three may be missing: no rotation."""
+"""Axes of our messages; those without the last three have no rotation."""
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
 
-DEAD_BAND = 0.03  # of full deflection
-RELEASE = 0.05  # s without `held` before control goes back, to ignore flicker of the button
-TIMEOUT = 0.1  # s
-REPLACED = 1.0  # s of silence after which another device may speak
-LATEST = 500_000_000  # ns within which an older sample was resent; beyond, its writer's clock was set
+DEAD_BAND = 0.03
+"""Fraction of full deflection that counts as 0."""
+RELEASE = 0.05
+"""Time without `held` before control returns, s; filters bounces of the button."""
+TIMEOUT = 0.1
+"""Time without a sample after which the device is lost, s."""
+REPLACED = 1.0
+"""Silence after which a sample may come from another device, s."""
+LATEST = 500_000_000
+"""Largest age of a resent sample behind the newest one, ns; an older stamp means that the writer's clock was set."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One reading of the operator's input.
+    """Reading of the operator's input.
 
     Fields:
-        held: the enable button: the person has control. Motion and gripper count only with it.
-        motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame; of a
-            walking robot forward, left, and turning left.
-        rotation: -1 to 1 of the permitted turning speed about x, y, z of the base frame, right-handed, of an arm whose
-            controller turns its tool.
-        gripper: -1 close, 1 open; 0 keeps the last value, so that a takeover drops nothing.
+        held: enable button: the person has control. Without it motion and gripper are ignored.
+        motion: x (forward), y (left), z (up) in the robot's base frame, -1 to 1 of the permitted speed; for a walking
+            robot forward, left, left turn.
+        rotation: about x, y, z of the base frame, right-handed, -1 to 1 of the permitted angular velocity; for arms
+            whose controller rotates the tool.
+        gripper: -1 close, 1 open; 0 keeps the last value, so that a takeover drops no object.
         success: the episode succeeded.
         failure: the episode failed.
-        stop: emergency stop; the robot stays stopped until `reset`.
+        stop: emergency stop; latched until `reset`.
         reset: clear the stop, or begin the next episode.
-        lost: the device fell silent with the button held; set by `OperatorInput` only, with nothing held.
+        lost: the device fell silent with the enable button held; set by `OperatorInput` only, with `held` False.
 
-    From a device the buttons are levels, true while down and in at least one reading. From `OperatorInput` each press
-    is reported once, but `stop` while it is down.
+    Buttons of a device are levels: true while down, and in at least one reading per press. `OperatorInput` reports each
+    press once, except `stop`, which is a level.
     """
 
     held: bool = False
@@ -65,14 +70,16 @@ RELEASED = Operator()
 
 
 def joy_topic(robot: str) -> str:
-    """Return the topic of the devices of the robot with this name, relative to the namespace: one for each robot, so
-    that none obeys another's device. Published at 20 to 50 Hz while a device is open."""
+    """Return the topic of a robot's devices, relative to the namespace; each robot has its own.
+
+    A device publishes at 20 to 50 Hz.
+    """
     word = re.sub(r"\W", "_", robot, flags=re.ASCII)
     return f"teleop/{'_' * word[:1].isdigit()}{word}/joy"
 
 
 def to_joy(operator: Operator) -> Any:
-    """Build the message: `AXES` and `BUTTONS` in their order."""
+    """Build the message, with axes and buttons in the order of `AXES` and `BUTTONS`."""
     sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
     buttons = (operator.held, *(getattr(operator, name) for name in PRESSES))
     return make(
@@ -84,17 +91,17 @@ def to_joy(operator: Operator) -> Any:
 
 
 def understood(msg: Any) -> bool:
-    """Return whether a Joy is one of ours, or of a known joystick node."""
+    """Return whether a Joy has our layout or that of a known joystick node."""
     ours = len(msg.axes) in (4, len(AXES)) and len(msg.buttons) == len(BUTTONS)
     return ours or pad_of(msg) is not None
 
 
 def from_joy(msg: Any, legged: bool = False) -> Operator:
-    """Read the message, ours or that of a gamepad by `joy_node`; never raises.
+    """Read a message of ours or of a joystick node (`pad_of`); never raises.
 
-    A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis nothing is held, but buttons
-    count: a stop must get through. The enable button is held only at exactly 1, the stop at anything but 0.
-    `legged`: the right stick turns a walking robot, where it lifts an arm.
+    A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis `held` is False, but buttons
+    count, so that a stop arrives. The enable button is held only at exactly 1, the stop at any value except 0.
+    `legged`: the right stick turns the robot; it moves an arm up and down.
     """
     try:
         if not understood(msg):
@@ -113,60 +120,58 @@ def from_joy(msg: Any, legged: bool = False) -> Operator:
     return Operator(finite and hold == 1, (x, y, z), gripper, **presses, rotation=(roll, pitch, yaw))
 
 
-def _calm(axes: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Return the axes with 0 inside the dead-band."""
+def _without_noise(axes: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the axes, with 0 inside the dead band."""
     x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in axes)
     return x, y, z
 
 
-def _told(pressed: set[str]) -> dict[str, Any]:
-    return {name: name in pressed for name in PRESSES}
-
-
 class FirstInput:
-    """Tell when the person takes control anew: held input after a reading without it.
+    """Detector of an episode's first input: held after a reading without.
 
-    Whoever still holds a key from the episode before has not seen the next one.
+    A key still held from the previous episode does not count.
     """
 
     def __init__(self) -> None:
         self.released = False
 
     def __call__(self, operator: Operator | None) -> bool:
-        """Return whether this reading is the first input."""
+        """Return whether this reading is the first input; None: no reading."""
         held = operator is not None and operator.held
         self.released |= not held
         return held and self.released
 
     @property
     def phase(self) -> str:
-        """Return what is waited for: "let go" of what is held, then the input: "waiting"."""
+        """Return the awaited event: "let go" for a release, then "waiting" for input."""
         return "waiting" if self.released else "let go"
 
 
 class OperatorInput:
-    """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
+    """Newest operator input in the robot's process, if recent. Thread-safe."""
 
     def __init__(self, node: Node | None, robot: str = "", legged: bool = False):
-        """Hear the devices of the robot with this name; without a node none, and readings come by `receive`."""
-        self._walks = legged
+        """Subscribe to the robot's devices; without a node, only `receive` adds readings."""
+        self._legged = legged
         self._topic = joy_topic(robot)
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
-        self._let_go = -math.inf  # time of the first reading without `held`
-        self._pressed: set[str] = set()  # since the last `read`
+        self._let_go = -math.inf
+        """Time of the first reading without `held`, monotonic s."""
+        self._pressed: set[str] = set()
+        """Presses since the last `read`."""
         self._seen: dict[tuple[int, bytes], None] = {}
-        """The last samples: most arrive at both subscriptions."""
+        """Last samples, for duplicates: most arrive at both subscriptions."""
         self._newest = 0
-        """Time of the newest sample by its writer's clock, ns."""
+        """Time stamp of the newest sample, its writer's clock, ns."""
         self._understood = True
         self._rested: tuple[int, int] | None = None
-        """Size of the messages of a device whose sticks and triggers have been seen released."""
+        """Numbers of axes and buttons of a device that has been released once."""
         self._warned = False
         self._heard = -math.inf
         """Time of the last sample, monotonic s."""
-        # A short press is resent until it arrives, and a best-effort publisher's stop counts too.
+        # Reliable for short presses, which are resent; best effort for publishers that offer no more.
         profiles = (QOS, replace(QOS, reliable=False))
         self._subscriptions = (
             [node.subscribe(TYPE, self._topic, profile, self._take) for profile in profiles] if node else []
@@ -174,26 +179,23 @@ class OperatorInput:
 
     @property
     def devices(self) -> int:
-        """Return the number of publishers on the topic; it should be one."""
+        """Return the number of publishers on the topic, which should be one."""
         return self._subscriptions[1].matched if self._subscriptions else 0
 
     def other_publishers(self) -> str:
-        """Return the nodes of several devices, with process and host as far as known; empty if there is one."""
-        if not self._subscriptions:
-            return ""
-        topic = self._subscriptions[1]
-        writers = topic.writers(process=True)
-        return f"{' and '.join(writers)} send on {topic.topic}" if len(writers) > 1 else ""
+        """Describe the publishers, with process and host if known, if there are several; empty otherwise."""
+        writers = self._subscriptions[1].writers(process=True) if self._subscriptions else []
+        return f"{' and '.join(writers)} send on {self._subscriptions[1].topic}" if len(writers) > 1 else ""
 
     def _take(self, sample: Stamped) -> None:
-        """Take in a sample once. Of one that was resent and comes after a newer one, only presses count."""
+        """Store a sample once. A resent one older than the newest adds its presses only."""
         key = sample.source_ns, bytes(sample.raw)
         if key in self._seen:
             return
         self._seen[key] = None
         if len(self._seen) > 64:
             self._seen.pop(next(iter(self._seen)))
-        operator = from_joy(sample.msg, self._walks)
+        operator = from_joy(sample.msg, self._legged)
         if understood(sample.msg) != self._understood:
             self._understood = not self._understood
             if not self._understood:
@@ -211,7 +213,7 @@ class OperatorInput:
         self.receive(operator, sample.received)
 
     def _once_released(self, operator: Operator, sample: Stamped) -> Operator:
-        """Return the input without `held` until the device has been seen with nothing touched."""
+        """Return the input, without `held` until the device's sticks and triggers have been released once."""
         size = len(sample.msg.axes), len(sample.msg.buttons)
         if size != self._rested or sample.received - self._heard > REPLACED:
             pad = pad_of(sample.msg)
@@ -229,39 +231,42 @@ class OperatorInput:
         return operator
 
     def receive(self, operator: Operator, now: float) -> None:
-        """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""
+        """Store a reading that arrived at ``now``, monotonic s."""
         with self._lock:
             before = self._latest or RELEASED
             if before.held and not operator.held:
-                # After a silence control has gone back already.
+                # After a timeout control has returned already.
                 self._let_go = now if now - self._received <= TIMEOUT else -math.inf
             self._pressed |= {n for n in PRESSES if getattr(operator, n) and not getattr(before, n)}
             self._latest, self._received = operator, now
 
     def read(self, now: float | None = None) -> Operator | None:
-        """Return the operator's input, or None if nothing arrived in time.
+        """Return the operator's input, or None without a sample within `TIMEOUT`.
 
-        A device that fell silent with the enable button held is `lost` instead, until it returns. Motion within the
-        dead-band is 0. For 50 ms after release `held` stays, without motion. A press is reported exactly once, even if
-        its device then falls silent.
+        `lost` is set while a device is silent that had the enable button held. Motion within the dead band is 0. For
+        `RELEASE` seconds after a release `held` stays True, without motion. Each press is reported exactly once, even
+        if its device then falls silent.
         """
         now = time.monotonic() if now is None else now
         with self._lock:
             latest, pressed, self._pressed = self._latest, self._pressed, set()
-            gone = latest is None or now - self._received > TIMEOUT
+            silent = latest is None or now - self._received > TIMEOUT
             lingers = now - self._let_go < RELEASE
-        if latest is None or gone:
+        if latest is not None and latest.stop and not silent:
+            pressed = pressed | {"stop"}
+        presses: dict[str, Any] = {name: name in pressed for name in PRESSES}
+        if latest is None or silent:
             lost = latest is not None and latest.held
-            return Operator(lost=lost, **_told(pressed)) if lost or pressed else None
-        told = _told(pressed | {"stop"} if latest.stop else pressed)
+            return Operator(lost=lost, **presses) if lost or pressed else None
         if not latest.held:
-            return Operator(held=lingers, **told)
-        return replace(latest, motion=_calm(latest.motion), rotation=_calm(latest.rotation), **told)
+            return Operator(held=lingers, **presses)
+        motion, rotation = _without_noise(latest.motion), _without_noise(latest.rotation)
+        return replace(latest, motion=motion, rotation=rotation, **presses)
 
     def begin(self) -> None:
-        """Begin an episode; a device behind a topic is not told."""
+        """Begin an episode; no effect on a device behind a topic."""
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the subscriptions."""
         for subscription in self._subscriptions:
             subscription.close()

@@ -1,4 +1,4 @@
-"""A gamepad as the operator's device."""
+"""Gamepad."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from real.teleop.pads import AT_REST, stick_motion
 from robot_rl.util.errors import UserError
 
 SETTLE = 3.0
-"""Longest time for sticks and triggers to be seen released when a pad is opened, s. Some report nothing before they are
-moved for the first time."""
+"""Longest time for sticks and triggers to report their release after opening, s. Some report nothing before their first
+movement."""
 
 HELP = """\
 LB            hold: you have control; release: the policy continues
@@ -36,24 +36,25 @@ On a PlayStation pad: L1, cross, square, Options, circle. Ctrl-C here ends.
 
 
 class Controls:
-    """Sticks, triggers and buttons of a layout, moved by a device's events.
+    """State of a layout's sticks, triggers and buttons, updated by a device's events.
 
-    A button that is down at the start must be pressed again to count, except the emergency stop.
+    A button that is down at opening counts after its next press, except the emergency stop, which counts at once.
     """
 
     def __init__(self, layout: Layout, legged: bool = False):
-        self.layout, self._walks = layout, legged
+        self.layout, self._legged = layout, legged
         self._named = {(source.kind, source.number): name for name, source in layout.items()}
-        self._at: dict[str, float] = {}
-        """Position of each stick and trigger that has been reported."""
+        self._position: dict[str, float] = {}
+        """Reported positions of sticks and triggers."""
         self._down: set[str] = set()
-        self._pressed: set[str] = set()  # since the last reading: a shorter press counts too
+        self._pressed: set[str] = set()
+        """Presses since the last reading, for presses shorter than that."""
 
     def take(self, kind: int, number: int, value: int) -> str:
-        """Take in one event; return the name of the control that it moves, empty if none."""
+        """Apply an event; return the name of its control, empty if none."""
         name = self._named.get((kind & ~INITIAL, number), "")
         if name in STICKS or name in TRIGGERS:
-            self._at[name] = self.layout[name].position(value, name in TRIGGERS)
+            self._position[name] = self.layout[name].position(value, name in TRIGGERS)
         elif name and not value:
             self._down.discard(USES[name])
         elif name and (not kind & INITIAL or USES[name] == "stop"):
@@ -62,34 +63,33 @@ class Controls:
         return name
 
     def moved(self) -> list[str]:
-        """Return sticks and triggers that are not released, or not reported, as text."""
-        axes = {name: source for name, source in self.layout.items() if source.kind == AXIS}
+        """Return descriptions of the sticks and triggers that are not released or have not reported."""
+        positions = self._position
         return [
-            f"{source} ({name}) {f'stands at {self._at[name]:+.2f}' if name in self._at else 'reports nothing'}"
-            for name, source in axes.items()
-            if not abs(self._at.get(name, 1.0)) <= AT_REST
+            f"{source} ({name}) {f'stands at {positions[name]:+.2f}' if name in positions else 'reports nothing'}"
+            for name, source in self.layout.items()
+            if source.kind == AXIS and not abs(positions.get(name, 1.0)) <= AT_REST
         ]
 
     def operator(self) -> Operator:
-        """Return the operator's input now."""
-        forward, left, up, turn = (
-            _stick(-self._at.get(name, 0.0)) for name in ("lefty", "leftx", "righty", "rightx")
-        )  # fmt: skip
+        """Return the operator's input."""
+        sticks = (_stick(-self._position.get(name, 0.0)) for name in ("lefty", "leftx", "righty", "rightx"))
+        forward, left, up, turn = sticks
         motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
-        if not self._walks:
+        if not self._legged:
             motion, rotation = stick_motion((forward, left), (up, turn), "tilt" in self._down)
         down, self._pressed = self._down | self._pressed, set()
-        opened, closed = (self._at.get(name, 0.0) for name in TRIGGERS)
+        opened, closed = (self._position.get(name, 0.0) for name in TRIGGERS)
         gripper = (opened if opened >= AT_REST else 0.0) - (closed if closed >= AT_REST else 0.0)
         presses = {name: name in down for name in PRESSES}
         return Operator("hold" in self._down, motion, gripper, **presses, rotation=rotation)
 
 
 class Gamepad:
-    """The pad at ``path``, or the first at /dev/input/js*, with its layout by `map_file` or its identity.
+    """Gamepad at ``path`` or the first /dev/input/js*, with the layout of `map_file` or of its identity.
 
-    It is refused unless all sticks and triggers are seen released within `settle` seconds: an axis that stands at an
-    end untouched belongs to another layout, and would move the robot.
+    Raises UserError unless all sticks and triggers report their release within `settle` seconds: an untouched axis at
+    its end belongs to another layout and would move the robot.
     """
 
     def __init__(
@@ -127,16 +127,16 @@ class Gamepad:
             self._controls.take(*event)
 
     def read(self) -> Operator:
-        """Return the operator's input now; raise UserError if the pad is gone."""
+        """Return the operator's input; raise UserError if the pad is gone."""
         self._take()
         return self._controls.operator()
 
     def close(self) -> None:
-        """Close the device; calling it again does nothing."""
+        """Close the device. Idempotent."""
         self.device.close()
 
 
 def _stick(value: float) -> float:
-    """Remove the dead zone without a step at its edge."""
+    """Return a stick's value with a dead zone, continuous at its edge."""
     beyond = max(abs(value) - AT_REST, 0.0) / (1.0 - AT_REST)
     return beyond if value > 0.0 else -beyond if beyond else 0.0

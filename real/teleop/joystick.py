@@ -1,7 +1,7 @@
-"""A joystick's device file (Linux's joydev): who it is, and its events.
+"""Joystick device file (Linux joydev): identity and events.
 
-joydev is read directly. The package evdev has no wheels, so it needs a compiler on the robot's computer, and its
-devices cannot be tested without /dev/uinput.
+The package evdev is no alternative: it has no wheels, so it needs a compiler on the robot's computer, and testing it
+needs /dev/uinput.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from robot_rl.util.errors import UserError
 
 BUTTON, AXIS, INITIAL = 0x01, 0x02, 0x80
-"""Kinds of events; `INITIAL` is added to those that report the state at the start."""
+"""Kinds of events; the bit `INITIAL` marks a report of the state at opening."""
 FULL = 32767
 _EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)
-_AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # its ioctls
-_READS = 16  # batches of 64 events read at most at a time, in case a device floods us
+_AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # joydev's ioctls
+_READS = 16  # batches of 64 events that one call reads at most
 _HATS, _FIRST_BUTTON = range(0x10, 0x18), 0x120
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of a device as the kernel reports it; empty and 0 where it reports nothing."""
+    """Device identity from the kernel; empty and 0 for unknown values."""
 
     name: str = ""
     bus: int = 0
@@ -39,12 +39,13 @@ class Identity:
     version: int = 0
     driver: str = ""
     axes: tuple[int, ...] = ()
-    """Code of each axis (linux/input-event-codes.h), by its number in events."""
+    """Kernel code of each axis (linux/input-event-codes.h), by its number in events."""
     buttons: tuple[int, ...] = ()
+    """Kernel code of each button, by its number in events."""
 
     @property
     def ids(self) -> str:
-        """Return vendor and product, as lsusb prints them."""
+        """Return vendor:product in lsusb's notation."""
         return f"{self.vendor:04x}:{self.product:04x}"
 
     @property
@@ -53,8 +54,7 @@ class Identity:
         return struct.pack("<8H", self.bus, 0, self.vendor, 0, self.product, 0, self.version, 0).hex()
 
     def sdl_order(self, kind: int) -> list[int]:
-        """Return the numbers of the axes or buttons in SDL's order: of axes without hats by code, of buttons those of
-        joysticks first."""
+        """Return event numbers in SDL's order: axes by code without hats, buttons by code with a joystick's first."""
         codes = self.axes if kind == AXIS else self.buttons
         order = sorted(range(len(codes)), key=lambda k: (codes[k] < _FIRST_BUTTON, codes[k]))
         return [k for k in order if kind == BUTTON or codes[k] not in _HATS]
@@ -64,7 +64,7 @@ class Identity:
 
 
 def identify(fd: int, sysfs: Path = Path("/sys")) -> Identity:
-    """Return what the kernel says about an open device."""
+    """Return the identity of an open device."""
     device = os.fstat(fd).st_rdev
     folder = sysfs / f"dev/char/{os.major(device)}:{os.minor(device)}/device"
     name, ids, driver = "", [0] * 4, folder / "device" / "driver"
@@ -78,7 +78,7 @@ def identify(fd: int, sysfs: Path = Path("/sys")) -> Identity:
 
 
 def _codes(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the kernel's codes of axes and buttons, in the order of their numbers."""
+    """Return the kernel codes of axes and buttons by event number."""
     axes, buttons = bytearray(64), array("H", bytes(1024))
     count = [bytearray(1), bytearray(1)]
     with suppress(OSError):
@@ -91,7 +91,7 @@ def _codes(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 class Joystick:
-    """The device at ``path``, or the first at /dev/input/js*."""
+    """Joystick device at ``path`` or the first /dev/input/js*."""
 
     def __init__(self, path: str = "", identify: Callable[[int], Identity] = identify):
         self.path = path or next(iter(sorted(glob("/dev/input/js*"))), "")
@@ -106,8 +106,8 @@ class Joystick:
             remedy = "`sudo usermod -aG input $USER`, then log in again"
             raise UserError(f"the gamepad {self.path} may not be read: {remedy}") from error
         except OSError as error:
-            found = ", ".join(sorted(glob("/dev/input/js*"))) or "none; plug one in"
-            raise UserError(f"the gamepad {self.path} cannot be opened ({error.strerror}); there: {found}") from error
+            present = ", ".join(sorted(glob("/dev/input/js*"))) or "none; plug one in"
+            raise UserError(f"the gamepad {self.path} cannot be opened ({error.strerror}); there: {present}") from error
         self.identity = identify(self._fd)
         self._rest = b""
 
@@ -115,7 +115,7 @@ class Joystick:
         return f"the gamepad {self.path}, {self.identity}"
 
     def events(self) -> Iterator[tuple[int, int, int]]:
-        """Yield kind, number and value of the events that have come; raise UserError if the device is gone."""
+        """Yield kind, number and value of pending events; raise UserError if the device is gone."""
         for data in self._chunks():
             whole = len(self._rest + data) // _EVENT.size * _EVENT.size
             events, self._rest = (self._rest + data)[:whole], (self._rest + data)[whole:]
@@ -123,12 +123,12 @@ class Joystick:
                 yield kind, number, value
 
     def wait(self, seconds: float) -> None:
-        """Return when there is something to read, or after some seconds."""
+        """Wait up to `seconds` for events."""
         if self._fd is not None:
             select.select([self._fd], [], [], seconds)
 
     def close(self) -> None:
-        """Close the device; calling it again does nothing."""
+        """Close the device. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -143,7 +143,7 @@ class Joystick:
             except OSError:
                 data = b""
             if not data and chunks:
-                return chunks  # use the last state; the next call raises
+                return chunks  # the next call raises
             if not data:
                 raise UserError(f"the gamepad {self.path} is gone; plug it in and start teleop again")
             chunks.append(data)

@@ -1,8 +1,8 @@
-"""Which axis or button of a gamepad is which, by the device's identity or by a map file.
+"""Layout of a gamepad's axes and buttons, by the device's identity or a map file.
 
-The same model has another layout under another driver (a PlayStation pad rests its triggers where others have the right
-stick), and joydev tells no axis from another: a device that is not known is refused. Names and map files are those of
-SDL's gamecontrollerdb.txt, one line for each device::
+A model's layout depends on its driver (some number a PlayStation pad's triggers as others number the right stick), and
+joydev does not name axes. Unknown devices are therefore refused. Names and map files are those of SDL's
+gamecontrollerdb.txt, one line per device::
 
     030000004c050000c405000011010000,PS4,leftx:a0,lefty:a1,rightx:a2,righty:a5,lefttrigger:a3, ... ,platform:Linux,
 """
@@ -18,18 +18,18 @@ from real.teleop.joystick import AXIS, BUTTON, FULL, Identity, Joystick
 from robot_rl.util.errors import ConfigError
 
 MAP_FILE = "SDL_GAMECONTROLLERCONFIG_FILE"
-"""Environment variable with a map file, as SDL reads it."""
+"""Environment variable for a map file, as in SDL."""
 STICKS, TRIGGERS = ("leftx", "lefty", "rightx", "righty"), ("lefttrigger", "righttrigger")
 USES = {
     "leftshoulder": "hold", "rightshoulder": "tilt", "a": "success", "x": "failure", "b": "stop", "start": "reset",
 }  # fmt: skip
-"""Use of each button."""
+"""Function of each button."""
 CONTROLS = (*STICKS, *TRIGGERS, *USES)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The axis or button of one control."""
+    """Axis or button of a control."""
 
     kind: int
     """AXIS or BUTTON"""
@@ -37,14 +37,14 @@ class Source:
     sign: int = 1
     """-1: the axis is reversed."""
     half: bool = False
-    """A trigger on one half of an axis, which rests in the middle."""
+    """Whether the control is a trigger on half an axis, with its rest position in the middle."""
 
     def position(self, value: int, trigger: bool) -> float:
-        """Return where the control is: a stick -1 to 1 (right and back are positive), a trigger 0 to 1."""
+        """Return the position of a stick, -1 to 1 (right and back positive), or of a trigger, 0 to 1."""
         if self.kind == BUTTON:
             return float(value != 0)
-        at = self.sign * max(value / FULL, -1.0)
-        return at if not trigger else max(at, 0.0) if self.half else (at + 1.0) / 2.0
+        position = self.sign * max(value / FULL, -1.0)
+        return position if not trigger else max(position, 0.0) if self.half else (position + 1.0) / 2.0
 
     def __str__(self) -> str:
         return f"{'axis' if self.kind == AXIS else 'button'} {self.number}"
@@ -52,8 +52,8 @@ class Source:
 
 Layout = dict[str, Source]
 
-# Kernel codes. The first is its gamepad specification (Documentation/input/gamepad.rst), whose drivers
-# differ in X: Xbox's is the north code, PlayStation's square the west one.
+# Kernel codes. _XBOX follows the gamepad specification (Documentation/input/gamepad.rst), except for X: Xbox drivers
+# report the north code, PlayStation drivers the west code for square.
 _XBOX = {
     "leftx": 0x00, "lefty": 0x01, "rightx": 0x03, "righty": 0x04, "lefttrigger": 0x02, "righttrigger": 0x05,
     "leftshoulder": 0x136, "rightshoulder": 0x137, "a": 0x130, "b": 0x131, "x": 0x133, "start": 0x13B,
@@ -66,16 +66,16 @@ _PLAYSTATION_WITHOUT_DRIVER = {
 }  # fmt: skip
 _XBOX_DRIVERS = ("xpad", "xpadneo", "xone-gip-gamepad")
 _XBOX_VIRTUAL = ("045e:028e", "28de:11ff")
-"""Emulated by programs such as Steam, without a driver."""
+"""Ids of pads that programs such as Steam emulate without a driver."""
 _XBOX_BLUETOOTH_IDS = ("045e:02fd", "045e:0b05", "045e:0b13", "045e:0b20", "045e:0b21", "045e:0b22")
 _SONY, _SPECIFIED = 0x054C, 0x8000
-"""Vendor; and the bit that Sony's drivers set in the version, to mark the codes of the specification."""
+"""Sony's vendor id; version bit by which Sony's drivers mark the specification's codes."""
 _SONY_IDS = ("054c:05c4", "054c:09cc", "054c:0ba0", "054c:0ce6", "054c:0df2")
 """DualShock 4, its adapter, DualSense and DualSense Edge."""
 
 
 def _codes(pad: Identity) -> dict[str, int]:
-    """Return the code of each control; empty for an unknown device."""
+    """Return the kernel code of each control; empty for an unknown device."""
     if pad.vendor == _SONY:
         if pad.version & _SPECIFIED:
             return _PLAYSTATION
@@ -86,7 +86,7 @@ def _codes(pad: Identity) -> dict[str, int]:
 
 
 def known_layout(pad: Identity) -> Layout:
-    """Return the layout of a device by its identity; empty if it is not known, or lacks one of the controls."""
+    """Return a device's layout by its identity; empty if it is unknown or lacks a control."""
     layout = {}
     for name, code in _codes(pad).items():
         kind, codes = (BUTTON, pad.buttons) if name in USES else (AXIS, pad.axes)
@@ -97,14 +97,14 @@ def known_layout(pad: Identity) -> Layout:
 
 
 def mapped_layout(pad: Identity, file: str) -> Layout:
-    """Return the layout of a device by its line of a map file; empty if it has none. ConfigError for a bad line."""
+    """Return a device's layout from its line of a map file; empty without one. Raises ConfigError for a bad line."""
     try:
         lines = Path(file).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the gamepad map {file} cannot be read: {error}") from error
     for line in lines:
         guid, *fields = line.strip().split(",")
-        guid = guid.lower()[:4] + "0000" + guid.lower()[8:]  # without the checksum of the name
+        guid = guid.lower()[:4] + "0000" + guid.lower()[8:]  # without the name's checksum
         given = dict(field.split(":", 1) for field in fields if ":" in field)
         if guid == pad.guid and given.get("platform", "Linux") == "Linux":
             layout = {name: _source(pad, name, given.get(name, ""), file) for name in CONTROLS}
@@ -118,22 +118,24 @@ def mapped_layout(pad: Identity, file: str) -> Layout:
 
 
 def _source(pad: Identity, name: str, text: str, file: str) -> Source:
-    found = re.fullmatch(r"([+-]?)([ab])(\d+)(~?)", text)
-    kind = AXIS if found and found[2] == "a" else BUTTON
-    fits = found and (kind == AXIS if name in STICKS else name in TRIGGERS or kind == BUTTON)
-    if not found or not fits or (found[1] and name not in TRIGGERS):
-        wanted = "an axis such as a0" if name in STICKS else "a button such as b0" if name in USES else "a2 or b6"
-        raise ConfigError(f"{file}: the line of {pad.guid} maps {name} to {text or 'nothing'}; write {wanted}")
-    number, order = int(found[3]), pad.sdl_order(kind)
+    match = re.fullmatch(r"([+-]?)([ab])(\d+)(~?)", text)
+    kind = AXIS if match and match[2] == "a" else BUTTON
+    fits = match and (kind == AXIS if name in STICKS else name in TRIGGERS or kind == BUTTON)
+    if not match or not fits or (match[1] and name not in TRIGGERS):
+        valid = "an axis such as a0" if name in STICKS else "a button such as b0" if name in USES else "a2 or b6"
+        raise ConfigError(f"{file}: the line of {pad.guid} maps {name} to {text or 'nothing'}; write {valid}")
+    number, order = int(match[3]), pad.sdl_order(kind)
     if pad.axes and number >= len(order):
         raise ConfigError(f"{file}: {name}:{text}, but {pad} has only {len(order)} of them")
-    sign = -1 if found[1] == "-" or found[4] else 1
-    return Source(kind, order[number] if order else number, sign, bool(found[1]))
+    sign = -1 if match[1] == "-" or match[4] else 1
+    return Source(kind, order[number] if order else number, sign, bool(match[1]))
 
 
 def layout_of(device: Joystick, map_file: str = "") -> Layout:
-    """Return the layout of a device: by the map file, else by the one in `MAP_FILE`, else by its identity.
-    ConfigError for a device without any."""
+    """Return a device's layout from the map file, else from that of `MAP_FILE`, else by its identity.
+
+    Raises ConfigError for a device without a layout.
+    """
     pad, given = device.identity, map_file or os.environ.get(MAP_FILE, "")
     layout = mapped_layout(pad, given) if given else {}
     if not layout and not map_file:
@@ -141,7 +143,7 @@ def layout_of(device: Joystick, map_file: str = "") -> Layout:
     if not layout:
         why = f"has no line in {map_file}" if map_file else "is of no known kind"
         raise ConfigError(
-            f"{device}, {why}: its axes and buttons cannot be told apart. `robot-rl teleop gamepad --check --map FILE` "
+            f"{device}, {why}: its axes and buttons cannot be identified. `robot-rl teleop gamepad --check --map FILE` "
             f"makes a map; or take the line of {pad.guid} for Linux out of SDL's gamecontrollerdb.txt. Then give "
             f"--map FILE, or set {MAP_FILE}=FILE"
         )

@@ -1,4 +1,4 @@
-"""A scripted operator of an arm: watches the robot's topics and publishes operator input."""
+"""Scripted operator of an arm, with the robot's topics as input."""
 
 from __future__ import annotations
 
@@ -19,21 +19,17 @@ from robot_rl.operators.scripted import ScriptedOperator
 
 
 class ArmOperator:
-    """A device with the input of a `ScriptedOperator`."""
+    """Device whose input comes from a `ScriptedOperator`."""
 
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
     def __init__(
-        self,
-        node: Node,
-        pipeline: Pipeline,
-        demonstrator: Demonstrator,
-        clock: Callable[[], float] = time.monotonic,
+        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = time.monotonic
     ):
         self.pipeline, self.clock = pipeline, clock
         self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0
         self._now: tuple[int, str] = (-1, "")
-        """Number of the episode, and its phase."""
+        """Number and phase of the episode."""
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
         self.driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
@@ -42,11 +38,11 @@ class ArmOperator:
         self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.poses}
 
     def _on_episode(self, sample: Stamped) -> None:
-        told = json.loads(sample.msg.data)
-        self._now = told["episode"], told["phase"]
+        message = json.loads(sample.msg.data)
+        self._now = message["episode"], message["phase"]
 
     def read(self) -> Operator:
-        """Return the current input."""
+        """Return the operator's input."""
         now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
         if state is None or phase not in ("waiting", "running"):
             self._watched = -1
@@ -54,9 +50,9 @@ class ArmOperator:
         if episode != self._watched:
             self._watched, self._began = episode, now
             self.operator.reset()
-        for name, seen in self._eyes.items():  # a person sees the true object, not the tracker's estimate
-            if seen.latest is not None:
-                p = seen.latest.msg.pose.position
+        for name, truth in self._eyes.items():  # a person sees the true pose, not the tracker's estimate
+            if truth.latest is not None:
+                p = truth.latest.msg.pose.position
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
         step = (now - self._began) * self.pipeline.interface.controller.rate
         held, self._action = self.operator(arm_view(self.pipeline, state, self._action), step)
@@ -65,5 +61,5 @@ class ArmOperator:
         return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
 
     def close(self) -> None:
-        """Stop listening to the episodes."""
+        """Unsubscribe from the episode."""
         self._episodes.close()

@@ -1,4 +1,4 @@
-"""A scripted operator of a walking robot: steer it, stop it in mid-walk, reset it, and continue."""
+"""Scripted operator of a walking robot: steer, stop while it walks, reset, continue."""
 
 from __future__ import annotations
 
@@ -11,32 +11,25 @@ from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
 
 Route = tuple[tuple[float, str, Operator], ...]
-"""Duration, s, name and input of each part of the route."""
-
-
-def _steer(forward: float, left: float = 0.0, turn: float = 0.0) -> Operator:
-    """Return input with shares of the ends of the task's ranges."""
-    return Operator(held=True, motion=(forward, left, turn))
-
-
+"""Duration (s), name and input of each part of the route. Motion is a fraction of the task's velocity limits."""
 ROUTE: Route = (
-    (2.5, "walks forward", _steer(0.8)),
-    (2.5, "turns", _steer(0.3, turn=0.8)),
-    (2.5, "walks sideways", _steer(0.0, left=0.8)),
-    (1.5, "walks forward", _steer(0.8)),
+    (2.5, "walks forward", Operator(held=True, motion=(0.8, 0.0, 0.0))),
+    (2.5, "turns", Operator(held=True, motion=(0.3, 0.0, 0.8))),
+    (2.5, "walks sideways", Operator(held=True, motion=(0.0, 0.8, 0.0))),
+    (1.5, "walks forward", Operator(held=True, motion=(0.8, 0.0, 0.0))),
 )
 STOP = Operator(stop=True)
 RESET = Operator(reset=True)
 PRESS = 0.2
-"""Seconds for which a button is down."""
+"""Duration of a press, s."""
 LIE = 2.0
-"""Seconds that a stopped robot lies until reset is pressed."""
+"""Time from a stop to the first press of reset, s."""
 AGAIN = 5.0
-"""Seconds between two presses of reset, until it stands."""
+"""Interval of presses of reset until the robot stands, s."""
 
 
 class Walker:
-    """A device that follows a route in every episode, and presses stop at the end of the first one's."""
+    """Device that follows a route in each episode and presses stop at the end of the first one."""
 
     help = "a scripted person steers, stops and resumes"
 
@@ -50,23 +43,24 @@ class Walker:
     ):
         self.route, self.lie, self.clock, self._say = route, lie, clock, say
         self._now: tuple[int, str, float] = (-1, "", clock())
-        """Episode, its phase, and the phase's begin, monotonic s."""
-        self._stopped, self._did = False, ""
+        """Number and phase of the episode; start of the phase, monotonic s."""
+        self._stopped, self._action = False, ""
         self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:
-        told = json.loads(sample.msg.data)
-        self._now = (told["episode"], told["phase"], self.clock())
+        message = json.loads(sample.msg.data)
+        self._now = (message["episode"], message["phase"], self.clock())
 
     def read(self) -> Operator:
-        """Return the current input."""
-        did, inputs = self._input()
-        if did and did != self._did:
-            self._say(did)
-        self._did = did
+        """Return the operator's input."""
+        action, inputs = self._input()
+        if action and action != self._action:
+            self._say(action)
+        self._action = action
         return inputs
 
     def _input(self) -> tuple[str, Operator]:
+        """Return the name of the current action and its input."""
         episode, phase, since = self._now
         elapsed = self.clock() - since
         if phase == "resetting" and self._stopped:
@@ -75,9 +69,9 @@ class Walker:
         if phase != "running":
             return "", RELEASED
         self._stopped &= episode == 0
-        for seconds, did, inputs in self.route:
+        for seconds, action, inputs in self.route:
             if elapsed < seconds:
-                return did, inputs
+                return action, inputs
             elapsed -= seconds
         if episode == 0:
             self._stopped = True
@@ -85,5 +79,5 @@ class Walker:
         return "lets go", RELEASED
 
     def close(self) -> None:
-        """Stop listening."""
+        """Unsubscribe from the episode."""
         self._episodes.close()

@@ -1,4 +1,4 @@
-"""The loop that publishes any device's readings until it ends or a signal comes."""
+"""Read devices: publish their input until they end or a signal arrives, or pass it on within the process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,52 @@ from dataclasses import replace
 from typing import Protocol
 
 from real.bus import Node
-from real.teleop.commands import QOS, RELEASED, TYPE, Operator, joy_topic, to_joy
+from real.teleop.commands import QOS, RELEASED, TYPE, Operator, OperatorInput, joy_topic, to_joy
 from robot_rl.util.errors import UserError
 
 _CHECK = 1.0  # s between checks of the topic's other nodes
 
 
-class Finished(Exception):  # noqa: N818 - no error: the operator is done
-    """A device's `read` raises this when the operator quits."""
+class Finished(Exception):  # noqa: N818 - not an error
+    """Raised by a device's `read` when the operator quits."""
 
 
 class Device(Protocol):
-    """A source of operator input."""
+    """Source of operator input."""
 
     def read(self) -> Operator:
         """Return the current input without waiting; `Finished` or `UserError` ends the stream."""
 
     def close(self) -> None:
         """Restore the device. Idempotent."""
+
+
+class DeviceInput(OperatorInput):
+    """Operator input of a device in the same process, for simulation."""
+
+    def __init__(self, device: Device):
+        super().__init__(None)
+        self.device = device
+
+    @property
+    def devices(self) -> int:
+        """Return 1, as the device is open."""
+        return 1
+
+    def read(self, now: float | None = None) -> Operator | None:
+        """Read the device; raise `Finished` when the operator quits and `UserError` when the device is lost."""
+        now = time.monotonic() if now is None else now
+        self.receive(self.device.read(), now)
+        return super().read(now)
+
+    def begin(self) -> None:
+        """Begin an episode, for devices with a gripper state."""
+        if begin := getattr(self.device, "begin", None):
+            begin()
+
+    def close(self) -> None:
+        """Restore the device."""
+        self.device.close()
 
 
 def stream(
@@ -40,16 +68,16 @@ def stream(
     wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Publish the device's readings for the robot with this name at ``rate`` Hz, and a released one at the end, unless
-    the device is lost during a correction (unplugged, its terminal closed): then the operator has not handed back.
+    """Publish the device's input for a robot at ``rate`` Hz, and released input at the end.
 
-    ``wait`` sleeps for the given seconds and returns the signal that ends the stream, see `until_signal`; ``say`` shows
-    messages to the operator. Raises the device's `UserError`.
+    If the device is lost during a correction (unplugged, terminal closed), no released input follows: the operator has
+    not handed back. ``wait`` sleeps for the given seconds and returns the signal that ends the stream, else 0 (see
+    `until_signal`). ``say`` shows messages to the operator. Raises the device's `UserError`.
     """
     publisher = node.publisher(TYPE, joy_topic(robot), QOS)
-    company = _Peers(publisher.topic, say)
+    peers = _Peers(publisher.topic, say)
     held = lost = False
-    due = looked = time.monotonic()
+    due = checked = time.monotonic()
     try:
         while True:
             operator = device.read()
@@ -58,10 +86,10 @@ def stream(
                 held = operator.held
                 say("control: you" if held else "control: released")
             now = time.monotonic()
-            if now >= looked:
-                looked = now + _CHECK
-                company.look(publisher.matched, publisher.other_writers())
-            due = max(due + 1.0 / rate, now)  # no burst to catch up after a late tick
+            if now >= checked:
+                checked = now + _CHECK
+                peers.check(publisher.matched, publisher.other_writers())
+            due = max(due + 1.0 / rate, now)  # no burst after a late tick
             if ended := wait(due - now):
                 lost = ended == signal.SIGHUP
                 break
@@ -73,7 +101,7 @@ def stream(
     finally:
         last = RELEASED
         with suppress(Finished, UserError):
-            last = device.read()  # may hold a stop
+            last = device.read()  # may contain a stop
         last = replace(last, held=False, motion=(0.0, 0.0, 0.0), rotation=(0.0, 0.0, 0.0), gripper=0.0)
         if last.stop or not (held and lost):
             publisher.publish(to_joy(last))
@@ -81,27 +109,28 @@ def stream(
 
 
 class _Peers:
-    """Report changes on the topic once: no subscriber, or a second publisher."""
+    """Reporter of changes on the topic: no subscriber, or another publisher."""
 
     def __init__(self, topic: str, say: Callable[[str], None]):
         self._topic, self._say = topic, say
-        self._said: tuple[bool, tuple[str, ...]] | None = None
+        self._reported: tuple[bool, tuple[str, ...]] | None = None
 
-    def look(self, listeners: int, others: list[str]) -> None:
-        found = (listeners > 0, tuple(others))
-        if found == self._said:
+    def check(self, subscribers: int, publishers: list[str]) -> None:
+        """Report the state if it has changed: number of subscribers, names of other publishers."""
+        state = (subscribers > 0, tuple(publishers))
+        if state == self._reported:
             return
-        if self._said is None or found[0] != self._said[0]:
-            self._say(f"a robot subscribes to {self._topic}" if listeners else f"no subscriber on {self._topic}")
-        if others:
-            names = ", ".join(others)
+        if self._reported is None or state[0] != self._reported[0]:
+            self._say(f"a robot subscribes to {self._topic}" if subscribers else f"no subscriber on {self._topic}")
+        if publishers:
+            names = ", ".join(publishers)
             self._say(f"warning: {names} publishes on {self._topic} too; stop one, or the robot obeys both")
-        self._said = found
+        self._reported = state
 
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[float], int]]:
-    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the result of a sleep; only in the main thread::
+    """Let a sleep return SIGINT, SIGTERM, SIGQUIT or SIGHUP instead of raising; in the main thread only::
 
     with until_signal() as wait:
         while not wait(0.1): ...

@@ -1,4 +1,4 @@
-"""Say instructions to a robot, at once or in the middle of its episodes."""
+"""Send instructions to a robot, at once or during its episodes."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ from robot_rl.util.errors import UserError
 
 
 class InstructionPublisher:
-    """The topic on which a robot hears what it is asked."""
+    """Publisher of instructions for a robot."""
 
     def __init__(self, node: Node):
         self._node = node
         self._publisher = node.publisher("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT)
 
     @property
-    def heard(self) -> bool:
-        """Return whether a robot listens."""
+    def subscribed(self) -> bool:
+        """Return whether a robot subscribes."""
         return self._publisher.matched > 0
 
     def await_listener(self, timeout: float = 10.0) -> None:
-        """Wait for a robot that listens; UserError without one."""
-        if not self._node.wait_for(lambda: self.heard, timeout):
+        """Wait for a robot to subscribe; raise UserError after `timeout` seconds."""
+        if not self._node.wait_for(lambda: self.subscribed, timeout):
             raise UserError(
                 f"no robot listens on {self._publisher.topic}: start `robot-rl deploy` with a policy that reads "
                 "instructions, in the same ROS_DOMAIN_ID and namespace"
             )
 
     def say(self, text: str) -> None:
-        """Say an instruction; ConfigError for one that no robot would take."""
+        """Publish an instruction; raise ConfigError for an invalid one."""
         encode([text])
         self._publisher.publish(make("std_msgs/msg/String", data=text))
 
 
 class CueScript:
-    """Say the first of several instructions before each episode, and the others one after the other while it runs.
+    """Schedule of instructions: the first before each episode, the others during it, `after` seconds apart.
 
     With `after` 3 s::
 
-        phase     resetting    running
-        time, s                0         3          6
-        said      texts[0]               texts[1]   texts[2]
+        phase         resetting    running
+        time, s                    0         3          6
+        instruction   texts[0]               texts[1]   texts[2]
     """
 
     def __init__(self, node: Node, texts: Sequence[str], after: float, clock: Callable[[], float] = time.monotonic):
-        """ConfigError for an instruction that no robot would take."""
+        """Subscribe to the episode; raise ConfigError for an invalid instruction."""
         encode(texts)
         self.texts, self.after, self.clock = texts, after, clock
-        self.voice, self._said = InstructionPublisher(node), -1
+        self.voice, self._published = InstructionPublisher(node), -1
         self._now: tuple[str, float] = ("", clock())
-        """Phase of the episode, and its begin, monotonic s."""
+        """Phase of the episode and its start, monotonic s."""
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:
         phase = json.loads(sample.msg.data)["phase"]
-        if phase != self._now[0]:  # else it only tells what was said
+        if phase != self._now[0]:  # otherwise the message announces a new instruction
             self._now = phase, self.clock()
 
     def step(self) -> str:
-        """Say what is due and return it; empty if nothing is."""
+        """Publish the due instruction, if any, and return it, else an empty string."""
         phase, since = self._now
-        due = 0 if phase in ("resetting", "waiting") else self._said
+        due = 0 if phase in ("resetting", "waiting") else self._published
         if phase == "running":
             due = min(len(self.texts) - 1, int((self.clock() - since) / self.after))
-        if due == self._said or not self.voice.heard:
+        if due == self._published or not self.voice.subscribed:
             return ""
-        self._said = due
+        self._published = due
         self.voice.say(self.texts[due])
         return self.texts[due]

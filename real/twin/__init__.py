@@ -1,8 +1,8 @@
-"""The twin: a simulated robot behind the real robot's topics, with dynamics the policy has not seen.
+"""Twin: a simulated robot behind the real robot's topics, with dynamics outside the training ranges.
 
-Topics, types, rates and names are those of the robot's spec; a policy node cannot tell it from a robot. Further topics
-begin with `twin/`: `twin/reset` (std_msgs/String, a seed as JSON) resets objects or a fallen robot, as a person would,
-and true poses are published beside the sensors' measurements.
+Topics, types, rates and names are those of the robot's spec: a policy node cannot distinguish twin and robot.
+Additional topics begin with `twin/`. `twin/reset` (std_msgs/String, a seed as JSON) resets objects or a fallen robot,
+in place of a person; other topics carry true poses.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ __all__ = ["ArmTwin", "HiddenArm", "HiddenQuadruped", "QuadrupedTwin", "Twin", "
 
 
 def open_twin(node: Node, task: Task, **options: Any) -> Twin:
-    """Return the twin of the task's robot."""
+    """Build the twin of the task's robot."""
     kind: type[Twin] = QuadrupedTwin if robots.get(task.interface.robot).base else ArmTwin
     return kind(node, task, **options)

@@ -1,4 +1,4 @@
-"""The twin of an arm: joints, a gripper, and an imperfect tracker of the objects."""
+"""Twin of an arm: joints, gripper, imperfect object tracker."""
 
 from __future__ import annotations
 
@@ -19,42 +19,33 @@ from sim.step.placement import DEFAULT_X
 from sim.tasks.base import PLACE, Task
 
 TRUTH_TOPIC = "twin/{object}/pose"
-"""geometry_msgs/PoseStamped: true pose of an object; the robot's tracker reports a disturbed one."""
+"""geometry_msgs/PoseStamped: true pose of an object, without the tracker's error."""
 
 
 @dataclass(frozen=True)
 class HiddenArm:
-    """Hidden properties of this robot; each lies outside panda-lift's training range."""
+    """Hidden dynamics of the arm, each outside panda-lift's training range."""
 
-    action_delay: float = 0.06
-    """s; training samples at most 0.05"""
-    stiffness_scale: float = 0.7
-    """Servo stiffness; training samples 0.75 to 1.3"""
-    damping_scale: float = 1.35
-    """Servo damping; training samples 0.75 to 1.3"""
-    joint_friction: float = 0.8
-    """N m; training samples at most 0.5"""
-    object_mass: float = 0.35
-    """kg; training samples at most 0.3"""
+    action_delay: float = 0.06  # delay of commands, s; in training at most 0.05
+    stiffness_scale: float = 0.7  # scale of servo stiffness; in training 0.75 to 1.3
+    damping_scale: float = 1.35  # scale of servo damping; in training 0.75 to 1.3
+    joint_friction: float = 0.8  # N m; in training at most 0.5
+    object_mass: float = 0.35  # kg; in training at most 0.3
     object_size: float = 0.027
-    """Half edge, m; training samples 0.018 to 0.026. Only where a task varies it: else its tests count on the size"""
-    object_friction: float = 0.55
-    """Scale of friction; training samples 0.6 to 1.4"""
+    """Half edge, m; in training 0.018 to 0.026. Applies to tasks that randomize it; success tests of others depend on
+    the size"""
+    object_friction: float = 0.55  # scale of friction; in training 0.6 to 1.4
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Error of the object tracker, m; training samples at most 0.005 on an axis. Of further objects in the scene it is
-    turned about the vertical, by a third of a turn each, so that relative poses are wrong too"""
-    object_noise: float = 0.0025
-    """Standard deviation of the object tracker, m; training samples at most 0.002"""
-    object_latency: float = 0.06
-    """s; training samples at most 0.05"""
-    joint_noise: float = 0.0006
-    """rad; training samples at most 0.0005"""
-    object_rate: float = 30.0
-    """Hz; in training every control period, 20 Hz, sees the object anew"""
+    """Constant error of the object tracker, m; in training at most 0.005 per axis. For each further object it is
+    rotated by another third of a turn about the vertical axis, so that relative poses have errors too"""
+    object_noise: float = 0.0025  # standard deviation of the object tracker, m; in training at most 0.002
+    object_latency: float = 0.06  # s; in training at most 0.05
+    joint_noise: float = 0.0006  # standard deviation of joint positions, rad; in training at most 0.0005
+    object_rate: float = 30.0  # rate of the object tracker, Hz; in training a new pose every control period (20 Hz)
 
 
 class ArmTwin(Twin):
-    """A simulated arm that follows streamed joint positions."""
+    """Simulated arm that follows streamed joint positions."""
 
     def __init__(
         self,
@@ -65,7 +56,7 @@ class ArmTwin(Twin):
         cameras: bool = True,
         mjcf: str = "",
     ):
-        # A tick of physics must be a period of the robot's commands, to run in real time.
+        # To run in real time, a physics tick must be a command period of the robot.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
         super().__init__(node, task, scene, seed, cameras, mjcf)
@@ -73,7 +64,7 @@ class ArmTwin(Twin):
         ros = self.robot.ros
         assert isinstance(ros, RosInterface)
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
-        """Joints and base frame, as the robot's driver names them."""
+        """Names of joints and base frame in the robot's driver."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
         self.poses = {
             b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), STATE)
@@ -96,7 +87,7 @@ class ArmTwin(Twin):
         }
         """Half edge of each object, m."""
         self._bias: dict[str, np.ndarray] = {}
-        """Error of the tracker (3,) for each object, m."""
+        """Constant error of the tracker (3,) by object, m."""
         x, y, z = self.hidden.object_bias
         for k, name in enumerate(self.sizes):
             cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)
@@ -120,27 +111,27 @@ class ArmTwin(Twin):
         self._set(values)
 
     def place(self, seed: int, robot_too: bool = False) -> None:
-        """Place the objects of episode `seed`, and at the start the robot at home."""
+        """Place the objects of episode `seed`; with `robot_too`, also the robot, at home."""
         places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
         objects, spots = {}, self.task.scene.places
-        dealt = [spots[k] for k in episode_rng(seed, 1).permutation(len(spots))]
+        shuffled = [spots[k] for k in episode_rng(seed, 1).permutation(len(spots))]
         for k, box in enumerate(self.task.scene.objects):
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
-            at, middle = (dealt[k], (0.0, 0.0)) if dealt else ((0.0, 0.0), (DEFAULT_X, 0.0))
-            x, y = (at[n] + drawn.get(f"{box.name}.{axis}", middle[n]) for n, axis in enumerate("xy"))
+            spot, default = (shuffled[k], (0.0, 0.0)) if shuffled else ((0.0, 0.0), (DEFAULT_X, 0.0))
+            x, y = (spot[n] + drawn.get(f"{box.name}.{axis}", default[n]) for n, axis in enumerate("xy"))
             z = drawn.get(f"{box.name}.z", box.rest if box.shape == "tray" else self.sizes[box.name])
             objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
         else:
-            for name, where in objects.items():
-                self.engine.place(name, where)
-            self._seen.clear()  # the tracker's delayed poses are old
+            for name, place in objects.items():
+                self.engine.place(name, place)
+            self._seen.clear()  # delayed poses are from before the reset
 
     def tick(self, count: int) -> None:
-        """Follow the newest command; publish joints, and objects at their rate."""
+        """Follow the newest command; publish joints, and objects at the tracker's rate."""
         self.target = self._latest(self.command, self.target)
         self.width = self._latest(self.gripper, self.width)
         self.engine.step(self.target, self.width)
@@ -150,7 +141,7 @@ class ArmTwin(Twin):
             self._publish_objects(self._seen[0])
 
     def _latest(self, subscription: Any, current: torch.Tensor) -> torch.Tensor:
-        """Return the newest valid command; like a forward controller, keep the last one forever."""
+        """Return the newest command if it is valid, else the current one; no timeout, as in a forward controller."""
         sample = subscription.latest
         if sample is None:
             return current
@@ -178,8 +169,8 @@ class ArmTwin(Twin):
         )
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
-        for name, seven in poses.items():
+        for name, true in poses.items():
             error = self._bias[name] + self.rng.normal(0, self.hidden.object_noise, 3)
-            for publisher, position in ((self.poses[name], seven[:3] + error), (self.truths[name], seven[:3])):
-                fields = {"header": self._header(self.frame), "pose": pose(position, seven[3:])}
+            for publisher, position in ((self.poses[name], true[:3] + error), (self.truths[name], true[:3])):
+                fields = {"header": self._header(self.frame), "pose": pose(position, true[3:])}
                 publisher.publish(make("geometry_msgs/msg/PoseStamped", **fields))

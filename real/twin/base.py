@@ -1,4 +1,4 @@
-"""The loop of every twin: reset requests, one tick of physics, pictures."""
+"""Common loop of twins: reset requests, physics ticks, pictures."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 STATE = QoS(depth=10, blocking=0.0)
-"""Reliable, as `joint_state_broadcaster` publishes and most tools subscribe; the loop waits for no reader."""
+"""Reliable, like `joint_state_broadcaster` and most subscribers; publishing never blocks the loop."""
 DRAIN = 6.0
-"""Longest time that a twin waits for whoever commands it to end first, s."""
+"""Longest wait for the commanding node to end first, s."""
 
 
 class Twin(ABC):
-    """Run one simulated robot in real time until `close`. One engine tick is one command period of the robot."""
+    """Simulated robot in real time. One engine tick is one command period of the robot."""
 
     camera_rate: ClassVar[float] = 20.0
     """Hz"""
@@ -55,24 +55,24 @@ class Twin(ABC):
         self._rendering: dict[str, Future[np.ndarray]] = {}
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
         self.stalls = 0
-        """How often the process stood still, as a tick that came over `STALL` s late shows."""
+        """Number of stalls of the process: ticks over `STALL` s late."""
         self._requests: deque[int] = deque()
         self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
         self._draining = math.inf
-        """When to end although somebody commands the robot, monotonic s."""
+        """End of the wait for the commanding node, monotonic s; infinite before `drain`."""
         self.timing: dict[str, Any] = {}
 
     @abstractmethod
     def place(self, seed: int) -> None:
-        """Reset the scene for episode `seed`, as a person would."""
+        """Reset the scene for episode `seed`, in place of a person."""
 
     @abstractmethod
     def tick(self, count: int) -> None:
-        """Apply commands, step and publish, for the `count`th time."""
+        """Apply commands, step the physics and publish; `count` numbers the ticks from 0."""
 
     def check_single_publisher(self, seconds: float = 1.0) -> None:
-        """Raise if a robot reports its state in this domain already; listen for this time, s."""
+        """Listen for `seconds`; raise UserError if another robot publishes its state in this domain."""
         other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
         if other.wait(seconds, after=0):
             raise UserError(
@@ -82,10 +82,9 @@ class Twin(ABC):
         other.close()
 
     def run(self) -> None:
-        """Step, publish, repeat, at the robot's rate; returns after `close`, or after `drain` once nobody commands the
-        robot."""
-        prefer_realtime(43)  # above the guard's: it stands for a robot, which no computer can hold up
-        # A collection over torch's objects takes tenths of a second.
+        """Tick at the robot's rate until `close`, or after `drain` until the robot is no longer commanded."""
+        prefer_realtime(43)  # above the guard's priority: a real robot does not depend on this computer's load
+        # A collection of torch's objects would take tenths of a second.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -96,7 +95,7 @@ class Twin(ABC):
             gc.unfreeze()
 
     def _run(self) -> None:
-        for name in list(self.images)[:1]:  # opening OpenGL would hold up the loop for a third of a second
+        for name in list(self.images)[:1]:  # opening OpenGL takes a third of a second
             wait([self.engine.render_later(0, name, self.image_size, self.image_size)])
         ticker = Ticker(1 / self.robot.command_rate)
         every_image = round(self.robot.command_rate / self.camera_rate)
@@ -120,8 +119,10 @@ class Twin(ABC):
         self._closing.set()
 
     def drain(self) -> bool:
-        """End once nobody commands the robot any more, after `DRAIN` s at the latest; called twice, end at once. Return
-        whether somebody commands it now."""
+        """End when the robot is no longer commanded, after `DRAIN` s at the latest, or at once when called twice.
+
+        Return whether the robot is commanded now.
+        """
         if self._draining < math.inf:
             self._closing.set()
         self._draining = time.monotonic() + DRAIN
@@ -152,11 +153,11 @@ class Twin(ABC):
         return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
 
     def _publish_images(self) -> None:
-        """Render what somebody listens to in a thread, which publishes it; a slow one skips frames, not ticks."""
+        """Render subscribed cameras in a thread, which publishes; slow rendering skips frames, not ticks."""
         for name, publisher in self.images.items():
             rendering = self._rendering.get(name)
             if rendering is not None and rendering.done():
-                rendering.result()  # raises what went wrong
+                rendering.result()  # raises the thread's exception
             if publisher.matched and (rendering is None or rendering.done()):
                 publish = partial(self._publish_image, publisher, self._header(f"{name}_optical_frame"))
                 self._rendering[name] = self.engine.render_later(0, name, self.image_size, self.image_size)
@@ -171,6 +172,6 @@ class Twin(ABC):
 
 
 def pose(position: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Return the fields of a geometry_msgs/Pose; quat w x y z."""
+    """Return the fields of a geometry_msgs/Pose from a position (3,), m, and a quaternion (4,), w x y z."""
     (px, py, pz), (w, x, y, z) = position.tolist(), quat.tolist()
     return {"position": {"x": px, "y": py, "z": pz}, "orientation": {"x": x, "y": y, "z": z, "w": w}}

@@ -1,4 +1,4 @@
-"""The twin of a walking robot: Unitree's messages, motors that obey their last command, a body that can fall."""
+"""Twin of a walking robot: Unitree's messages, motors that keep their last command, a body that can fall."""
 
 from __future__ import annotations
 
@@ -18,65 +18,48 @@ from robot_rl.interface.robot import UnitreeInterface
 from sim.tasks.base import Task
 
 TRUTH_RATE = 100.0
-"""Rate of the trunk's true motion, Hz."""
+"""Rate of `TRUTH_TOPIC`, Hz."""
 TIMESTEP = 0.002
-"""Physics step, s: one for each state that the robot reports."""
-
-
+"""Physics step, s: one per reported state."""
 GRAVITY = 9.81
 """m/s^2"""
 MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30
 """Degrees Celsius."""
 CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90
-"""A Go2's battery: cells in series, V each, A, %."""
+"""Battery of a Go2: cells in series, V per cell, A, %."""
 
 
 @dataclass(frozen=True)
 class HiddenQuadruped:
-    """Hidden properties of this robot: each at the edge of training's range or beyond, all at once
-    (`sim/tasks/go2_velocity.py`)."""
+    """Hidden dynamics of the robot, all at or beyond the edge of the training ranges (`sim/tasks/go2_velocity.py`).
 
-    action_delay: float = 0.02
-    """delay of commands, s; training sees at most 0.02, and transport adds some 7 ms"""
-    stiffness_scale: float = 0.83
-    """Scale of commanded gains; training sees 0.85 to 1.15"""
-    damping_scale: float = 1.35
-    """Training sees 0.7 to 1.3"""
-    strength_scale: float = 0.84
-    """Training sees 0.85 to 1.1"""
-    joint_friction: float = 0.35
-    """N m; training sees at most 0.3"""
-    payload_mass: float = 2.2
-    """kg; training sees at most 2"""
-    com_x: float = 0.03
-    """Shift of the trunk's centre of mass, m; training sees at most 0.03"""
-    ground_friction: float = 0.45
-    """Training sees 0.5 to 1.25"""
-    push_speed: float = 0.5
-    """Horizontal velocity that a push adds to the trunk, m/s; training sees at most 1"""
-    encoder_offset: float = 0.021
-    """rad, at most; training sees at most 0.02"""
-    joint_noise: float = 0.011
-    """rad, standard deviation, as of the other noises; training sees at most 0.01"""
-    velocity_noise: float = 0.55
-    """rad/s; training sees at most 0.5"""
-    gyro_noise: float = 0.11
-    """rad/s; training sees at most 0.1"""
-    gyro_bias: float = 0.052
-    """rad/s, at most on each axis; training sees at most 0.05"""
-    accelerometer_noise: float = 0.2
-    """m/s^2; no policy sees it"""
-    tilt_noise: float = 0.022
-    """rad, on each axis; training sees at most 0.02"""
-    tilt_bias: float = 0.031
-    """rad, at most on each axis; training sees at most 0.03"""
+    Noises are standard deviations.
+    """
+
+    action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
+    stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
+    damping_scale: float = 1.35  # scale of commanded damping; in training 0.7 to 1.3
+    strength_scale: float = 0.84  # scale of motor torque; in training 0.85 to 1.1
+    joint_friction: float = 0.35  # N m; in training at most 0.3
+    payload_mass: float = 2.2  # kg; in training at most 2
+    com_x: float = 0.03  # shift of the trunk's centre of mass, m; in training at most 0.03
+    ground_friction: float = 0.45  # friction coefficient of the ground; in training 0.5 to 1.25
+    push_speed: float = 0.5  # horizontal velocity that a push adds to the trunk, m/s; in training at most 1
+    encoder_offset: float = 0.021  # largest offset, rad; in training at most 0.02
+    joint_noise: float = 0.011  # rad; in training at most 0.01
+    velocity_noise: float = 0.55  # rad/s; in training at most 0.5
+    gyro_noise: float = 0.11  # rad/s; in training at most 0.1
+    gyro_bias: float = 0.052  # largest bias per axis, rad/s; in training at most 0.05
+    accelerometer_noise: float = 0.2  # m/s^2; not observed by policies
+    tilt_noise: float = 0.022  # rad per axis; in training at most 0.02
+    tilt_bias: float = 0.031  # largest bias per axis, rad; in training at most 0.03
 
 
 class QuadrupedTwin(Twin):
-    """A simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants
-    of a robot that has just been switched on.
+    """Simulated robot that lies on the ground until its motors are commanded.
 
-    It is pushed every `push_every` seconds; 0: never.
+    Battery and temperatures are constants of a robot that has just been switched on. `push_every`: interval of pushes,
+    s; 0: never.
     """
 
     def __init__(
@@ -115,13 +98,13 @@ class QuadrupedTwin(Twin):
         battery["cell_vol"][:CELLS] = round(1000 * CELL_VOLTAGE)
         battery["bq_ntc"] = battery["mcu_ntc"] = BOARD_TEMPERATURE
         self._velocity: np.ndarray | None = None
-        """The trunk's velocity at the last tick, m/s, world frame."""
-        self._ordinary = True
+        """Trunk velocity at the last tick, world frame, m/s."""
+        self._bus_is_realtime = False
         self._raw = b""
-        """The last valid command as received: most are repeated, and decoded once."""
-        self._asked = self._meaning(self.motors.damp())
-        self._springs = self._asked[2][:0]
-        self._way = deque([self._asked], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
+        """Bytes of the last valid command: repeated commands are decoded once."""
+        self._wanted = self._decode(self.motors.damp())
+        self._springs = self._wanted[2][:0]
+        self._delayed = deque([self._wanted], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
         """Commands of the last ticks; the oldest is applied."""
         self.rejected = 0
         """Number of commands with a wrong checksum or length."""
@@ -139,54 +122,54 @@ class QuadrupedTwin(Twin):
         self._set(scales | others | body)
 
     def _on_command(self, sample: Stamped) -> None:
-        if self._ordinary:
-            self._ordinary = False
-            prefer_realtime_bus()  # motors are never late because a computer is busy
+        if not self._bus_is_realtime:
+            self._bus_is_realtime = True
+            prefer_realtime_bus()  # real motors do not depend on this computer's load
         if sample.raw == self._raw:
             return
         command = self._command.open(sample.raw)
         if command is None:
             self.rejected += 1
         else:
-            self._raw, self._asked = bytes(sample.raw), self._meaning(command)
+            self._raw, self._wanted = bytes(sample.raw), self._decode(command)
 
-    def _meaning(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which joints have a set-point, the set-points (J,), and stiffness, damping and torque (3, 1, J)."""
+    def _decode(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return joints with a setpoint (J,) bool, setpoints (J,), and stiffness, damping, torque (3, 1, J)."""
         motors = command["motor_cmd"][self._motor]
         q, dq, tau, kp, kd = np.nan_to_num([motors[name] for name in ("q", "dq", "tau", "kp", "kd")]).astype(float)
         on = motors["mode"] == 1
-        # Without stiffness a set-point has no effect, and may be Unitree's "no position" of 2e9.
+        # Without stiffness the setpoint has no effect and may be Unitree's "no position", 2e9.
         return on & (kp > 0), q, np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
 
     def place(self, seed: int) -> None:
-        """Lay the robot on its belly, legs folded, motors damped, whatever the seed."""
-        self._raw, self._asked = b"", self._meaning(self.motors.damp())
-        self._way.extend([self._asked] * (self._way.maxlen or 0))
+        """Lay the robot on its belly with folded legs and damped motors, for any seed."""
+        self._raw, self._wanted = b"", self._decode(self.motors.damp())
+        self._delayed.extend([self._wanted] * (self._delayed.maxlen or 0))
         self.engine.reset(np.array([0]), self._lying, {})
         self._apply_command()
         settle = torch.from_numpy(self._lying).float()[:, None].expand(-1, round(1 / TIMESTEP), -1)
         self.engine.step(settle, settle)
 
     def tick(self, count: int) -> None:
-        """Apply the last command, step, and publish."""
+        """Apply the delayed command, step the physics and publish."""
         if self._push_every and count and count % self._push_every == 0:
             angle = self.rng.uniform(0, 2 * np.pi)
-            way = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
-            self.engine.push(self.hidden.push_speed * way)
+            direction = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
+            self.engine.push(self.hidden.push_speed * direction)
         goal = self._apply_command()
         self.engine.step(goal, goal)
         self._publish(count)
 
     def _apply_command(self) -> torch.Tensor:
-        """Set the motors' gains; return their set-points (1, 1, J), which the engine applies one step later."""
-        self._way.append(self._asked)
-        springs, (pulled, goal, _) = self._way[0][2], self._way[1]
+        """Set the motors' gains; return their setpoints (1, 1, J), which the engine applies one step later."""
+        self._delayed.append(self._wanted)
+        springs, (has_setpoint, setpoint, _) = self._delayed[0][2], self._delayed[1]
         if springs is not self._springs:
             self._springs = springs
             self.engine.set_springs(*springs)
-        here = self.engine.joint_state()[0][0].numpy()
-        goal = goal - self._encoder_offset  # motors servo on their reported positions
-        return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
+        position = self.engine.joint_state()[0][0].numpy()
+        setpoint = setpoint - self._encoder_offset  # motors servo on their reported positions
+        return torch.from_numpy(np.where(has_setpoint, setpoint, position).astype(np.float32))[None, None]
 
     def _publish(self, count: int) -> None:
         h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._report
@@ -211,14 +194,14 @@ class QuadrupedTwin(Twin):
             self._publish_truth(base)
 
     def _acceleration(self, base: dict[str, np.ndarray]) -> np.ndarray:
-        """Return what an accelerometer measures in the trunk frame (3,), m/s^2: 9.81 upwards at rest (REP 145)."""
+        """Return the accelerometer's measurement (3,), trunk frame, m/s^2; at rest 9.81 upwards (REP 145)."""
         velocity = base["base_velocity"].copy()
         before = velocity if self._velocity is None else self._velocity
         self._velocity = velocity
         w, *v = base["base_quat"]
         force = (velocity - before) * self.robot.command_rate + np.array([0.0, 0.0, GRAVITY])
-        about = np.cross(v, force)
-        return force - 2 * w * about + 2 * np.cross(v, about)
+        cross = np.cross(v, force)
+        return force - 2 * w * cross + 2 * np.cross(v, cross)  # rotated by the inverse quaternion
 
     def _publish_truth(self, base: dict[str, np.ndarray]) -> None:
         linear, angular = (dict(zip("xyz", base[n].tolist(), strict=True))
@@ -238,7 +221,7 @@ class QuadrupedTwin(Twin):
 
 
 def _roll_pitch_yaw(quat: np.ndarray) -> np.ndarray:
-    """Return roll, pitch and yaw, rad, of a quaternion w x y z; yaw is applied first, about z."""
+    """Return roll, pitch, yaw (3,), rad, of a quaternion w x y z: R = Rz(yaw) Ry(pitch) Rx(roll)."""
     w, x, y, z = quat
     roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
     pitch = np.arcsin(np.clip(2 * (w * y - z * x), -1.0, 1.0))
@@ -246,6 +229,6 @@ def _roll_pitch_yaw(quat: np.ndarray) -> np.ndarray:
 
 
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the product of quaternions w x y z."""
+    """Return the product of two quaternions w x y z."""
     w, x, y, z = a
     return np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]]) @ b

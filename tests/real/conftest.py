@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
+import select
 import signal
 import struct
+import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -460,3 +466,60 @@ def hands() -> Callable[..., Any]:
         return hands
 
     return build
+
+
+class TerminalProcess:
+    """robot-rl command in its own terminal."""
+
+    def __init__(self, *words: str):
+        self.master, self.slave = pty.openpty()
+        self.before = termios.tcgetattr(self.slave)
+        # The terminal that a session leader opens becomes its controlling terminal, so Ctrl-C reaches it.
+        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(self.slave)]
+        command += [sys.executable, "-m", "robot_rl.cli.main", *words]
+        default = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # ignored in children of nohup
+        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=default)
+        self.shown = ""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def until(self, text: str, hold: bytes = b"") -> None:
+        """Read until the text appears and forget the output up to it; meanwhile hold a key."""
+        end = time.monotonic() + 120.0
+        while text not in self.shown:
+            assert time.monotonic() < end and self.process.poll() is None, self.shown
+            self.type(hold)
+            self._read(0.05)
+        self.shown = self.shown.partition(text)[2]
+
+    def end(self) -> int:
+        """Return the exit status."""
+        end = time.monotonic() + 120.0
+        while self.process.poll() is None:
+            assert time.monotonic() < end, self.shown
+            self._read(0.05)
+        return self.process.returncode
+
+    def _read(self, wait: float) -> None:
+        if select.select([self.master], [], [], wait)[0]:
+            self.shown += os.read(self.master, 65536).decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def in_terminal() -> Iterator[Callable[..., TerminalProcess]]:
+    started: list[TerminalProcess] = []
+
+    def start(*words: str) -> TerminalProcess:
+        started.append(TerminalProcess(*words))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()

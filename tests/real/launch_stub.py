@@ -1,13 +1,12 @@
-"""Just enough of ROS 2's `launch` and `launch_ros` to execute our launch files where they are not installed.
+"""Minimal `launch` and `launch_ros` of ROS 2, to execute our launch files without ROS.
 
-Keyword names and checks are those of the real classes, so that a call the real ones refuse fails here too.
+Parameter names and checks are those of the real classes.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -22,23 +21,22 @@ class Action:
         return None
 
 
+@dataclass
 class LaunchDescription:
-    def __init__(self, initial_entities: list[Any] | None = None):
-        self.entities = list(initial_entities or [])
+    entities: list[Any]
 
 
+@dataclass
 class DeclareLaunchArgument(Action):
-    def __init__(
-        self,
-        name: str,
-        *,
-        default_value: str | None = None,
-        description: str | None = None,
-        choices: list[str] | None = None,
-    ):
-        assert choices is None or (choices and (default_value is None or default_value in choices))
-        self.name, self.default_value, self.choices = name, default_value, choices
-        self.description = description
+    name: str
+    _: KW_ONLY
+    default_value: str | None = None
+    description: str | None = None
+    choices: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.description
+        assert self.choices is None or (self.choices and self.default_value in (None, *self.choices))
 
     def execute(self, context: Context) -> None:
         values = context.launch_configurations
@@ -50,80 +48,74 @@ class DeclareLaunchArgument(Action):
             raise RuntimeError(f'Argument "{self.name}" provided value "{values[self.name]}" is not valid.')
 
 
+@dataclass
 class LaunchConfiguration:
-    def __init__(self, variable_name: str):
-        self.variable_name = variable_name
+    variable_name: str
 
     def perform(self, context: Context) -> str:
         return context.launch_configurations[self.variable_name]
 
 
+@dataclass(kw_only=True)
 class OpaqueFunction(Action):
-    def __init__(self, *, function: Callable[..., list[Any]], args: Any = None, kwargs: Any = None):
-        self.function, self.args, self.kwargs = function, args or [], kwargs or {}
+    function: Callable[..., list[Any]]
+    args: Any = ()
+    kwargs: Any = field(default_factory=dict)
 
     def execute(self, context: Context) -> list[Any]:
         return self.function(context, *self.args, **self.kwargs)
 
 
+@dataclass(kw_only=True)
 class LogInfo(Action):
-    def __init__(self, *, msg: str):
-        self.msg = msg
+    msg: str
 
 
+@dataclass(kw_only=True)
 class Shutdown(Action):
-    def __init__(self, *, reason: str = "reason not given"):
-        self.reason = reason
+    reason: str = "reason not given"
 
 
-class ExecuteProcess(Action):
-    def __init__(
-        self,
-        *,
-        cmd: list[str],
-        prefix: str | None = None,
-        name: str | None = None,
-        additional_env: dict[str, str] | None = None,
-        output: str = "log",
-        on_exit: Any = None,
-        respawn: bool = False,
-        respawn_delay: float | None = None,
-        sigterm_timeout: str = "5",
-        sigkill_timeout: str = "5",
-    ):
-        assert all(isinstance(word, str) for word in cmd)
-        assert isinstance(sigterm_timeout, str) and isinstance(sigkill_timeout, str)
-        self.cmd, self.prefix, self.name, self.additional_env = cmd, prefix, name, additional_env
-        self.sigterm_timeout = sigterm_timeout
-        self.output, self.on_exit, self.respawn, self.respawn_delay = output, on_exit, respawn, respawn_delay
+@dataclass(kw_only=True, eq=False)
+class _Process(Action):
+    prefix: str | None = None
+    name: str | None = None
+    additional_env: dict[str, str] | None = None
+    output: str = "log"
+    on_exit: Any = None
+    respawn: bool = False
+    respawn_delay: float | None = None
+    sigterm_timeout: str = "5"
+    sigkill_timeout: str = "5"
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.sigterm_timeout, str) and isinstance(self.sigkill_timeout, str)
 
 
-class Node(ExecuteProcess):
-    def __init__(
-        self,
-        *,
-        executable: str,
-        package: str | None = None,
-        name: str | None = None,
-        namespace: str | None = None,
-        remappings: list[tuple[str, str]] | None = None,
-        ros_arguments: list[str] | None = None,
-        arguments: list[str] | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(cmd=[executable, *(arguments or [])], name=name, **kwargs)
-        self.package, self.executable, self.arguments = package, executable, arguments
-        self.namespace, self.remappings, self.ros_arguments = namespace, remappings, ros_arguments
+@dataclass(kw_only=True, eq=False)
+class ExecuteProcess(_Process):
+    cmd: list[str]
 
 
+@dataclass(kw_only=True, eq=False)
+class Node(_Process):
+    executable: str
+    package: str | None = None
+    namespace: str | None = None
+    remappings: list[tuple[str, str]] | None = None
+    ros_arguments: list[str] | None = None
+    arguments: list[str] | None = None
+
+
+@dataclass(kw_only=True)
 class OnProcessStart:
-    def __init__(self, *, target_action: Action, on_start: list[Action]):
-        self.target_action, self.on_start = target_action, on_start
+    target_action: Action
+    on_start: list[Action]
 
 
+@dataclass
 class RegisterEventHandler(Action):
-    def __init__(self, event_handler: OnProcessStart):
-        self.event_handler = event_handler
+    event_handler: OnProcessStart
 
 
 class PackageNotFoundError(KeyError):
@@ -131,7 +123,7 @@ class PackageNotFoundError(KeyError):
 
 
 def run(description: LaunchDescription, configurations: dict[str, str]) -> list[Any]:
-    """Visit all actions in a LaunchService's order, each process starting at once, and return them."""
+    """Return all actions in a LaunchService's order; each process starts at once."""
     context = Context(configurations)
     waiting = list(description.entities)
     visited: list[Any] = []
@@ -142,14 +134,14 @@ def run(description: LaunchDescription, configurations: dict[str, str]) -> list[
         if isinstance(action, RegisterEventHandler):
             handlers.append(action.event_handler)
         waiting = list(action.execute(context) or []) + waiting
-        if isinstance(action, ExecuteProcess):
+        if isinstance(action, _Process):
             waiting = [a for h in handlers if h.target_action is action for a in h.on_start] + waiting
     return visited
 
 
 @contextmanager
 def installed(prefix: str | None) -> Iterator[None]:
-    """Make the stub importable as `launch` and `launch_ros` for a while; `prefix` is where ament finds us."""
+    """Install the stub as `launch` and `launch_ros`; `prefix` is the package's folder in the ament index."""
 
     def get_package_prefix(name: str) -> str:
         if prefix is None:

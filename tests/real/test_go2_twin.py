@@ -1,4 +1,4 @@
-"""What the benchmark of runs over twins makes of runs that ended early, and how it judges them all."""
+"""Summary and exit status of the benchmark `go2_twin`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
 
 
-def test_every_run_counts_and_only_those_that_ended_standing_stood() -> None:
+def test_summary_counts_every_run() -> None:
     from benchmarks.go2_twin import summary, table
 
     stalled = row(standing=False, falls=1, stopped="the robot is not where the policy expects it")
@@ -29,7 +29,7 @@ def test_every_run_counts_and_only_those_that_ended_standing_stood() -> None:
     total = summary(rows)
     assert (total["runs"], total["standing"], total["falls"], total["failed"]) == (5, 2, 1, 1)
     assert total["stopped"] == {stalled["stopped"]: 1, "operator": 1}
-    assert total["velocity_error"]["mean"] == pytest.approx(0.15), "of those that walked to the end"
+    assert total["velocity_error"]["mean"] == pytest.approx(0.15), "of complete runs"
     assert 0.1 < total["standing_low"] < 0.4 < total["standing_high"] < 0.8
     assert "2 of 5 runs ended standing" in table(rows, total)
 
@@ -49,10 +49,10 @@ FELL = row(standing=False, falls=1, stopped="tilt")
         ([{"seed": 0, "status": 1}], ["failed: 1 of 1 runs", "only 0 of 1 runs"]),
     ],
 )
-def test_the_exit_status_is_judged_by_the_bar_and_by_what_stopped_a_run(
+def test_exit_status(
     rows: list[dict[str, Any]], words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """At least 95 % of the runs end standing, no process fails, and nothing but the robot stops a run."""
+    """0 if at least 95 % of runs end standing, no process fails, and only the tilt limit stops runs."""
     from benchmarks import go2_twin
 
     misses = go2_twin.missed(go2_twin.summary(rows))

@@ -1,4 +1,4 @@
-"""The launcher's process runner, with real processes; it is output and closed pipes that tests wait for."""
+"""Process runner of the launcher, with real processes. Tests wait for output and closed pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import Grace, ProcessRunner, in_starting_order
 
-# One program plays every node; its first argument is its character.
+# Program of all nodes; its first argument is its behaviour.
 CHILD = """
 import os, signal, subprocess, sys, time
 character, *rest = sys.argv[1:]
@@ -48,14 +48,14 @@ if character == "once":  # fails the first time
 if character == "draw":
     os.write(1, b"10%\\r50%\\r100%\\r\\nno newline at the end")
     sys.exit()
-if character == "parent":  # leaves a child behind that ignores every plea
+if character == "parent":  # leaves a child that ignores SIGINT and SIGTERM
     code = "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)];"
     code += "held = open(sys.argv[1], 'w'); print('orphan', flush=True); signal.pause()"
     orphan = subprocess.Popen([sys.executable, "-c", code, rest[0]], stdout=subprocess.PIPE)
     orphan.stdout.readline()
     sys.exit()
 if rest and character != "writer":
-    held = open(rest[0], "w", buffering=1)  # a pipe that closes when this process is gone
+    held = open(rest[0], "w", buffering=1)  # closes when this process ends
 if character == "testament":
     signal.signal(signal.SIGTERM, lambda number, frame: (held.write("damped"), sys.exit()))
 print("ready")
@@ -67,7 +67,7 @@ PATIENT = Grace(60.0, 60.0)
 
 
 class Log:
-    """A sink that remembers, and acts when it sees a line."""
+    """Sink that keeps lines and runs the action of a line."""
 
     def __init__(self, **actions: Callable[[], None]):
         self.lines: list[str] = []
@@ -77,6 +77,9 @@ class Log:
         self.lines.append(f"{name}: {line}")
         if line in self.actions:
             self.actions[line]()
+
+    def of(self, name: str) -> list[str]:
+        return [line.removeprefix(f"{name}: ") for line in self.lines if line.startswith(name)]
 
     def index(self, start: str) -> int:
         return next(place for place, line in enumerate(self.lines) if line.startswith(start))
@@ -95,7 +98,7 @@ def interrupt() -> None:
 
 
 def when(count: int, action: Callable[[], None]) -> Callable[[], None]:
-    """Act at the count-th call."""
+    """Return a function that acts at its count-th call."""
     calls = []
 
     def called() -> None:
@@ -106,69 +109,56 @@ def when(count: int, action: Callable[[], None]) -> Callable[[], None]:
     return called
 
 
-def test_ctrl_c_stops_what_commands_the_robot_first_and_the_rest_in_reverse() -> None:
-    log = Log(ready=when(3, interrupt))
-    nodes = [
-        node("twin", "polite"),
-        node("deploy", "polite", start_after="twin", commands_robot=True, required=True),
-        node("teleop", "polite", start_after="twin"),
-    ]
-    assert run(log, *nodes) == 0  # the required node's own status
-    started = [log.index(f"launch: {name} started") for name in ("twin", "deploy", "teleop")]
-    assert started == sorted(started)
-    assert log.lines.count("deploy: got SIGINT") == 1  # forwarded once, not also by the terminal's group
-    others = [log.index(f"{name}: got SIGINT") for name in ("twin", "teleop")]
-    assert log.index("launch: deploy exited") < min(others)
-
-
-def test_a_guard_outlives_what_it_guards_against_and_the_robot_outlives_the_guard() -> None:
-    log = Log(ready=when(3, interrupt))
+def test_ctrl_c_stops_commanding_nodes_then_the_guard_then_the_others() -> None:
+    log = Log(ready=when(4, interrupt))
     nodes = [
         node("twin", "polite"),
         node("guard", "polite", start_after="twin", guards_robot=True, required=True),
         node("deploy", "polite", start_after="guard", commands_robot=True, required=True),
+        node("teleop", "polite", start_after="twin"),
     ]
-    assert run(log, *nodes) == 0
+    assert run(log, *nodes) == 0  # the required node's own status
+    started = [log.index(f"launch: {name} started") for name in ("twin", "guard", "deploy", "teleop")]
+    assert started == sorted(started)
+    assert log.lines.count("deploy: got SIGINT") == 1, "from the launcher, not from the terminal"
     assert log.index("launch: deploy exited") < log.index("guard: got SIGINT")
-    assert log.index("launch: guard exited") < log.index("twin: got SIGINT")
+    assert log.index("launch: guard exited") < min(log.index(f"{name}: got SIGINT") for name in ("twin", "teleop"))
 
 
-def test_without_a_required_node_the_status_is_the_signals() -> None:
+def test_status_of_a_signal() -> None:
     assert run(Log(ready=interrupt), node("twin", "polite")) == 128 + signal.SIGINT
 
 
-def test_a_stubborn_node_is_terminated_then_killed() -> None:
+def test_stubborn_node_is_terminated_then_killed() -> None:
     log = Log(ready=interrupt)
-    code = run(log, node("deploy", "stubborn", required=True), grace=Grace(1.0, 1.0))
+    code = run(log, node("deploy", "stubborn", required=True), grace=Grace(0.3, 0.3))
     assert code == 128 + signal.SIGKILL
-    told = [line for line in log.lines if line.startswith("deploy")]
-    assert told == ["deploy: ready", "deploy: got SIGINT", "deploy: got SIGTERM"]
+    assert log.of("deploy") == ["ready", "got SIGINT", "got SIGTERM"]
     assert log.lines[-1] == "launch: deploy was killed by SIGKILL"
 
 
-def test_a_node_with_results_to_write_has_the_time_for_it() -> None:
+def test_node_gets_its_time_for_writing() -> None:
     log = Log(ready=when(2, interrupt))
-    nodes = node("finetune", "writer", "1.5", required=True, commands_robot=True, writes=60.0), node("twin", "stubborn")
+    nodes = node("finetune", "writer", "0.8", required=True, commands_robot=True, writes=60.0), node("twin", "stubborn")
     assert run(log, *nodes, grace=Grace(0.2, 0.2)) == 130
-    told = [line for line in log.lines if line.startswith("finetune")]
-    assert told == ["finetune: ready", "finetune: got SIGINT", "finetune: wrote"]
+    assert log.of("finetune") == ["ready", "got SIGINT", "wrote"]
     assert log.index("finetune: wrote") < log.index("twin: got SIGINT") < log.index("twin: got SIGTERM")
 
 
-def test_more_ctrl_c_do_not_wait_for_the_grace() -> None:
+def test_second_ctrl_c_skips_the_grace_period() -> None:
     log = Log(ready=interrupt, got_SIGINT=interrupt, got_SIGTERM=interrupt)
     assert run(log, node("deploy", "stubborn", required=True), grace=PATIENT) == 128 + signal.SIGKILL
     assert log.lines.index("deploy: got SIGINT") < log.lines.index("deploy: got SIGTERM")
 
 
 @pytest.mark.parametrize(("command", "status"), [(("exit", "0"), 0), (("exit", "3"), 3), (("die", "9"), 128 + 9)])
-def test_a_required_nodes_exit_stops_all_and_is_the_status(command: tuple[str, ...], status: int) -> None:
+def test_exit_of_a_required_node_stops_the_launch(command: tuple[str, ...], status: int) -> None:
     log = Log()
     assert run(log, node("twin", "polite"), node("deploy", *command, required=True)) == status
     assert any(line.startswith(("launch: twin exited", "launch: twin was killed")) for line in log.lines)
 
 
-def test_another_nodes_failure_stops_nothing_but_is_reported() -> None:
+def test_failure_of_another_node_is_only_reported() -> None:
     both = when(2, interrupt)
     log = Log(ready=both, teleop_exited_with_code_3=both)
     assert run(log, node("teleop", "exit", "3"), node("deploy", "polite", required=True)) == 0
@@ -177,10 +167,10 @@ def test_another_nodes_failure_stops_nothing_but_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("code", "starts"), [("1", 2), ("2", 1)])
-def test_respawn_after_a_failure_but_not_after_bad_input(tmp_path: Path, code: str, starts: int) -> None:
+def test_respawn_after_failures_except_bad_input(tmp_path: Path, code: str, starts: int) -> None:
     log = Log()
     run(log, node("teleop", "once", str(tmp_path / "tried"), code, respawn=True), respawn_delay=0.0)
-    assert len([line for line in log.lines if "started" in line]) == starts
+    assert sum("started" in line for line in log.lines) == starts
 
 
 def test_ros_arguments_and_environment_are_passed_on() -> None:
@@ -191,38 +181,35 @@ def test_ros_arguments_and_environment_are_passed_on() -> None:
     assert f"twin: {expected} 7" in log.lines
 
 
-def test_output_without_a_final_newline_and_a_redrawn_line() -> None:
+def test_output_without_final_newline_and_with_carriage_returns() -> None:
     log = Log()
     run(log, node("draw", "draw"))
-    assert [line for line in log.lines if line.startswith("draw")] == [
-        "draw: 100%",
-        "draw: no newline at the end",
-    ]
+    assert log.of("draw") == ["100%", "no newline at the end"]
 
 
-def test_a_reader_that_leaves_stops_the_nodes_in_order(tmp_path: Path) -> None:
-    def leave(name: str, line: str) -> None:
+def test_broken_output_pipe_stops_the_nodes() -> None:
+    def broken(name: str, line: str) -> None:
         if line == "ready":
             raise BrokenPipeError
 
-    assert ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
+    assert ProcessRunner([node("twin", "polite")], EXECUTABLE, broken, grace=PATIENT).run() == 128 + signal.SIGHUP
 
 
-def test_what_a_node_leaves_behind_is_ended(tmp_path: Path) -> None:
+def test_orphans_of_a_node_are_killed(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
     command = ("parent", str(tmp_path / "alive"))
     assert run(Log(), node("finetune", *command, required=True), grace=Grace(0.1, 0.1)) == 0
     assert _closed(read_end)
 
 
-def test_a_program_that_is_not_there() -> None:
+def test_missing_program() -> None:
     log = Log()
     runner = ProcessRunner([node("a", "polite"), node("b", "polite")], ["/nonexistent/program"], log)
     assert runner.run() == 127
     assert len(log.lines) == 1 and "cannot start a" in log.lines[0]
 
 
-def test_killing_the_launcher_kills_the_nodes(tmp_path: Path) -> None:
+def test_nodes_end_with_a_killed_launcher(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
     with _launcher(f"*(NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab')") as launcher:
         assert launcher.stdout is not None
@@ -232,7 +219,7 @@ def test_killing_the_launcher_kills_the_nodes(tmp_path: Path) -> None:
     assert _closed(read_end)
 
 
-def test_killing_the_launcher_lets_the_guard_damp_first(tmp_path: Path) -> None:
+def test_guard_damps_before_it_ends_with_a_killed_launcher(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
     node = f"NodeProcess('guard', ('testament', {str(tmp_path / 'alive')!r}), guards_robot=True)"
     with _launcher(node) as launcher:
@@ -244,7 +231,7 @@ def test_killing_the_launcher_lets_the_guard_damp_first(tmp_path: Path) -> None:
     assert _closed(read_end)
 
 
-def test_a_launcher_that_fails_lets_the_guard_damp_first(tmp_path: Path) -> None:
+def test_guard_damps_before_it_ends_with_a_failed_launcher(tmp_path: Path) -> None:
     def fail(name: str, line: str) -> None:
         if line == "ready":
             raise ZeroDivisionError
@@ -258,7 +245,7 @@ def test_a_launcher_that_fails_lets_the_guard_damp_first(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs these nodes and passes on what they say; killed at the end."""
+    """Run nodes in a launcher process, which is killed at the end."""
     script = (
         "import sys; from real.launching.node import NodeProcess\n"
         "from real.launching.processes import ProcessRunner\n"
@@ -274,7 +261,7 @@ def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
         launcher.stdout.close()
 
 
-def test_one_node_reads_the_terminal_and_ctrl_c_typed_there_stops_all() -> None:
+def test_interactive_node_reads_the_terminal_and_ctrl_c_stops_all() -> None:
     script = (
         "from real.launching.node import NodeProcess; from real.launching.processes import ProcessRunner\n"
         "nodes = [NodeProcess('teleop', ('type',), interactive=True), NodeProcess('deploy', ('polite',))]\n"
@@ -291,7 +278,7 @@ def test_one_node_reads_the_terminal_and_ctrl_c_typed_there_stops_all() -> None:
         os.write(terminal, b"\x03")
         assert "deploy: got SIGINT" in _read_until(terminal, "launch: deploy exited with code 0")
     finally:
-        os.kill(pid, signal.SIGKILL)  # teleop ignores what it gets
+        os.kill(pid, signal.SIGKILL)  # teleop ignores SIGINT
         os.waitpid(pid, 0)
         os.close(terminal)
 
@@ -311,7 +298,7 @@ def test_starting_order_and_conditions() -> None:
         node("left out", condition=False),
     ]
     assert [found.name for found in in_starting_order(nodes)] == ["a", "b", "c"]
-    with pytest.raises(LaunchError, match="circle among a, b"):
+    with pytest.raises(LaunchError, match="circular: a, b"):
         in_starting_order([node("a", start_after="b"), node("b", start_after="a")])
 
 
@@ -321,7 +308,7 @@ def _fifo(path: Path) -> int:
 
 
 def _closed(read_end: int) -> bool:
-    """Wait for the end of the pipe, when all its holders are gone; the test's own timeout is the limit."""
+    """Wait until all writers of the pipe have ended, limited by the test's timeout."""
     os.set_blocking(read_end, True)
     try:
         return os.read(read_end, 1) == b""

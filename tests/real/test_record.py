@@ -1,21 +1,15 @@
-"""Demonstrations by a person: what is kept, what is left out, and that learners read it."""
+"""Demonstrations by a person: recorded and omitted periods, the command, a robot."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import pty
-import select
-import signal
-import subprocess
-import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +24,6 @@ from real.robots.base import NotReady
 from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
-from robot_rl.data.recording import load_episodes
-from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.seeds import training_seed
 from robot_rl.view.recording import RecordingView
 from sim.collect import collect
@@ -39,7 +31,6 @@ from sim.env import TaskEnv
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
-WAIT = 120.0
 LIFT = tasks.get("panda-lift")
 HELD = Operator(held=True)
 MOVE = Operator(held=True, motion=(0.0, 1.0, 0.0))
@@ -47,7 +38,7 @@ WON, LOST, AGAIN = (Operator(held=True, **{name: True}) for name in ("success", 
 
 
 class Script(OperatorInput):
-    """Input from a list, one per reading; then the person quits."""
+    """Input from a list; then the person quits."""
 
     def __init__(self, *readings: Operator):
         super().__init__(None)
@@ -61,7 +52,7 @@ class Script(OperatorInput):
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate without waiting for the clock."""
+    """Simulate faster than real time."""
 
     class Hurried(Ticker):
         def wait(self) -> float:
@@ -72,7 +63,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
-    """Record from a script until it ends, in simulation."""
+    """Record a script in simulation until it ends."""
     opened: list[Any] = []
 
     def build(*readings: Operator, episodes: int = 9, name: str = "data", **options: Any) -> Recording:
@@ -87,71 +78,58 @@ def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
 
     yield build
     for one in opened:
-        with suppress(OSError):  # of the writer, which was raised before
+        with suppress(OSError):  # the writer's, raised before
             one.close()
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------------
-def test_a_discarded_episode_is_repeated_and_a_failed_one_gives_way_to_another(record: Build, tmp_path: Path) -> None:
+def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failed_one(
+    record: Build, tmp_path: Path
+) -> None:
     cubes: list[float] = []
+    on_disk: list[tuple[int, int]] = []
     begin = [RELEASED, MOVE, MOVE]
+
+    def show(progress: Progress) -> None:
+        if progress.phase == "resetting":
+            on_disk.append((Dataset(tmp_path / "data").num_episodes, progress.saved))
+
     recording = record(
-        *[*begin, AGAIN], *[*begin, LOST], *[*begin, WON], *begin,
+        *[*begin, AGAIN], *[*begin, LOST], *[*begin, WON], *begin, show=show,
         on_step=lambda env: cubes.append(float(env.true.objects["cube"][0, 0])),
     )  # fmt: skip
+    assert on_disk == [(0, 0), (0, 0), (0, 0), (1, 1)], "an episode is on disk before the next begins"
     progress = recording.progress
     assert (progress.saved, progress.successes, progress.failures, progress.discarded) == (1, 1, 1, 1)
     starts = list(dict.fromkeys(round(x, 4) for x in cubes))
-    assert len(starts) == 3, "discarded and repeated at one place, failed at it too, saved, and the next"
+    assert len(starts) == 3, "discarded and failed at one place, saved at the second, then a third"
     data = Dataset(tmp_path / "data")
     assert verify(data.root) == [] and data.episodes[0].record["success"]
     assert data.episodes[0].record["randomization/cube.x"] == pytest.approx(starts[1], abs=2e-3)
 
 
-def test_failures_are_kept_on_request_and_discarded_ones_never(record: Build, tmp_path: Path) -> None:
-    begin = [RELEASED, MOVE, MOVE]
-    record(*begin, AGAIN, *begin, LOST, *begin, WON, keep_failures=True)
-    data = Dataset(tmp_path / "data")
-    assert [bool(e.record["success"]) for e in data.episodes] == [False, True]
-    successes = load_episodes(data.root, EnvInfo.of(TaskEnv(LIFT, 1, threads=1).pipeline))
-    assert len(successes) == 1, "recipes learn from the successful one"
-
-
-def test_an_episode_begins_with_input_that_is_new(record: Build, tmp_path: Path) -> None:
-    """Keys that are still down from the episode before have not seen this one."""
+def test_episode_begins_at_new_input(record: Build, tmp_path: Path) -> None:
+    """Keys still down from the previous episode do not count."""
     record(MOVE, MOVE, RELEASED, RELEASED, MOVE, MOVE, WON, MOVE, MOVE, MOVE)
     data = Dataset(tmp_path / "data")
-    assert [e.length for e in data.episodes] == [2], "no idle row before the first input, which is the takeover itself"
+    assert [e.length for e in data.episodes] == [2], "the first row is the takeover"
     assert float(data.columns(["action"])["action"][0, 1]) > 0.03
 
 
-def test_pauses_are_left_out_and_nothing_else(record: Build, tmp_path: Path) -> None:
-    script = [RELEASED, MOVE, MOVE, MOVE, MOVE, *[RELEASED] * 25, MOVE, replace(MOVE, gripper=-1.0), *[HELD] * 25, WON]
-    left_out, whole = record(*script), record(*script, keep_pauses=True, name="whole")
+def test_only_pauses_are_omitted(record: Build, tmp_path: Path) -> None:
+    inputs = [RELEASED, MOVE, MOVE, MOVE, MOVE, *[RELEASED] * 25, MOVE, replace(MOVE, gripper=-1.0), *[HELD] * 25, WON]
+    omitting, whole = record(*inputs), record(*inputs, keep_pauses=True, name="whole")
     a, b = Dataset(tmp_path / "data"), Dataset(tmp_path / "whole")
-    assert b.num_frames == len(script) - 2 and whole.progress.paused == 0
-    assert a.num_frames == b.num_frames - left_out.progress.paused and left_out.progress.paused > 15
+    assert b.num_frames == len(inputs) - 2 and whole.progress.paused == 0
+    assert a.num_frames == b.num_frames - omitting.progress.paused and omitting.progress.paused > 15
     moved = [(d.columns(["action"])["action"][:, 1].abs() > 1e-6).sum() for d in (a, b)]
     assert moved[0] == moved[1] == 5
     widths = [d.columns(["observation.state"])["observation.state"][:, 10] for d in (a, b)]
-    assert widths[0].min() == pytest.approx(float(widths[1].min()), abs=1e-3), "the fingers close to the end"
+    assert widths[0].min() == pytest.approx(float(widths[1].min()), abs=1e-3), "the fingers close completely"
     assert bool(a.columns(["next.done"])["next.done"][-1])
 
 
-def test_every_episode_is_on_disk_before_the_next_begins(record: Build, tmp_path: Path) -> None:
-    found: list[tuple[int, int]] = []
-
-    def show(progress: Progress) -> None:
-        if progress.phase == "resetting":
-            found.append((Dataset(tmp_path / "data").num_episodes, progress.saved))
-
-    record(*[RELEASED, MOVE, MOVE, WON] * 3, RELEASED, show=show)
-    assert found == [(0, 0), (1, 1), (2, 2), (3, 3)]
-
-
-def test_a_full_disk_ends_the_recording_with_the_episodes_before(
-    record: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_keeps_earlier_episodes(record: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = DatasetWriter.add_episode
 
     def full(self: DatasetWriter, *arguments: Any) -> None:
@@ -167,7 +145,7 @@ def test_a_full_disk_ends_the_recording_with_the_episodes_before(
 
 # ---- the command -------------------------------------------------------------------------------------------------
 class Demonstrator:
-    """A device in the hands of the task's expert, who lets go between episodes."""
+    """Device of the task's expert, released between episodes."""
 
     help = "an expert"
     env: Any = None
@@ -205,96 +183,47 @@ def test_recorded_demonstrations_train_a_policy(
             Demonstrator.env = self
 
     monkeypatch.setattr("sim.env.TaskEnv", Watched)
-    assert main(["record", "panda-lift", "--episodes", "3", "--image-size", "32", "--json"]) == 0
+    assert main(["record", "panda-lift", "--episodes", "2", "--image-size", "32", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["episodes"] == summary["successes"] == 3 and summary["path"] == "datasets/panda-lift"
+    assert summary["episodes"] == summary["successes"] == 2 and summary["path"] == "datasets/panda-lift"
     data = Dataset("datasets/panda-lift")
     assert verify(data.root) == [] and data.features["observation.images.front"].shape == (32, 32, 3)
     columns = data.columns(["action", "intervention", "next.success"])
-    assert columns["intervention"].float().mean() > 0.9 and int(columns["next.success"].sum()) == 3
-    for recipe in ("diffusion-bc", "bc"):
-        words = ["train", "panda-lift", "--recipe", recipe, "--out", recipe, "--training.updates", "5", "--json"]
-        assert main(words) == 0, capsys.readouterr().err
-    assert (tmp_path / "diffusion-bc" / "bundle" / "policy.json").exists()
-
-
-class Terminal:
-    """`robot-rl record` in a terminal of its own."""
-
-    def __init__(self, *words: str):
-        self.master, slave = pty.openpty()
-        self.slave, self.before = slave, termios.tcgetattr(slave)
-        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave)]
-        command += [sys.executable, "-m", "robot_rl.cli.main", "record", "panda-lift", *words]
-        self.process = subprocess.Popen(command, start_new_session=True)
-        self.shown = ""
-
-    def until(self, *texts: str) -> None:
-        """Read on until all texts have appeared, and forget them."""
-        end = time.monotonic() + WAIT
-        while not all(text in self.shown for text in texts):
-            assert time.monotonic() < end and self.process.poll() is None, self.shown
-            if select.select([self.master], [], [], 0.2)[0]:
-                self.shown += os.read(self.master, 65536).decode()
-        self.shown = ""
-
-    def move_until(self, text: str) -> None:
-        """Hold a key until a text appears."""
-        end = time.monotonic() + WAIT
-        while text not in self.shown:
-            assert time.monotonic() < end, self.shown
-            os.write(self.master, b"w")
-            if select.select([self.master], [], [], 0.05)[0]:
-                self.shown += os.read(self.master, 65536).decode()
-        self.shown = ""
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def end(self) -> int:
-        while self.process.poll() is None:
-            if select.select([self.master], [], [], 0.1)[0]:
-                self.shown += os.read(self.master, 65536).decode()
-        return self.process.returncode
+    assert columns["intervention"].float().mean() > 0.9 and int(columns["next.success"].sum()) == 2
+    words = ["train", "panda-lift", "--recipe", "diffusion-bc", "--out", "bc", "--training.updates", "2", "--json"]
+    assert main(words) == 0, capsys.readouterr().err
+    assert (tmp_path / "bc" / "bundle" / "policy.json").exists()
 
 
 @pytest.mark.timeout(400)
-def test_keys_mark_discard_and_quit_and_a_killed_recording_goes_on(tmp_path: Path) -> None:
-    words = ["--episodes", "4", "--out", str(tmp_path / "data"), "--keep-failures"]
-    first = Terminal(*words)
-    try:
-        first.until("waiting")
-        first.move_until("RECORDING")
-        first.type(b"n")
-        first.until("failed 1")
-        first.until("waiting")
-        first.move_until("RECORDING")
-    finally:
-        first.process.send_signal(signal.SIGKILL)
-        first.process.wait()
-    assert Dataset(tmp_path / "data").num_episodes == 1, "the killed process loses the running episode alone"
+def test_keys_mark_discard_and_quit_and_a_killed_recording_resumes(in_terminal: Build, tmp_path: Path) -> None:
+    words = ["record", "panda-lift", "--episodes", "4", "--out", str(tmp_path / "data"), "--keep-failures"]
+    first = in_terminal(*words)
+    first.until("waiting")
+    first.until("RECORDING", hold=b"w")
+    first.type(b"n")
+    first.until("failed 1")
+    first.until("waiting")
+    first.until("RECORDING", hold=b"w")
+    first.process.kill()
+    first.process.wait()
+    assert Dataset(tmp_path / "data").num_episodes == 1, "only the running episode is lost"
 
-    second = Terminal(*words, "--resume", "--json")
-    try:
+    second = in_terminal(*words, "--resume", "--json")
+    for key, text in ((b"\r", "discarded 1"), (b"y", "saved 1")):
         second.until("waiting")
-        second.move_until("RECORDING")
-        second.type(b"\r")
-        second.until("discarded 1")
-        second.until("waiting")
-        second.move_until("RECORDING")
-        second.type(b"y")
-        second.until("saved 1")
-        second.type(b"q")
-        assert second.end() == 0, second.shown
-        assert termios.tcgetattr(second.slave)[3] == second.before[3], "the terminal echoes again"
-    finally:
-        second.process.kill()
+        second.until("RECORDING", hold=b"w")
+        second.type(key)
+        second.until(text)
+    second.type(b"q")
+    assert second.end() == 0, second.shown
+    assert termios.tcgetattr(second.slave)[3] == second.before[3], "the terminal echoes"
     data = Dataset(tmp_path / "data")
     assert verify(data.root) == [] and [bool(e.record["success"]) for e in data.episodes] == [False, True]
 
 
 class Quitter:
-    """A person who leaves at once."""
+    """Device of a person who quits at once."""
 
     help = ""
 
@@ -311,7 +240,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().err
 
 
-def test_what_cannot_be_demonstrated_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_recordings_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = ("--out", tmp_path / "data")
     assert "move joints and not a tool (a person steers it" in refused(capsys, "go2-velocity", *out)
     assert "has no robot that a person could move" in refused(capsys, "gym:Pendulum-v1", *out)
@@ -321,59 +250,45 @@ def test_what_cannot_be_demonstrated_says_why(capsys: pytest.CaptureFixture[str]
     assert not (tmp_path / "data").exists()
 
 
-def test_a_dataset_of_something_else_is_not_continued(
+def test_other_datasets_are_not_continued(
     record: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("real.teleop.Keyboard", Quitter)
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")
-    said = refused(capsys, "panda-lift", "--out", "scripted", "--resume")
-    assert "started with different settings" in said and 'skill was "STEADY"' in said
-    said = refused(capsys, "panda-turn", "--out", "scripted", "--resume")
-    assert "does not fit task 'panda-turn'" in said
+    output = refused(capsys, "panda-lift", "--out", "scripted", "--resume")
+    assert "started with different settings" in output and 'skill was "STEADY"' in output
+    output = refused(capsys, "panda-turn", "--out", "scripted", "--resume")
+    assert "does not fit task 'panda-turn'" in output
     assert "holds the pictures" in refused(capsys, "panda-lift", "--out", "scripted", "--resume", "--image-size", "32")
     assert verify(tmp_path / "scripted") == []
     assert main(["record", "panda-lift", "--out", "mine", "--json"]) == 0, "quitting at once is no error"
     assert main(["record", "panda-lift", "--out", "mine", "--resume", "--json"]) == 0
 
 
-def test_a_device_in_this_process_counts_presses_once() -> None:
-    class Button:
-        def __init__(self) -> None:
-            self.now = RELEASED
-
-        def read(self) -> Operator:
-            return self.now
-
-        def close(self) -> None:
-            pass
-
-    button = Button()
-    inputs = DeviceInput(button)
-    button.now = replace(HELD, success=True, motion=(0.01, 1.0, 0.0))
-    first, second = inputs.read(10.0), inputs.read(10.05)
-    assert first is not None and first.success and first.motion == (0.0, 1.0, 0.0)
-    assert second is not None and second.held and not second.success
-    button.now = RELEASED
-    lingering, gone = inputs.read(10.06), inputs.read(10.2)
-    assert lingering is not None and lingering.held and gone is not None and not gone.held
+def test_device_input_of_the_same_process() -> None:
+    pressed = replace(HELD, success=True, motion=(0.01, 1.0, 0.0))
+    device: Any = SimpleNamespace(readings=[pressed, pressed, RELEASED, RELEASED], close=lambda: None)
+    device.read = lambda: device.readings.pop(0)
+    inputs = DeviceInput(device)
     assert inputs.devices == 1
+    assert inputs.read(10.0) == replace(pressed, motion=(0.0, 1.0, 0.0)), "within the dead band"
+    assert inputs.read(10.05) == Operator(held=True, motion=(0.0, 1.0, 0.0)), "one press"
+    assert inputs.read(10.06) == HELD and inputs.read(10.2) == RELEASED
 
 
 # ---- on a robot --------------------------------------------------------------------------------------------------
-def test_on_a_robot_the_arm_waits_at_home_and_records_what_the_person_did(
-    robot_env: Build, topic_robot: Build, tmp_path: Path
-) -> None:
+def test_robot_waits_at_home_and_records_the_person(robot_env: Build, topic_robot: Build, tmp_path: Path) -> None:
     robot = topic_robot()
-    told: list[Progress] = []
+    shown: list[Progress] = []
     ends = [AGAIN, WON, WON]
 
     class Person:
         devices, reads, phase = 1, 0, ""
 
         def read(self, now: float | None = None) -> Operator:
-            phase = told[-1].phase if told else ""
+            phase = shown[-1].phase if shown else ""
             self.reads, self.phase = (self.reads + 1 if phase == self.phase else 1), phase
             if phase == "waiting":
                 return RELEASED if self.reads < 5 else HELD
@@ -387,15 +302,15 @@ def test_on_a_robot_the_arm_waits_at_home_and_records_what_the_person_did(
     waited: list[np.ndarray] = []
 
     def show(progress: Progress) -> None:
-        told.append(progress)
+        shown.append(progress)
         if progress.phase == "running" and robot.commands:
             waited.append(robot.commands[-1].copy())
 
     progress = Recording(env, recorder, cameras.look, 2, show=show).run()
     recorder.close()
     assert (progress.saved, progress.successes, progress.discarded) == (2, 2, 1)
-    assert robot.seeds == [training_seed(0), training_seed(0), training_seed(0, 1)], "discarded: the same placement"
-    assert np.abs(waited[0] - robot.robot.home).max() < 0.03, "it waited at home"
+    assert robot.seeds == [training_seed(0), training_seed(0), training_seed(0, 1)], "the discarded placement again"
+    assert np.abs(waited[0] - robot.robot.home).max() < 0.03, "at home"
     assert np.abs(np.diff(np.array(robot.commands), axis=0)).max() < 0.05, "no jump at a takeover"
     data = Dataset(tmp_path / "data")
     assert verify(data.root) == [] and [e.length for e in data.episodes] == [4, 4]
@@ -403,7 +318,7 @@ def test_on_a_robot_the_arm_waits_at_home_and_records_what_the_person_did(
     assert torch.allclose(columns["action"][:3, 1], torch.full((3,), 0.04)) and bool(columns["intervention"].all())
 
 
-def test_a_recording_that_nobody_attends_ends(robot_env: Build, topic_robot: Build, hands: Build) -> None:
+def test_recording_without_a_person_ends(robot_env: Build, topic_robot: Build, hands: Build) -> None:
     topic_robot()
     nobody = hands()
     nobody.devices = 0
@@ -412,7 +327,7 @@ def test_a_recording_that_nobody_attends_ends(robot_env: Build, topic_robot: Bui
         env.reset_procedure.await_operator(patience=0.2)
 
 
-def test_the_view_shows_each_episode_and_whether_it_is_recorded(record: Build) -> None:
+def test_view_shows_episode_and_phase(record: Build) -> None:
     pytest.importorskip("viser")
     addresses: list[str] = []
     shown: list[tuple[int, int, str]] = []

@@ -1,4 +1,4 @@
-"""What is recorded is what was executed, and an error is not lost in the writer's thread."""
+"""Recorded columns, and errors of the writer's thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recorder(tmp_path: Path) -> Callable[..., Recorder]:
     return lambda **images: Recorder(tmp_path / "dataset", PIPELINE, images)
 
 
-def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Callable[..., Recorder]) -> None:
+def test_executed_and_policy_actions_are_recorded(recorder: Callable[..., Recorder]) -> None:
     r = recorder()
     wanted = torch.tensor([[-0.5, 0.5, 0.5, -1.0]])
     r.add(step(0), {})
@@ -64,23 +64,22 @@ def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Calla
     for name in ("next.reward", "next.done", "next.success"):
         assert columns[name].flatten().tolist() == [0, 0, 1]
     (episode,) = load_episodes(root, EnvInfo.of(PIPELINE))
-    assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
+    assert torch.allclose(episode["action"], executed, atol=1e-6), "learners read executed actions"
     assert episode["observation.state"][:, 0].tolist() == [0, 1 / 64, 2 / 64]
     assert data.robot_type == "panda" and data.fps == 20
 
 
 @pytest.mark.parametrize("key", ["observation.state", "action"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_is_not_learned_from(recorder: Callable[..., Recorder], key: str, value: float) -> None:
+def test_non_finite_values_are_refused_by_learners(recorder: Callable[..., Recorder], key: str) -> None:
     r = recorder()
     for k in range(3):
         r.add(step(k, done=k == 2), {})
     r.end_episode({"success": True, "policy_version": 7})
     r.close()
-    (file,) = r.writer.root.glob("data/*/*.parquet")  # our own writer refuses such values, another may not
+    (file,) = r.writer.root.glob("data/*/*.parquet")  # other programs' writers may not refuse such values
     table = pq.read_table(file)
     rows = table[key].to_pylist()
-    rows[1][0] = value
+    rows[1][0] = float("inf")
     pq.write_table(
         table.set_column(table.column_names.index(key), table.schema.field(key), pa.array(rows, table[key].type)), file
     )
@@ -88,68 +87,38 @@ def test_what_is_no_number_is_not_learned_from(recorder: Callable[..., Recorder]
         load_episodes(r.writer.root, EnvInfo.of(PIPELINE))
 
 
-def test_a_missing_picture_is_black_and_a_present_one_is_copied(recorder: Callable[..., Recorder]) -> None:
+def test_pictures_are_copied_and_missing_ones_black(recorder: Callable[..., Recorder]) -> None:
     r = recorder(front=(16, 16))
     live = np.full((16, 16, 3), 200, np.uint8)
     r.add(step(0), {})
     r.add(step(1), {"front": live})
-    live[:] = 0  # the driver's buffer goes on
+    live[:] = 0  # the driver reuses its buffer
     r.end_episode({})
     r.close()
     stored = Dataset(r.writer.root).frames("observation.images.front", [0, 1])
-    assert stored[0].max() < 10 and stored[1].min() > 190, "but for the loss of the video's codec"
+    assert stored[0].max() < 10 and stored[1].min() > 190, "within the loss of the video codec"
     assert verify(r.writer.root) == []
 
 
-def test_an_episode_is_on_disk_when_close_returns_and_the_next_recorder_goes_on(
-    recorder: Callable[..., Recorder],
-) -> None:
+def test_close_writes_episodes_and_the_next_recorder_appends(recorder: Callable[..., Recorder]) -> None:
     for expected in (3, 6):
         r = recorder()
         for _ in range(3):
             r.add(step(1, done=True), {})
             r.end_episode({})
-        r.add(step(2), {})  # an episode that was interrupted
+            r.end_episode({})  # an empty episode
+        r.add(step(2), {})  # an interrupted episode
         r.close()
         assert Dataset(r.writer.root).num_episodes == expected
         assert verify(r.writer.root) == []
 
 
-def test_an_empty_episode_is_none(recorder: Callable[..., Recorder]) -> None:
-    r = recorder()
-    r.end_episode({})
-    r.close()
-    assert r.writer.num_episodes == 0
-
-
-def test_writing_happens_off_the_control_thread(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`end_episode` returns while the writer is still at it."""
-    begun, go_on = threading.Event(), threading.Event()
-    write = DatasetWriter.add_episode
-
-    def slow(self: DatasetWriter, *arguments: Any) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        write(self, *arguments)
-
-    monkeypatch.setattr(DatasetWriter, "add_episode", slow)
-    r = recorder()
-    r.add(step(1, done=True), {})
-    r.end_episode({})
-    assert begun.wait(30) and r.writer.num_episodes == 0
-    r.add(step(1), {})  # the next episode is under way
-    go_on.set()
-    r.close()
-    assert r.writer.num_episodes == 1
-
-
-def test_only_so_many_episodes_wait_in_memory(
+def test_only_a_bounded_number_of_episodes_waits_in_memory(
     recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
 ) -> None:
-    go_on, ended = threading.Event(), []
-    monkeypatch.setattr(DatasetWriter, "add_episode", lambda *_: go_on.wait(30))
+    """`end_episode` returns while the writer works, until the queue is full."""
+    resume, ended = threading.Event(), []
+    monkeypatch.setattr(DatasetWriter, "add_episode", lambda *_: resume.wait(30))
     r = recorder()
 
     def work() -> None:
@@ -162,14 +131,14 @@ def test_only_so_many_episodes_wait_in_memory(
     thread.start()
     eventually(lambda: len(ended) == WAITING + 1)
     thread.join(0.2)
-    assert len(ended) == WAITING + 1, "one is being written, the others wait, and so does who ends the next"
-    go_on.set()
+    assert len(ended) == WAITING + 1, "one is being written, the others wait, and the next blocks"
+    resume.set()
     thread.join(30)
     r.close()
     assert len(ended) == WAITING + 3
 
 
-def test_an_error_of_the_writer_surfaces(
+def test_errors_of_the_writer_are_raised(
     recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
 ) -> None:
     def full(*_: Any) -> None:
@@ -186,12 +155,12 @@ def test_an_error_of_the_writer_surfaces(
     with pytest.raises(OSError, match="No space left"):
         r.close()
     monkeypatch.undo()
-    again = recorder()  # the lock is free, the dataset sound
+    again = recorder()  # the lock is released, the dataset valid
     again.close()
     assert verify(again.writer.root) == []
 
 
-def test_two_recorders_never_write_to_one_dataset(recorder: Callable[..., Recorder]) -> None:
+def test_second_recorder_of_a_dataset_is_refused(recorder: Callable[..., Recorder]) -> None:
     r = recorder()
     with pytest.raises(DatasetError):
         recorder()

@@ -1,4 +1,4 @@
-"""A scripted person beside an arm: lets the policy work, takes over where it stalls, gives control back."""
+"""Scripted operator of an arm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIFT = tasks.get("panda-lift")
 Build = Callable[..., Any]
 
 
-def test_a_policy_that_stands_still_is_helped_towards_the_object(topic_robot: Build, robot_env: Build) -> None:
+def test_stalled_policy_is_corrected_towards_the_object(topic_robot: Build, robot_env: Build) -> None:
     robot, end, pipeline = topic_robot(), threading.Event(), Pipeline(LIFT.interface)
     with open_node("operator") as node, open_node("listener") as listener:
         operator = ArmOperator(node, pipeline, LIFT.make_expert(pipeline, 1, "STEADY", 0))
@@ -33,15 +33,15 @@ def test_a_policy_that_stands_still_is_helped_towards_the_object(topic_robot: Bu
             env = robot_env(replace(LIFT.interface, horizon=200), OperatorInput(listener, "panda"))
             env.reset(seed=0)
             begin = robot.position.copy()
-            taken = []
-            while sum(taken) < 20:
+            interventions: list[bool] = []
+            while sum(interventions) < 20:
                 *_, infos = env.step(torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
-                taken.append(bool(infos["intervention"]))
-                assert len(taken) < 150
-            assert not any(taken[:5]), "it waits and sees first"
-            away = env.state.objects["cube"][0, :3] - env.state.tool_position[0]
+                interventions.append(bool(infos["intervention"]))
+                assert len(interventions) < 150
+            assert not any(interventions[:5]), "it observes first"
+            offset = env.state.objects["cube"][0, :3] - env.state.tool_position[0]
             first = env.pipeline.kinematics.forward(torch.from_numpy(begin).float()[None])[0][0]
-            assert away.norm() < (env.state.objects["cube"][0, :3] - first).norm() - 0.05
+            assert offset.norm() < (env.state.objects["cube"][0, :3] - first).norm() - 0.05
         finally:
             end.set()
             thread.join()

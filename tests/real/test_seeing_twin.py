@@ -1,4 +1,4 @@
-"""A bundle that sees two cameras, deployed on the twin through the robot's own topics."""
+"""Policy with two cameras, deployed on a twin over the robot's topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
-pytestmark = pytest.mark.usefixtures("stopping")
+pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("stopping")]
 TASK = tasks.get("panda-lift-cameras")
 
 
@@ -38,7 +38,7 @@ def twin(private_domain: int) -> Iterator[None]:
     process.communicate(timeout=60)
 
 
-def test_a_diffusion_policy_from_two_cameras_runs_an_episode_on_the_twin(
+def test_diffusion_policy_with_two_cameras_runs_an_episode_on_a_twin(
     twin: None, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
@@ -61,6 +61,6 @@ def test_a_diffusion_policy_from_two_cameras_runs_an_episode_on_the_twin(
     for observation in seen[-5:]:
         pipeline.observation_spec.check(observation)
     fronts = [o["observation.images.front"] for o in seen]
-    assert len({bytes(f.numpy().tobytes()) for f in fronts}) > 3, "the arm is seen to move"
+    assert len({bytes(f.numpy().tobytes()) for f in fronts}) > 3, "the pictures show motion"
     events = json.loads((tmp_path / "run" / "loop.json").read_text())["shield"]
     assert events.get("stale view", 0) < 10

@@ -1,4 +1,4 @@
-"""Instructions said to a robot: before each episode, in its course, at once."""
+"""Instructions for a robot, before and during its episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from robot_rl.util.errors import ConfigError, UserError
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
-TOLD = replace(
+INTERFACE = replace(
     tasks.get("panda-lift").interface, success="", failure="", horizon=60,
     instructions=(Instruction("wait for me", "lifted:cube:0.3"), Instruction("touch the table", "reached:cube:2.0")),
 )  # fmt: skip
@@ -41,7 +41,7 @@ def nodes(private_domain: int) -> Iterator[Callable[[str], Any]]:
         node.close()
 
 
-def test_a_script_begins_anew_in_each_episode(nodes: Build, eventually: Build) -> None:
+def test_cue_script_restarts_in_each_episode(nodes: Build, eventually: Build) -> None:
     robot, heard, now = nodes("robot"), [], [100.0]
     robot.subscribe("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT, lambda s: heard.append(s.msg.data))
     announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
@@ -56,21 +56,21 @@ def test_a_script_begins_anew_in_each_episode(nodes: Build, eventually: Build) -
         begins("resetting")
         eventually(lambda: script.step() == "one", "the first one")
         begins("running")
-        for seconds, said in ((1.9, ""), (0.1, "two"), (1.0, ""), (1.1, "three"), (50.0, "")):
+        for seconds, published in ((1.9, ""), (0.1, "two"), (1.0, ""), (1.1, "three"), (50.0, "")):
             now[0] += seconds
-            assert script.step() == said
+            assert script.step() == published
         begins("success")
         assert script.step() == ""
     eventually(lambda: len(heard) == 6, "all")
     assert heard == ["one", "two", "three"] * 2
 
 
-def test_a_second_instruction_changes_the_episode_that_is_counted(
+def test_second_instruction_determines_the_result(
     nodes: Build, robot_env: Build, topic_robot: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy reads it, its test judges, and the result is its own."""
+    """The policy reads it, and its success test and name are in the result."""
     topic_robot()
-    env = robot_env(TOLD, instruction="wait for me")
+    env = robot_env(INTERFACE, instruction="wait for me")
     script, read = CueScript(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
     announced: list[str] = []
     nodes("view").subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, lambda s: announced.append(s.msg.data))
@@ -87,15 +87,14 @@ def test_a_second_instruction_changes_the_episode_that_is_counted(
             script.step()
 
     result = evaluate(Listens(), env, 1, seed=0)
-    told = [json.loads(text) for text in announced]
-    asked = [(each["phase"], each["instruction"]) for each in told]
-    assert asked[0] == ("resetting", "wait for me") and ("running", "touch the table") in asked, "who joins hears it"
+    phases = [(each["phase"], each["instruction"]) for each in map(json.loads, announced)]
+    assert phases[0] == ("resetting", "wait for me") and ("running", "touch the table") in phases
     assert read[0] == "wait for me" and read[-1] == "touch the table"
-    assert result.success == [True] and result.steps[0] < TOLD.horizon
+    assert result.success == [True] and result.steps[0] < INTERFACE.horizon
     assert result.summary()["by_instruction"] == {"touch the table": {"episodes": 1, "success": 1.0}}
 
 
-def test_what_no_robot_takes_is_refused_before_it_is_said(nodes: Build) -> None:
+def test_invalid_instructions_are_not_published(nodes: Build) -> None:
     with pytest.raises(ConfigError, match="at most 128"):
         CueScript(nodes("tell"), ["one", "a" * 129], after=1.0)
     with pytest.raises(ConfigError, match="says nothing"):

@@ -1,13 +1,11 @@
-"""Operators' devices: real terminals, event streams and DDS between processes; every wait is for an event."""
+"""Teleop devices with real terminals, event streams and DDS between processes."""
 
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import pty
 import queue
-import random
 import select
 import signal
 import subprocess
@@ -16,6 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.bus import Node, QoS, decode, encode, make, open_node
+from real.bus import Node, QoS, Stamped, decode, encode, make, open_node
 from real.bus.names import check_name
 from real.teleop import (
     AXES,
@@ -42,41 +41,25 @@ from real.teleop import (
     until_signal,
 )
 from real.teleop.commands import QOS, TYPE
+from robot_rl.cli.main import main
 from robot_rl.cli.teleop import Teleop
 from robot_rl.util.errors import UnknownName, UserError
 
-WAIT = 20.0  # s at most for what takes 1 to 2
+WAIT = 20.0
+"""Longest wait for an event, s."""
 TELEOP = [sys.executable, "-m", "robot_rl.cli.main", "teleop"]
 FULL = Operator(True, (1.0, -0.5, 0.25), -1.0, success=True, reset=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loopback() -> Iterator[None]:
-    """A domain of this module, bound to `lo`, with a tag that no other session has."""
-    uri = (
-        "<CycloneDDS><Domain><General>"
-        "<Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
-        f"<AllowMulticast>false</AllowMulticast></General><Discovery><Tag>teleop-{os.getpid()}</Tag>"
-        "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
-        "<Peers><Peer address='127.0.0.1'/></Peers></Discovery></Domain></CycloneDDS>"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROS_DISTRO", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
-            patch.delenv(name, raising=False)
-        patch.setenv("ROS_DOMAIN_ID", str(random.SystemRandom().randint(200, 230)))  # other tests: below
-        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        patch.setenv("CYCLONEDDS_URI", uri)
-        yield
+MOVING = Operator(True, (1.0, 0.0, 0.0))
 
 
 @pytest.fixture(scope="module")
-def node(loopback: None) -> Iterator[Node]:
+def node(private_domain: int) -> Iterator[Node]:
     with open_node("robot", "/arm") as opened:
         yield opened
 
 
 class Ear:
-    """Every message on the topic, as it comes."""
+    """Subscriber that keeps all messages of the topic."""
 
     def __init__(self, node: Node):
         self.heard: queue.Queue[Any] = queue.Queue()
@@ -89,18 +72,14 @@ class Ear:
         return operator
 
     def last(self) -> Operator:
-        """The last message, once its publisher has left; it may still be on its way then."""
+        """Return the last message after its publisher has left; messages may still arrive then."""
         end = time.monotonic() + WAIT
         while self.subscription.matched and time.monotonic() < end:
             time.sleep(0.002)
-        while (self.subscription.latest is None or self._latest() != RELEASED) and self.subscription.wait(1.0):
+        while self.subscription.wait(0.3):
             pass
-        return self._latest()
-
-    def _latest(self) -> Operator:
-        latest = self.subscription.latest
-        assert latest is not None
-        return from_joy(latest.msg)
+        assert self.subscription.latest is not None
+        return from_joy(self.subscription.latest.msg)
 
 
 @pytest.fixture
@@ -112,76 +91,31 @@ def ear(node: Node) -> Iterator[Ear]:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """A terminal: the side of the hands, the side of the program."""
+    """Master and slave file descriptors of a terminal."""
     master, slave = pty.openpty()
     yield master, slave
     os.close(master)
     os.close(slave)
 
 
-class Session:
-    """`robot-rl teleop keyboard` in a terminal of its own."""
-
-    def __init__(self, master: int, slave: int, *arguments: str):
-        self.master, self.slave = master, slave
-        self.before = termios.tcgetattr(slave)
-        # A session leader that opens a terminal gets it as its own: Ctrl-C typed there reaches it.
-        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *TELEOP, *arguments]
-        command += ["--ros-args", "-r", "__ns:=/arm"]
-        # Under nohup SIGHUP is ignored, and children inherit that; the terminal's end shall be heard here.
-        listen = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
-        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=listen)
-        self.shown = ""
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def until(self, text: str) -> None:
-        end = time.monotonic() + WAIT
-        while text not in self.shown:
-            assert select.select([self.master], [], [], max(end - time.monotonic(), 0.0))[0], self.shown
-            self.shown += os.read(self.master, 4096).decode()
-
-    def end(self) -> int:
-        """Wait for the exit, reading what it still says."""
-        end = time.monotonic() + WAIT
-        while self.process.poll() is None:
-            assert time.monotonic() < end, self.shown
-            if select.select([self.master], [], [], 0.05)[0]:
-                self.shown += os.read(self.master, 4096).decode()
-        return self.process.returncode
-
-
 @pytest.fixture
-def session(terminal: tuple[int, int]) -> Iterator[Session]:
-    session = Session(*terminal, "keyboard")
-    yield session
-    session.process.kill()
-    session.process.wait()
-
-
-class Clock:
-    """Time that tests move."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+def session(in_terminal: Callable[..., Any]) -> Any:
+    """`robot-rl teleop keyboard` in its own terminal."""
+    return in_terminal("teleop", "keyboard", "--ros-args", "-r", "__ns:=/arm")
 
 
 class Keys:
-    """A keyboard on a real terminal, in this process and in the clock's time."""
+    """Keyboard of a real terminal, in this process, with a fake clock."""
 
     def __init__(self, master: int, slave: int):
-        self.master, self.slave, self.clock = master, slave, Clock()
-        self.keyboard = Keyboard(slave, self.clock)
+        self.master, self.slave, self.now = master, slave, 100.0
+        self.keyboard = Keyboard(slave, lambda: self.now)
 
     def read(self, keys: bytes = b"", after: float = 0.0) -> Operator:
-        self.clock.now += after
+        self.now += after
         if keys:
             os.write(self.master, keys)
-            waiting = bytearray(4)  # the kernel hands them over in its own time
+            waiting = bytearray(4)  # the kernel delivers them later
             end = time.monotonic() + WAIT
             while int.from_bytes(waiting, sys.byteorder) < len(keys):
                 assert time.monotonic() < end
@@ -205,7 +139,7 @@ operators = st.builds(Operator, st.booleans(), st.tuples(unit, unit, unit), unit
 
 @settings(deadline=None, max_examples=60)
 @given(operators)
-def test_a_reading_survives_the_wire(operator: Operator) -> None:
+def test_message_round_trip(operator: Operator) -> None:
     assert from_joy(decode(bytes(encode(to_joy(operator), TYPE)), TYPE)) == operator
 
 
@@ -220,7 +154,7 @@ anything = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(anything, anything)
-def test_any_message_is_read_without_an_exception_and_within_bounds(axes: Any, buttons: Any) -> None:
+def test_any_message_gives_input_within_bounds(axes: Any, buttons: Any) -> None:
     operator = from_joy(SimpleNamespace(axes=axes, buttons=buttons))
     assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
     if operator.held:
@@ -230,126 +164,120 @@ def test_any_message_is_read_without_an_exception_and_within_bounds(axes: Any, b
 
 
 @pytest.mark.parametrize(("axes", "buttons"), [(3, 5), (4, 4), (9, 9), (0, 0)])
-def test_another_programs_joy_is_nobody(axes: int, buttons: int) -> None:
+def test_joy_of_another_program_is_ignored(axes: int, buttons: int) -> None:
     assert from_joy(make(TYPE, axes=[1.0] * axes, buttons=[1] * buttons)) == RELEASED
     assert from_joy(None) == RELEASED
 
 
-def test_the_dead_man_is_strict_and_the_stop_is_not() -> None:
-    msg = make(TYPE, axes=[0.0] * 4, buttons=[2, -1, 2, -1, 2])
-    assert from_joy(msg) == Operator(stop=True)
+def test_enable_button_needs_exactly_1_and_stop_any_other_value_than_0() -> None:
+    assert from_joy(make(TYPE, axes=[0.0] * 4, buttons=[2, -1, 2, -1, 2])) == Operator(stop=True)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_an_axis_that_is_not_finite_holds_nothing_but_a_stop_gets_through(bad: float) -> None:
-    msg = make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])
-    assert from_joy(msg) == Operator(stop=True)
+def test_non_finite_axis_allows_only_the_stop(bad: float) -> None:
+    assert from_joy(make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])) == Operator(stop=True)
 
 
 # --- the receiving side ---
 
 
 @pytest.fixture
-def hands(node: Node) -> Iterator[OperatorInput]:
-    hands = OperatorInput(node, "panda")
-    yield hands
-    hands.close()
+def inputs() -> OperatorInput:
+    return OperatorInput(None)
 
 
-def test_silence_for_longer_than_the_timeout_is_an_operator_who_is_gone(hands: OperatorInput) -> None:
-    assert hands.read(10.0) is None
-    hands.receive(Operator(True, (1.0, 0.0, 0.0)), 10.0)
-    assert hands.read(10.0) == hands.read(10.099) == Operator(True, (1.0, 0.0, 0.0))
-    assert hands.read(10.101) == hands.read(99.0) == Operator(lost=True)  # and told so until it speaks again
-    hands.receive(RELEASED, 99.1)
-    assert hands.read(99.1) == RELEASED  # what was held before the silence does not linger
-    assert hands.read(99.201) is None
+def test_input_is_lost_or_none_after_the_timeout(inputs: OperatorInput) -> None:
+    assert inputs.read(10.0) is None
+    inputs.receive(MOVING, 10.0)
+    assert inputs.read(10.0) == inputs.read(10.099) == MOVING
+    assert inputs.read(10.101) == inputs.read(99.0) == Operator(lost=True)
+    inputs.receive(RELEASED, 99.1)
+    assert inputs.read(99.1) == RELEASED, "no control lingers after a silence"
+    assert inputs.read(99.201) is None
 
 
-def test_control_goes_back_50_ms_after_letting_go_and_a_flicker_does_not_count(hands: OperatorInput) -> None:
+def test_control_lasts_50_ms_longer_than_the_enable_button(inputs: OperatorInput) -> None:
     moving = Operator(True, (0.5, 0.0, 0.0), -1.0)
-    for now, reading in ((1.0, moving), (1.02, replace_held(moving)), (1.06, moving), (1.08, RELEASED)):
-        hands.receive(reading, now)
-        operator = hands.read(now)
+    for now, reading in ((1.0, moving), (1.02, replace(moving, held=False)), (1.06, moving), (1.08, RELEASED)):
+        inputs.receive(reading, now)
+        operator = inputs.read(now)
         assert operator is not None and operator.held
         assert operator.motion[0] == (0.5 if reading.held else 0.0)
-    hands.receive(RELEASED, 1.12)
-    assert hands.read(1.129) == Operator(held=True)
-    assert hands.read(1.131) == RELEASED
+    inputs.receive(RELEASED, 1.12)
+    assert inputs.read(1.129) == Operator(held=True)
+    assert inputs.read(1.131) == RELEASED
 
 
-def replace_held(operator: Operator) -> Operator:
-    return Operator(False, operator.motion, operator.gripper)
+def test_motion_in_the_dead_band_is_0(inputs: OperatorInput) -> None:
+    inputs.receive(Operator(True, (0.029, -0.031, -0.01)), 1.0)
+    assert inputs.read(1.0) == Operator(True, (0.0, -0.031, 0.0))
 
 
-def test_small_motion_is_none(hands: OperatorInput) -> None:
-    hands.receive(Operator(True, (0.029, -0.031, -0.01)), 1.0)
-    assert hands.read(1.0) == Operator(True, (0.0, -0.031, 0.0))
-
-
-def test_a_press_between_two_reads_is_told_once(hands: OperatorInput) -> None:
+def test_press_between_two_reads_is_reported_once(inputs: OperatorInput) -> None:
     for now, reading in enumerate([RELEASED, Operator(success=True), Operator(success=True), RELEASED]):
-        hands.receive(reading, now / 100)
-    assert hands.read(0.03) == Operator(success=True)
-    assert hands.read(0.03) == RELEASED
-    hands.receive(Operator(success=True), 0.05)
-    hands.receive(Operator(success=True, failure=True), 0.06)
-    assert hands.read(0.06) == Operator(success=True, failure=True)
-    assert hands.read(0.06) == RELEASED  # still down: it is one press
+        inputs.receive(reading, now / 100)
+    assert inputs.read(0.03) == Operator(success=True)
+    assert inputs.read(0.03) == RELEASED
+    inputs.receive(Operator(success=True), 0.05)
+    inputs.receive(Operator(success=True, failure=True), 0.06)
+    assert inputs.read(0.06) == Operator(success=True, failure=True)
+    assert inputs.read(0.06) == RELEASED, "still down: the same press"
 
 
-def test_a_stop_is_told_while_it_is_down_and_even_after_its_device_died(hands: OperatorInput) -> None:
-    hands.receive(Operator(stop=True), 1.0)
-    assert hands.read(1.0) == hands.read(1.05) == Operator(stop=True)
-    hands.receive(RELEASED, 1.06)
-    hands.receive(Operator(True, (1.0, 0.0, 0.0), stop=True), 1.08)
-    assert hands.read(9.0) == Operator(stop=True, lost=True)
-    assert hands.read(9.0) == Operator(lost=True)
+def test_stop_is_reported_while_down_and_after_its_device_is_lost(inputs: OperatorInput) -> None:
+    inputs.receive(Operator(stop=True), 1.0)
+    assert inputs.read(1.0) == inputs.read(1.05) == Operator(stop=True)
+    inputs.receive(RELEASED, 1.06)
+    inputs.receive(replace(MOVING, stop=True), 1.08)
+    assert inputs.read(9.0) == Operator(stop=True, lost=True)
+    assert inputs.read(9.0) == Operator(lost=True)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(operators, st.floats(0.0, 0.3)), max_size=12), st.sets(st.integers(0, 11)))
-def test_presses_told_are_presses_made(node: Node, readings: list[tuple[Operator, float]], reads: set[int]) -> None:
-    with closing(OperatorInput(node, "panda")) as hands:
-        now, made, told, down = 1.0, 0, 0, False
-        for place, (reading, gap) in enumerate(readings):
-            now += gap
-            hands.receive(reading, now)
-            made, down = made + (reading.reset and not down), reading.reset
-            if place in reads:
-                operator = hands.read(now)
-                assert operator is not None
-                told += operator.reset
-        assert told + len(hands._pressed & {"reset"}) <= made
-        assert (told + len(hands._pressed & {"reset"}) > 0) == (made > 0)
+def test_no_press_is_lost_or_repeated(readings: list[tuple[Operator, float]], reads: set[int]) -> None:
+    inputs = OperatorInput(None)
+    now, made, reported, down = 1.0, 0, 0, False
+    for place, (reading, gap) in enumerate(readings):
+        now += gap
+        inputs.receive(reading, now)
+        made, down = made + (reading.reset and not down), reading.reset
+        if place in reads:
+            operator = inputs.read(now)
+            assert operator is not None
+            reported += operator.reset
+    pending = inputs.read(now)
+    reported += pending is not None and pending.reset
+    assert reported <= made and (reported > 0) == (made > 0)
 
 
-def test_readings_arrive_over_dds(node: Node, hands: OperatorInput) -> None:
-    publisher = node.publisher(TYPE, joy_topic("panda"), QOS)
-    assert node.wait_for(lambda: hands.devices == 1 and publisher.matched == 2, WAIT)
+def test_input_over_dds(node: Node) -> None:
+    inputs, publisher = OperatorInput(node, "panda"), node.publisher(TYPE, joy_topic("panda"), QOS)
+    assert node.wait_for(lambda: inputs.devices == 1 and publisher.matched == 2, WAIT)
     publisher.publish(to_joy(FULL))
-    heard = hands._subscriptions[1]
+    heard = inputs._subscriptions[1]
     assert heard.wait(WAIT, after=0)
     received = heard.latest.received  # type: ignore[union-attr]
     end = time.monotonic() + WAIT
-    while (operator := hands.read(received)) is None:  # the sample is there, its callback runs next
+    while (operator := inputs.read(received)) is None:  # its callback runs after the sample is stored
         assert time.monotonic() < end
     assert operator == FULL
-    assert hands.read(received + 0.2) == Operator(lost=True)
+    assert inputs.read(received + 0.2) == Operator(lost=True)
     publisher.close()
+    inputs.close()
 
 
 # --- the keyboard ---
 
 
-def test_a_held_key_moves_holds_still_until_it_repeats_and_lets_go(keys: Keys) -> None:
+def test_held_key_moves_pauses_until_it_repeats_and_releases(keys: Keys) -> None:
     assert keys.read() == RELEASED
-    assert keys.read(b"w") == Operator(True, (1.0, 0.0, 0.0))
-    assert keys.read(after=0.19) == Operator(True, (1.0, 0.0, 0.0))
+    assert keys.read(b"w") == MOVING
+    assert keys.read(after=0.19) == MOVING
     assert keys.read(after=0.02) == Operator(held=True)
-    assert keys.read(after=0.44) == Operator(held=True)  # 0.65 s: X11's first repeat is not there yet
+    assert keys.read(after=0.44) == Operator(held=True)  # 0.65 s: before X11's first repeat
     for _ in range(10):
-        assert keys.read(b"w", after=0.04) == Operator(True, (1.0, 0.0, 0.0))
+        assert keys.read(b"w", after=0.04) == MOVING
     assert keys.read(after=0.19).held
     assert keys.read(after=0.02) == RELEASED
 
@@ -363,7 +291,7 @@ def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
     assert keys.read(b"W", after=1.0).motion == (0.25, 0.0, 0.0)
 
 
-def test_space_toggles_once_a_press_and_letting_go_leaves_the_gripper_as_it_is(keys: Keys) -> None:
+def test_space_toggles_the_gripper_once_per_press(keys: Keys) -> None:
     assert keys.read(b" ") == Operator(True, gripper=-1.0)
     assert keys.read(b" ", after=0.5).gripper == -1.0  # the terminal's repeat
     assert keys.read(b" ", after=0.03).gripper == -1.0
@@ -372,7 +300,7 @@ def test_space_toggles_once_a_press_and_letting_go_leaves_the_gripper_as_it_is(k
     assert keys.read(b" ").gripper == 1.0
 
 
-def test_hands_on_keeps_control_until_h_again_or_a_stop(keys: Keys) -> None:
+def test_h_keeps_control_until_h_or_stop(keys: Keys) -> None:
     keys.read(b"h")
     assert keys.read(after=60.0) == Operator(held=True)
     assert keys.read(b"h") == RELEASED
@@ -382,40 +310,23 @@ def test_hands_on_keeps_control_until_h_again_or_a_stop(keys: Keys) -> None:
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [
-        (b"y", "success"),
-        (b"n", "failure"),
-        (b"x", "stop"),
-        (b"X", "stop"),
-        (b"\r", "reset"),
-        (b"\n", "reset"),
-    ],
+    [(b"y", "success"), (b"n", "failure"), (b"x", "stop"), (b"X", "stop"), (b"\r", "reset"), (b"\n", "reset")],
 )
-def test_marks(keys: Keys, key: bytes, name: str) -> None:
+def test_press_keys(keys: Keys, key: bytes, name: str) -> None:
     assert keys.read(key) == Operator(**{name: True})  # type: ignore[arg-type]
     assert keys.read(after=1.0) == RELEASED
 
 
 @pytest.mark.parametrize(
     "sequence",
-    [
-        b"\x1b[A",
-        b"\x1b[D",
-        b"\x1bOS",
-        b"\x1b[[A",
-        b"\x1b[15~",
-        b"\x1b[1;2D",
-        b"\x1b",
-        b"\x13\x1a\x1c",
-        "ä€😀".encode(),
-    ],
+    [b"\x1b[A", b"\x1b[D", b"\x1bOS", b"\x1b[[A", b"\x1b[15~", b"\x1b[1;2D", b"\x1b", b"\x13\x1a\x1c", "ä€😀".encode()],
 )
-def test_other_keys_move_nothing(keys: Keys, sequence: bytes) -> None:
+def test_other_keys_have_no_effect(keys: Keys, sequence: bytes) -> None:
     assert keys.read(sequence) == RELEASED
     assert keys.read(b"x", after=1.0).stop
 
 
-def test_a_sequence_in_two_parts_and_a_stop_behind_escape(keys: Keys) -> None:
+def test_escape_sequence_in_two_parts_and_stop_after_escape(keys: Keys) -> None:
     assert keys.read(b"\x1b[") == RELEASED
     assert keys.read(b"D", after=0.05) == RELEASED
     assert keys.read(b"\x1bx") == Operator(stop=True)
@@ -423,15 +334,13 @@ def test_a_sequence_in_two_parts_and_a_stop_behind_escape(keys: Keys) -> None:
     assert keys.read(b"x", after=0.5).stop
 
 
-def test_quitting_gives_the_last_reading_first(keys: Keys) -> None:
+def test_quitting_returns_the_last_input_first(keys: Keys) -> None:
     assert keys.read(b"xq") == Operator(stop=True)
     with pytest.raises(Finished):
         keys.read()
 
 
-def test_the_terminal_is_given_back_after_an_exception_and_what_was_typed_before_is_forgotten(
-    terminal: tuple[int, int],
-) -> None:
+def test_terminal_is_restored_after_an_exception_and_earlier_input_dropped(terminal: tuple[int, int]) -> None:
     before = termios.tcgetattr(terminal[1])
     os.write(terminal[0], b"w\n")
     assert select.select([terminal[1]], [], [], WAIT)[0]
@@ -442,7 +351,7 @@ def test_the_terminal_is_given_back_after_an_exception_and_what_was_typed_before
     assert termios.tcgetattr(terminal[1]) == before
 
 
-def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
+def test_missing_and_closed_terminals_are_refused(tmp_path: Path) -> None:
     with open(tmp_path / "file", "w+") as file, pytest.raises(UserError, match="needs a terminal"):
         Keyboard(file.fileno())
     master, slave = pty.openpty()
@@ -453,7 +362,7 @@ def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
     os.close(slave)
 
 
-def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
+def test_keys_of_a_terminal_arrive_as_joy_in_the_namespace(session: Any, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     ear.until(lambda operator: not operator.held)
     session.until("a robot subscribes to /arm/teleop/panda/joy")
@@ -464,28 +373,22 @@ def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear
     assert ear.until(lambda operator: operator.stop).held is False
     session.type(b"hq")
     assert session.end() == 0
-    assert ear.last() == RELEASED  # though hands were on
+    assert ear.last() == RELEASED, "although h keeps control"
     assert termios.tcgetattr(session.slave) == session.before
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGHUP", "Ctrl-C"])
-def test_the_terminal_is_given_back_after_a_signal(session: Session, ear: Ear, how: str) -> None:
+def test_ctrl_c_releases_control_and_restores_the_terminal(session: Any, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     assert termios.tcgetattr(session.slave) != session.before
-    if how == "Ctrl-C":
-        ear.until(lambda operator: not operator.held)
-        session.type(b"w")
-        ear.until(lambda operator: operator.held)
-        session.type(b"\x03")
-    else:
-        session.process.send_signal(getattr(signal, how))
+    ear.until(lambda operator: not operator.held)
+    session.type(b"w")
+    ear.until(lambda operator: operator.held)
+    session.type(b"\x03")
     assert session.end() == 0
-    assert termios.tcgetattr(session.slave) == session.before
-    if how == "Ctrl-C":
-        assert ear.last() == RELEASED
+    assert termios.tcgetattr(session.slave) == session.before and ear.last() == RELEASED
 
 
-def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Any, ear: Ear) -> None:
+def test_unplugged_gamepad_ends_without_handing_back(pad: Any, ear: Ear) -> None:
     command = [*TELEOP, "gamepad", "--path", pad.path, "--map", pad.map_file, "--ros-args", "-r", "__ns:=/arm"]
     pad.rest()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -494,20 +397,20 @@ def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Any, ear: Ear) -> No
         pad.send((1, 4, 1), (2, 1, -32767))
         assert ear.until(lambda operator: operator.held).motion[0] == 1.0
         pad.unplug()
-        said = process.communicate(timeout=WAIT)[1]
+        output = process.communicate(timeout=WAIT)[1]
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 1  # so that the launcher starts it again
-    assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
-    assert ear.last().held, "silence means a lost device, not a hand-back"
+    assert process.returncode == 1, "the launcher restarts it"
+    assert f"the gamepad {pad.path} is gone" in output and "Traceback" not in output
+    assert ear.last().held, "silence means a lost device"
 
 
 # --- the loop and the command ---
 
 
 class Script:
-    """A device that plays readings."""
+    """Device that plays readings."""
 
     def __init__(self, *readings: Operator):
         self.readings = list(readings)
@@ -521,83 +424,76 @@ class Script:
         pass
 
 
-def test_a_stop_pressed_just_before_the_end_is_still_published(node: Node, ear: Ear) -> None:
-    said: list[str] = []
-    device = Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True))
-    stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, said.append)
+def test_stop_just_before_the_end_is_published(node: Node, ear: Ear) -> None:
+    output: list[str] = []
+    device = Script(FULL, replace(MOVING, stop=True))
+    stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, output.append)
     assert ear.until(lambda operator: operator.held) == FULL
     assert ear.until(lambda operator: True) == Operator(stop=True)
-    assert "control: you" in said
-
-
-HOLDS = Operator(True, (1.0, 0.0, 0.0))
+    assert "control: you" in output
 
 
 @pytest.mark.parametrize(
-    ("number", "hands", "last"),
+    ("number", "input_", "last"),
     [
-        (signal.SIGTERM, HOLDS, RELEASED),
-        (signal.SIGHUP, HOLDS, HOLDS),
+        (signal.SIGTERM, MOVING, RELEASED),
+        (signal.SIGHUP, MOVING, MOVING),
         (signal.SIGHUP, Operator(stop=True), Operator(stop=True)),
         (signal.SIGHUP, RELEASED, RELEASED),
     ],
 )
-def test_only_who_ends_it_gives_control_back(
-    node: Node, ear: Ear, number: int, hands: Operator, last: Operator
+def test_control_is_not_released_if_the_terminal_closes(
+    node: Node, ear: Ear, number: int, input_: Operator, last: Operator
 ) -> None:
-    stream(node, Script(HOLDS if hands.held else RELEASED, hands), "panda", 30.0, lambda _s: number)
+    stream(node, Script(MOVING if input_.held else RELEASED, input_), "panda", 30.0, lambda _s: number)
     assert ear.last() == last
 
 
-def test_a_second_device_on_the_topic_is_named(node: Node) -> None:
+def test_second_device_on_the_topic_is_reported(node: Node) -> None:
     other = node.publisher(TYPE, joy_topic("panda"), QOS)
-    said: list[str] = []
+    output: list[str] = []
 
     def warned() -> bool:
-        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/panda/joy too") for line in said)
+        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/panda/joy too") for line in output)
 
     with open_node("teleop", "/arm") as mine:
-        stream(mine, Script(*[RELEASED] * 300), "panda", 30.0, lambda s: node.wait_for(warned, s), said.append)
+        stream(mine, Script(*[RELEASED] * 300), "panda", 30.0, lambda s: node.wait_for(warned, s), output.append)
     other.close()
     assert warned()
 
 
-def test_late_readings_are_not_caught_up(node: Node) -> None:
-    asked: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        asked.append(seconds)
-        return False
-
-    stream(node, Script(*[RELEASED] * 5), "panda", 50.0, wait)
-    assert len(asked) == 5 and all(0.0 <= seconds <= 0.1 for seconds in asked)
+def test_late_readings_are_not_repeated(node: Node) -> None:
+    waits: list[float] = []
+    stream(node, Script(*[RELEASED] * 5), "panda", 50.0, lambda seconds: bool(waits.append(seconds)))
+    assert len(waits) == 5 and all(0.0 <= seconds <= 0.1 for seconds in waits)
 
 
-def test_a_signal_ends_the_wait_at_once_and_handlers_come_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP])
+def test_signal_ends_the_wait_at_once_and_handlers_are_restored(number: int) -> None:
+    outer = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
+    before = signal.getsignal(number)
     with until_signal() as wait:
         assert not wait(0.0)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         began = time.monotonic()
-        assert wait(60.0) and wait(60.0)
+        assert wait(60.0) == wait(60.0) == number
         assert time.monotonic() - began < 30.0
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+    signal.signal(signal.SIGHUP, outer)
 
 
-def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UnknownName, match="did you mean keyboard"):
         Teleop("keybord").run()
-    with pytest.raises(UserError, match="--rate is 5 Hz; give 20 to 50") as caught:
+    with pytest.raises(UserError, match="--rate is 5 Hz; give 20 to 50") as error:
         Teleop("keyboard", rate=5.0).run()
-    assert caught.value.code == 2
+    assert error.value.code == 2
     assert Teleop("none").run() == 0
-    with open(os.devnull) as nothing:
-        done = subprocess.run([*TELEOP, "keyboard"], stdin=nothing, capture_output=True, text=True, timeout=WAIT)
-    assert done.returncode == 1
-    assert "needs a terminal" in done.stderr and "Traceback" not in done.stderr
+    assert main(["teleop", "keyboard"]) == 1, "standard input is no terminal"
+    assert "needs a terminal" in capsys.readouterr().err
 
 
-def test_only_the_robot_that_a_device_is_for_hears_it(private_domain: int) -> None:
+def test_device_reaches_only_its_robot(private_domain: int) -> None:
     with open_node("robots") as node, open_node("person") as person:
         go2, panda = OperatorInput(node, "go2", legged=True), OperatorInput(node, "panda")
 
@@ -610,16 +506,15 @@ def test_only_the_robot_that_a_device_is_for_hears_it(private_domain: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("robot", "topic"),
-    [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")],
+    ("robot", "topic"), [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")]
 )
-def test_any_robots_name_makes_a_topic(robot: str, topic: str) -> None:
+def test_topic_of_any_robot_name(robot: str, topic: str) -> None:
     assert joy_topic(robot) == topic and check_name(f"/{topic}")
 
 
 # ---- other publishers -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reliable", [True, False])
-def test_a_press_is_heard_once_from_publishers_of_either_kind(
+def test_press_is_reported_once_from_reliable_and_best_effort_publishers(
     private_domain: int, reliable: bool, eventually: Callable[..., Any]
 ) -> None:
     with open_node("robot") as robot, open_node("person") as person:
@@ -648,7 +543,7 @@ def xbox(axes: dict[int, float], *buttons: int, count: int = 11, triggers: float
     return make(TYPE, axes=values, buttons=[int(k in buttons) for k in range(count)])
 
 
-def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
+def test_pad_of_joy_node_equals_our_gamepad() -> None:
     """https://docs.ros.org/en/rolling/p/joy: left and forward are positive; LB is 4, RB 5, A 0, B 1, X 2, Menu 7."""
     assert from_joy(xbox({})) == RELEASED
     moved = from_joy(xbox({1: 0.5, 0: -0.25, 4: 1.0, 3: 0.125}, 4))
@@ -663,8 +558,8 @@ def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
     assert pressed.success and pressed.stop and pressed.failure and pressed.reset and not pressed.held
 
 
-def test_a_playstation_pad_of_joy_node_has_its_own_buttons() -> None:
-    """Its triggers are buttons 6 and 7 too: R2 is no reset."""
+def test_playstation_pad_of_joy_node_has_other_buttons() -> None:
+    """Its triggers are also buttons 6 and 7, of which 7 is Menu on an Xbox pad."""
     assert from_joy(xbox({5: -1.0}, 6, 7, count=13)) == Operator(gripper=-1.0)
     pressed = from_joy(xbox({}, 0, 1, 3, 4, 9, count=13))
     assert pressed.success and pressed.stop and pressed.failure and pressed.held and pressed.reset
@@ -675,8 +570,8 @@ def game_controller(axes: dict[int, float], *buttons: int) -> Any:
     return make(TYPE, axes=[axes.get(k, 0.0) for k in range(6)], buttons=[int(k in buttons) for k in range(21)])
 
 
-def test_a_pad_of_game_controller_node_means_what_our_own_gamepad_means() -> None:
-    """Its triggers rest at 0 and are -1 when pulled, since joy turns every axis of SDL round."""
+def test_pad_of_game_controller_node_equals_our_gamepad() -> None:
+    """Triggers are 0 at rest and -1 when pulled, since joy inverts all of SDL's axes."""
     assert from_joy(game_controller({4: -1.0}, 9)) == Operator(True, gripper=1.0), "LT opens"
     assert from_joy(game_controller({5: -0.5}, 9)) == Operator(True, gripper=-0.5), "RT closes"
     moved = from_joy(game_controller({1: 0.5, 0: -0.25, 3: 1.0, 2: 0.125}, 9))
@@ -699,31 +594,21 @@ def test_a_pad_of_game_controller_node_means_what_our_own_gamepad_means() -> Non
     ids=["xbox", "playstation", "sdl", "no driver", "triggers at 0", "triggers at -1", "sdl at an end", "off centre",
          "another pad"],
 )  # fmt: skip
-def test_a_joystick_holds_nothing_until_it_was_seen_released(
-    private_domain: int, untouched: Any, held: Any, enables: bool, caplog: pytest.LogCaptureFixture
+def test_joystick_has_no_control_before_it_was_released(
+    untouched: Any, held: Any, enables: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with open_node("robot") as robot, open_node("person") as person:
-        inputs = OperatorInput(robot, "panda")
-        publisher = person.publisher(TYPE, joy_topic("panda"), QOS)
-        assert robot.wait_for(lambda: publisher.matched == 2, 30)
-        for count, msg in enumerate((untouched, held, held)):
-            publisher.publish(msg)
-            assert inputs._subscriptions[1].wait(30, after=count)
-        robot.close()
-        operator = inputs.read(inputs._received)
+    inputs = OperatorInput(None)
+    for count, msg in enumerate((untouched, held, held), 1):
+        inputs._take(Stamped(bytes(encode(msg, TYPE)), TYPE, count / 100, count, count))
+    operator = inputs.read(0.03)
     assert operator is not None and operator.held == enables
-    assert len([r for r in caplog.records if "until its sticks and triggers are released" in r.getMessage()]) == (
-        not enables
-    )
+    assert caplog.text.count("until its sticks and triggers are released") == (not enables)
 
 
-def test_a_joystick_that_nobody_knows_is_named_once(private_domain: int, caplog: pytest.LogCaptureFixture) -> None:
-    with open_node("robot") as robot, open_node("person") as person:
-        inputs = OperatorInput(robot, "panda")
-        publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10))
-        assert robot.wait_for(lambda: publisher.matched == 2, 30)
-        for count in range(1, 4):
-            publisher.publish(make(TYPE, axes=[0.0] * 3, buttons=[1] * 4))
-            assert inputs._subscriptions[1].wait(30, after=count - 1)
-        robot.close()
-    assert len([r for r in caplog.records if "3 axes and 4 buttons" in r.getMessage()]) == 1
+def test_unknown_joystick_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    inputs = OperatorInput(None)
+    for count in range(1, 4):
+        msg = make(TYPE, axes=[0.0] * 3, buttons=[1] * 4)
+        inputs._take(Stamped(bytes(encode(msg, TYPE)), TYPE, count / 100, count, count))
+    assert inputs.read(0.03) == RELEASED
+    assert caplog.text.count("3 axes and 4 buttons") == 1

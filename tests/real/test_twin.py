@@ -1,10 +1,8 @@
-"""The twin in a process of its own, driven over loopback as a robot would be."""
+"""Twin of an arm: as a process driven over loopback, and single ticks in this process."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -27,30 +25,21 @@ from sim.experts.lift import STEADY, LiftExpert
 from sim.tasks import tasks
 
 LIFT = tasks.get("panda-lift")
-
-
-class Process:
-    """`robot-rl twin panda`."""
-
-    def __init__(self, *arguments: str):
-        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        first = self.process.stderr.readline()
-        assert "twin of panda is up" in first, first + self.process.stderr.read()
-
-    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
-        self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+ARRAY, POSE = "std_msgs/msg/Float64MultiArray", "geometry_msgs/msg/PoseStamped"
+TWIN = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera"]
+realtime = pytest.mark.realtime
+Build = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def twin(private_domain: int) -> Iterator[Process]:
-    process = Process()
+def twin(private_domain: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(TWIN, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert "twin of panda is up" in first, first + process.stderr.read()
     yield process
-    if process.process.poll() is None:
-        process.end(signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -59,7 +48,9 @@ def node(private_domain: int) -> Iterator[Node]:
         yield opened
 
 
-def test_a_policy_side_is_ready_within_seconds(twin: Process, node: Node, eventually: Callable[..., Any]) -> None:
+# ---- the process -------------------------------------------------------------------------------------------------
+@realtime
+def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventually: Build) -> None:
     driver = ArmDriver(node, PANDA, ("cube",))
     driver.wait_ready(30)
     state = driver.state(torch.zeros(1, 4))
@@ -73,8 +64,9 @@ def test_a_policy_side_is_ready_within_seconds(twin: Process, node: Node, eventu
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
 
-def test_a_steady_hand_lifts_the_cube_through_the_robots_own_topics(twin: Process, node: Node) -> None:
-    """The whole way: reset, observe over DDS, act through controller, shield and command stream, against a delay."""
+@realtime
+def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> None:
+    """Reset, observation over DDS, and actions through controller, shield and command stream."""
     env = RobotEnv(node, LIFT.interface)
     expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, 1, STEADY, 0)
     executed: list[torch.Tensor] = []
@@ -104,59 +96,15 @@ def test_a_steady_hand_lifts_the_cube_through_the_robots_own_topics(twin: Proces
     assert "nonfinite" not in events
 
 
-def test_the_same_seed_places_the_cube_at_the_same_spot(twin: Process, node: Node) -> None:
-    env = RobotEnv(node, LIFT.interface)
-    spec = env.pipeline.observer.spec.slice("cube_position")
-    try:
-        places = [env.reset(seed=seed)[0]["observation.state"][0, spec] for seed in (7, 8, 7)]
-    finally:
-        env.close()
-    noise = 6 * HiddenArm().object_noise
-    assert (places[0] - places[2]).abs().max() < 2 * noise
-    assert (places[0] - places[1]).abs().max() > 2 * noise
+@realtime
+def test_second_twin_of_a_domain_refuses_to_start(twin: Any) -> None:
+    second = subprocess.run([*TWIN, "--seconds", "1"], capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1 and "/twin already sends on /joint_states" in " ".join(second.stderr.split())
+    assert "Traceback" not in second.stderr and "is up" not in second.stderr
 
 
-def test_a_dry_run_moves_nothing(twin: Process, node: Node, eventually: Callable[..., Any]) -> None:
-    watcher = node.subscribe("std_msgs/msg/Float64MultiArray", PANDA.ros.command, qos.COMMAND)
-    env = RobotEnv(node, LIFT.interface, dry_run=True)
-    try:
-        env.reset(seed=0)
-        before = env.state.joint_position.clone()
-        for _ in range(5):
-            env.step(torch.tensor([[1.0, 1.0, -1.0, -1.0]]))
-        assert (env.state.joint_position - before).abs().max() < 0.01
-        assert env.state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
-        assert watcher.latest is None and watcher.matched == 0
-    finally:
-        env.close()
-
-
-def test_commands_and_requests_that_are_not_usable_are_ignored(
-    twin: Process, node: Node, eventually: Callable[..., Any]
-) -> None:
-    driver = ArmDriver(node, PANDA, ("cube",))
-    driver.wait_ready(30)
-    array = "std_msgs/msg/Float64MultiArray"
-    eventually(lambda: driver.command.matched and driver.gripper.matched)
-    placer = node.publisher("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
-    eventually(lambda: placer.matched)
-    for text in ("", "{}", "[]", '{"seed": "x"}', '{"seed": null}'):
-        placer.publish(make("std_msgs/msg/String", data=text))
-    for data in ([], [0.0] * 6, [float("nan")] * 7):
-        driver.command.publish(make(array, data=np.array(data)))
-    driver.gripper.publish(make(array, data=np.array([float("inf")])))
-    count = driver.joints.latest.count
-    eventually(lambda: driver.joints.latest.count > count + 100)
-    state = driver.state(torch.zeros(1, 4))
-    assert twin.process.poll() is None and state is not None
-    assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.1 and all(
-        view.isfinite().all() for view in state.views.values()
-    )
-
-
-def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
-    twin: Process, node: Node, eventually: Callable[..., Any]
-) -> None:
+@realtime
+def test_killed_twin_is_reported_and_the_command_loop_holds(twin: Any, node: Node, eventually: Build) -> None:
     env = RobotEnv(node, LIFT.interface)
     sent: list[np.ndarray] = []
     send = env.driver.send
@@ -170,49 +118,62 @@ def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
         env.reset(seed=0)
         for _ in range(3):
             env.step(torch.tensor([[0.0, 0.3, 0.0, 1.0]]))
-        before = env.loop.events.counts.get("stale state", 0)  # a machine may stop for a moment
-        twin.end(signal.SIGKILL)
-        error = None
-        try:
+        before = env.loop.events.counts.get("stale state", 0)  # this machine may have stalled
+        twin.kill()
+        with pytest.raises(NotReady, match="driver") as error:
             for _ in range(60):  # three seconds
                 env.step(torch.tensor([[0.0, 0.3, 0.0, 1.0]]))
-        except NotReady as raised:
-            error = raised
+        assert "\n" not in str(error.value)
         count = len(sent)
         eventually(lambda: len(sent) > count + 60)
         assert np.ptp(sent[-40:], axis=0).max() < 1e-6, "it holds"
         assert env.loop.events.counts.get("stale state") == before + 1
-        assert error is not None, "nobody was told that the robot is gone"
-        assert "driver" in str(error) and "\n" not in str(error)
     finally:
         env.close()
 
 
-def test_a_second_twin_on_the_same_domain_refuses_to_start(private_domain: int) -> None:
-    first = Process()
-    try:
-        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera", "--seconds", "1"]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert second.returncode == 1 and "/twin already sends on /joint_states" in " ".join(second.stderr.split())
-        assert "Traceback" not in second.stderr and "is up" not in second.stderr
-    finally:
-        assert first.end()[0] == 0
+# ---- single ticks ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def build(private_domain: int) -> Iterator[Build]:
+    """Build twins that do not run; their topics are in another namespace than the process's."""
+    with open_node("twin", "/still") as opened:
+        yield lambda task=LIFT, *args, **options: ArmTwin(opened, task, *args, cameras=False, **options)
 
 
-def test_a_signal_ends_it_in_order(private_domain: int) -> None:
-    code, said = Process().end(signal.SIGTERM)
-    assert code == 0 and "ticks" in said and "Traceback" not in said
+@pytest.fixture
+def policy(private_domain: int) -> Iterator[Node]:
+    with open_node("policy", "/still") as opened:
+        yield opened
 
 
-def test_without_a_robot_the_error_says_what_to_start(private_domain: int) -> None:
-    with open_node("policy", "/nobody_here") as node:
-        driver = ArmDriver(node, PANDA, ("cube",))
-        with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
-            driver.wait_ready(0.1)
+def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, eventually: Build) -> None:
+    twin, heard = build(), []
+    arm, hand = (policy.publisher(ARRAY, topic.topic, qos.DEFAULT) for topic in (twin.command, twin.gripper))
+    placer = policy.publisher("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
+    eventually(lambda: arm.matched and hand.matched and placer.matched)
+    state = policy.subscribe("sensor_msgs/msg/JointState", twin.states.topic, callback=lambda s: heard.append(s.msg))
+    eventually(lambda: state.matched)
+    for text in ("", "{}", "[]", '{"seed": "x"}', '{"seed": null}'):
+        placer.publish(make("std_msgs/msg/String", data=text))
+    placer.publish(make("std_msgs/msg/String", data='{"seed": 7}'))
+    hand.publish(make(ARRAY, data=np.array([float("inf")])))
+    for count, data in enumerate(([], [0.0] * 6, [float("nan")] * 7), 1):
+        arm.publish(make(ARRAY, data=np.array(data)))
+        eventually(lambda count=count: twin.command.latest and twin.command.latest.count == count)
+        for _ in range(20):
+            twin.tick(1)
+    eventually(lambda: list(twin._requests) == [7] and len(heard) >= 60)
+    assert np.abs(np.array(heard[-1].position[:7]) - PANDA.home).max() < 0.05
+    assert heard[-1].position[7:].sum() == pytest.approx(0.08, abs=0.005)
 
 
-def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None:
-    """The twin is a robot of its own: nothing of what is hidden lies within what training draws."""
+def test_missing_robot_is_reported_with_the_remedy(policy: Node) -> None:
+    driver = ArmDriver(policy, PANDA, ("cube",))
+    with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
+        driver.wait_ready(0.1)
+
+
+def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
     drawn = {r.parameter: r for r in LIFT.randomization}
     hidden = HiddenArm()
     values = {
@@ -228,75 +189,59 @@ def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None
         "sensor.object_delay": hidden.object_latency,
         "sensor.joint_noise": hidden.joint_noise,
     }
-    inside = [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
-    assert not inside
-    assert len(values) + 1 == len(fields(HiddenArm)), "all but the rate of the tracker"
+    assert not [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
+    assert len(values) + 1 == len(fields(HiddenArm)), "all except the tracker's rate"
 
 
-def test_objects_have_the_size_that_the_tests_of_their_task_count_on(private_domain: int) -> None:
-    """Where training varies it, another; else "touch", within 3 cm of the centre, could not be done."""
-    with open_node("twin") as node:
-        assert ArmTwin(node, LIFT, cameras=False).sizes == {"cube": HiddenArm().object_size}
-        tabletop = tasks.get("tabletop")
-        robot = ArmTwin(node, tabletop, cameras=False)
-        for thing in tabletop.scene.objects:
-            if thing.shape != "tray":
-                assert robot.sizes[thing.name] == thing.size
-                assert float(robot.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.size, abs=2e-3)
+def test_object_sizes_change_only_where_training_randomizes_them(build: Build) -> None:
+    """Success tests such as "within 3 cm of the centre" depend on the size."""
+    assert build().sizes == {"cube": HiddenArm().object_size}
+    tabletop = tasks.get("tabletop")
+    twin = build(tabletop)
+    for thing in tabletop.scene.objects:
+        if thing.shape != "tray":
+            assert twin.sizes[thing.name] == thing.size
+            assert float(twin.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.size, abs=2e-3)
 
 
-def test_the_tracker_errs_differently_with_each_object(private_domain: int, eventually: Callable[..., Any]) -> None:
-    """Else where one object is from another would be known exactly."""
-    with open_node("twin") as node, open_node("policy") as other:
-        robot = ArmTwin(node, tasks.get("tabletop"), HiddenArm(object_noise=0.0), cameras=False)
-        topics = [robot.robot.ros.object_pose.format(object=o.name) for o in robot.task.scene.objects]
-        heard = [other.subscribe("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR) for topic in topics]
-        eventually(lambda: all(publisher.matched for publisher in robot.poses.values()))
-        ticks = iter(range(10**6))
-
-        def told() -> bool:
-            robot.tick(next(ticks))
-            return all(subscription.latest is not None for subscription in heard)
-
-        eventually(told)
-        errors = []
-        for thing, subscription in zip(robot.task.scene.objects, heard, strict=True):
-            at = subscription.latest.msg.pose.position
-            errors.append(np.array([at.x, at.y, at.z]) - robot.engine.object_pose(thing.name)[0, :3].numpy())
+def test_tracker_errors_differ_between_objects(build: Build) -> None:
+    """With equal errors relative poses would be exact."""
+    twin = build(tasks.get("tabletop"), HiddenArm(object_noise=0.0))
+    measured: dict[str, np.ndarray] = {}
+    for name, publisher in twin.poses.items():
+        publisher.publish = lambda msg, name=name: measured.update({name: msg.pose.position})
+    twin.tick(0)
+    errors = []
+    for name, at in measured.items():
+        errors.append(np.array([at.x, at.y, at.z]) - twin.engine.object_pose(name)[0, :3].numpy())
     assert errors[0] == pytest.approx(HiddenArm().object_bias, abs=1e-3)
     assert all(np.linalg.norm(e) == pytest.approx(np.linalg.norm(errors[0]), abs=1e-3) for e in errors)
     assert all(np.linalg.norm(a - b) > 0.02 for a, b in itertools.combinations(errors[:3], 2))
 
 
-def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:
-    """Built here, never run: the robot's names are the spec's, and a seed alone decides the places."""
-    with open_node("twin") as node:
-        robot = ArmTwin(node, LIFT, seed=5, cameras=False)
-        first = robot.engine.object_pose("cube").clone()
-        robot.place(6)
-        assert not torch.equal(robot.engine.object_pose("cube"), first)
-        robot.place(5)
-        assert torch.allclose(robot.engine.object_pose("cube"), first)
-        assert os.path.basename(robot.states.topic) == "joint_states"
+def test_seed_determines_the_placement(build: Build) -> None:
+    twin = build(seed=5)
+    first = twin.engine.object_pose("cube").clone()
+    twin.place(6)
+    assert not torch.equal(twin.engine.object_pose("cube"), first)
+    twin.place(5)
+    assert torch.allclose(twin.engine.object_pose("cube"), first)
 
 
-def test_a_robot_without_a_gripper_has_a_twin_with_its_target_in_the_air(private_domain: int) -> None:
-    """Built here, never run: the target of episode k is where simulation has it, and a tick is a period of commands."""
+def test_arm_without_gripper_has_the_target_of_the_simulation(build: Build) -> None:
     reach = tasks.get("ur5e-reach")
-    with open_node("twin") as node:
-        robot = ArmTwin(node, replace(reach, scene=replace(reach.scene, timestep=0.005)), cameras=False)
-        assert robot.engine.scene.timestep == 1 / robot.robot.command_rate
-        for seed in (3, 4):
-            env = TaskEnv("ur5e-reach", 1, threads=1)
-            env.reset(seed=seed)
-            robot.place(seed)
-            assert torch.allclose(robot.engine.object_pose("target"), env.true.objects["target"], atol=1e-6)
-        robot.tick(0)
-        assert robot.engine.joint_state()[0].shape == (1, 6)
+    twin = build(replace(reach, scene=replace(reach.scene, timestep=0.005)))
+    assert twin.engine.scene.timestep == 1 / twin.robot.command_rate, "a tick is a command period"
+    for seed in (3, 4):
+        env = TaskEnv("ur5e-reach", 1, threads=1)
+        env.reset(seed=seed)
+        twin.place(seed)
+        assert torch.allclose(twin.engine.object_pose("target"), env.true.objects["target"], atol=1e-6)
+    twin.tick(0)
+    assert twin.engine.joint_state()[0].shape == (1, 6)
 
 
-def test_the_twin_names_joints_and_base_as_its_robots_driver(private_domain: int) -> None:
-    """Under a prefix, or a spec's own names; and what it says is what the driver started alike understands."""
+def test_twin_and_driver_agree_on_prefixed_names(private_domain: int) -> None:
     args = ["--ros-args", "-p", "joint_prefix:=fr3_", "-r", "__ns:=/fr3"]
     with open_node("twin", ros_args=args) as node, open_node("policy", ros_args=args) as policy:
         robot = ArmTwin(node, LIFT, cameras=False)

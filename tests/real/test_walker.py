@@ -1,4 +1,4 @@
-"""A scripted person beside a robot that walks."""
+"""Scripted operator of a walking robot."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def node(private_domain: int) -> Iterator[Node]:
         yield opened
 
 
-def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Build) -> None:
-    now, said = [0.0], list[str]()
-    walker = Walker(node, said.append, clock=lambda: now[0])
+def test_route_stop_and_reset(node: Node, eventually: Build) -> None:
+    now, done = [0.0], list[str]()
+    walker = Walker(node, done.append, clock=lambda: now[0])
     announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
 
     def phase(episode: int, name: str) -> None:
@@ -50,10 +50,10 @@ def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Buil
     assert walker.read() == RELEASED, "before there is an episode"
     phase(0, "running")
     begin = 0.0
-    for seconds, _, hands in ROUTE:
-        assert after(begin + 0.01) == hands == after(begin + seconds - 0.01)
+    for seconds, _, inputs in ROUTE:
+        assert after(begin + 0.01) == inputs == after(begin + seconds - 0.01)
         begin += seconds
-    assert {tuple(abs(m) > 0.5 for m in hands.motion) for *_, hands in ROUTE} == {
+    assert {tuple(abs(m) > 0.5 for m in inputs.motion) for *_, inputs in ROUTE} == {
         (True, False, False), (False, True, False), (False, False, True)
     }, "forward, sideways, turning"  # fmt: skip
     assert after(LENGTH + 0.01) == STOP
@@ -63,10 +63,10 @@ def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Buil
     pressed = {t: after(t) == RESET for t in (0.0, LIE - 0.1, LIE, LIE + PRESS + 0.1, LIE + AGAIN + 0.1)}
     assert list(pressed.values()) == [False, False, True, False, True]
     phase(1, "running")
-    assert after(0.01) == ROUTE[0][2] and after(LENGTH + 0.01) == RELEASED, "it stops the first walk only"
+    assert after(0.01) == ROUTE[0][2] and after(LENGTH + 0.01) == RELEASED, "it stops in the first episode only"
     phase(2, "resetting")
     assert after(LIE) == RELEASED, "no stop was pressed"
-    assert said == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
+    assert done == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
     walker.close()
 
 
@@ -82,7 +82,7 @@ def walking(node: Node, walker: Walker) -> Iterator[None]:
         thread.join()
 
 
-def test_the_robot_is_steered_damped_and_stands_up_again(
+def test_robot_is_steered_stopped_and_stands_up_again(
     node: Node, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch, eventually: Build, steady: Any
 ) -> None:
     monkeypatch.setattr(standing, "RISE", 0.4)
@@ -94,13 +94,13 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
         env = RobotEnv(policy, replace(WALK, horizon=200), operator=operator, safety=steady)
         try:
             env.reset(seed=0)
-            asked = 0.0
+            commanded = 0.0
             while not env.loop.stopped:
                 *_, terminated, truncated, infos = env.step(action)
-                asked = max(asked, float(env.command[0, 0]))
+                commanded = max(commanded, float(env.command[0, 0]))
                 assert env.steps < 150
-            assert asked == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
-            assert bool(truncated) and not bool(terminated), "however soon the damped legs fold"
+            assert commanded == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
+            assert bool(truncated) and not bool(terminated), "although the damped legs fold"
             eventually(lambda: robot.is_damped)
             env.reset(seed=1)
             assert not env.loop.stopped and not robot.is_damped

@@ -1,9 +1,8 @@
-"""A private loopback domain for the session, and a second process that does as it is told."""
+"""Private loopback domain and a second process that evaluates code."""
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,15 +10,6 @@ from typing import Any
 
 import pytest
 
-DOMAIN = random.SystemRandom().randint(100, 199)
-# Bound to `lo`, and with a tag of its own: no other session can be met, even in the same domain.
-URI = (
-    "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
-    "<AllowMulticast>false</AllowMulticast></General>"
-    f"<Discovery><Tag>pytest-{os.getpid()}</Tag><ParticipantIndex>auto</ParticipantIndex>"
-    "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex><Peers><Peer address='127.0.0.1'/></Peers>"
-    "<LeaseDuration>3s</LeaseDuration></Discovery></Domain></CycloneDDS>"
-)
 SERVE = """
 import sys
 space = {}
@@ -38,7 +28,7 @@ for line in sys.stdin:
 
 
 class Peer:
-    """Another Python process: `do` runs code in it and gives the value of an expression back."""
+    """Second Python process; `do` runs code in it and returns the value of an expression."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -70,15 +60,13 @@ class Peer:
             self.process.wait()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def loopback() -> Iterator[int]:
+@pytest.fixture(scope="module", autouse=True)
+def loopback(private_domain: int) -> Iterator[int]:
+    """Return the private domain, in which a killed peer disappears after 3 s instead of 10 s."""
+    lease = "<LeaseDuration>3s</LeaseDuration></Discovery>"
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROS_DISTRO", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
-            patch.delenv(name, raising=False)
-        patch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
-        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        patch.setenv("CYCLONEDDS_URI", URI)
-        yield DOMAIN
+        patch.setenv("CYCLONEDDS_URI", os.environ["CYCLONEDDS_URI"].replace("</Discovery>", lease))
+        yield private_domain
 
 
 @pytest.fixture

@@ -45,8 +45,8 @@ def test_configuration_is_that_of_rmw_cyclonedds(env: Mapping[str, str], expecte
 
 
 @pytest.mark.parametrize("peer", ["no such host", "127.0.0.1:70000", "::::", "::1"])
-def test_a_peer_without_an_address_is_named(peer: str) -> None:
-    """Cyclone would abort the process without a word."""
+def test_static_peer_without_an_address_is_refused(peer: str) -> None:
+    """Cyclone would abort the process."""
     with pytest.raises(ConfigError, match="ROS_STATIC_PEERS names") as error:
         domain.check_peers({"ROS_STATIC_PEERS": f"127.0.0.1;{peer}"})
     assert repr(peer) in str(error.value)
@@ -70,35 +70,32 @@ with open_node("n") as node:
     "uri", ["", "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo'/></Interfaces></General>"
             "</Domain></CycloneDDS>"],
 )  # fmt: skip
-def test_on_localhost_it_speaks_through_loopback(loopback: int, uri: str) -> None:
-    """A ROS 2 with Cyclone 0.10 announces itself there and nowhere else, and is dropped where `lo` is not selected."""
+def test_localhost_selects_the_loopback_interface(loopback: int, uri: str) -> None:
+    """ROS 2 with Cyclone 0.10 announces itself only there; Cyclone 11 ignores it without `lo`."""
     env = {**os.environ, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "CYCLONEDDS_URI": uri}
     done = subprocess.run([sys.executable, "-c", SOCKETS], env=env, capture_output=True, text=True, timeout=60)
     assert "0100007F" in done.stdout, done.stderr
-    assert not done.stderr, "nothing is said of a first attempt"
+    assert not done.stderr, "the first attempt prints nothing"
 
 
 @pytest.mark.parametrize("scope", ["SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT"])
-def test_what_is_bound_is_said(scope: str) -> None:
-    said = domain.describe({"ROS_AUTOMATIC_DISCOVERY_RANGE": scope, "ROS_DOMAIN_ID": "2"})
-    assert scope in said and "domain 2" in said and "7900 to 7975" in said and "lo" in said
+def test_description_of_the_bound_ports(scope: str) -> None:
+    text = domain.describe({"ROS_AUTOMATIC_DISCOVERY_RANGE": scope, "ROS_DOMAIN_ID": "2"})
+    assert scope in text and "domain 2" in text and "7900 to 7975" in text and "lo" in text
 
 
-def test_an_unknown_range_is_told() -> None:
-    with pytest.raises(BusError, match="SUBNET, LOCALHOST"):
-        domain.configuration({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCAL"})
-
-
-def test_domain_id() -> None:
+def test_domain_id_and_discovery_range() -> None:
     assert domain.domain_id(None, {}) == 0
     assert domain.domain_id(None, {"ROS_DOMAIN_ID": "42"}) == 42
     assert domain.domain_id(7, {"ROS_DOMAIN_ID": "42"}) == 7
     for given, env in ((233, {}), (-1, {}), (None, {"ROS_DOMAIN_ID": "x"}), (None, {"ROS_DOMAIN_ID": "300"})):
         with pytest.raises(BusError, match="0 to 232"):
             domain.domain_id(given, env)
+    with pytest.raises(BusError, match="SUBNET, LOCALHOST"):
+        domain.configuration({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCAL"})
 
 
-def test_no_free_participant_index_is_told(loopback: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_participant_index(loopback: int, monkeypatch: pytest.MonkeyPatch) -> None:
     other = 100 + (loopback - 100 + 50) % 100
     uri = wrap("", "<MaxAutoParticipantIndex>0</MaxAutoParticipantIndex>")
     monkeypatch.setenv("CYCLONEDDS_URI", uri)
@@ -109,7 +106,7 @@ def test_no_free_participant_index_is_told(loopback: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("uri", "says"),
+    ("uri", "message"),
     [
         ("<CycloneDDS><Nope/></CycloneDDS>", r"unknown element.*Correct the XML in CYCLONEDDS_URI"),
         ("file:///no/such.xml", r"Correct the path in CYCLONEDDS_URI"),
@@ -117,13 +114,13 @@ def test_no_free_participant_index_is_told(loopback: int, monkeypatch: pytest.Mo
          "</Domain></CycloneDDS>", r"none0.*Name an existing network interface"),
     ],
 )  # fmt: skip
-def test_a_bad_uri_is_told(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, says: str) -> None:
+def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, message: str) -> None:
     monkeypatch.setenv("CYCLONEDDS_URI", uri)
-    with pytest.raises(BusError, match=says):
+    with pytest.raises(BusError, match=message):
         open_node("n", domain=100 + (loopback - 100 + 51) % 100)
 
 
-def test_a_domain_used_by_other_code_is_told(loopback: int) -> None:
+def test_domain_used_by_other_code(loopback: int) -> None:
     from cyclonedds.domain import Domain
 
     from real.bus.participant import delete
@@ -133,17 +130,17 @@ def test_a_domain_used_by_other_code_is_told(loopback: int) -> None:
     with pytest.raises(BusError, match="already in use in this process"):
         open_node("n", domain=other)
     delete(theirs)
-    open_node("n", domain=other).close()  # nothing was left half open
+    open_node("n", domain=other).close()  # the failed attempt left nothing open
 
 
-def test_another_cyclonedds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_of_cyclonedds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for found in ("0.10.5", "12.0.0"):
         monkeypatch.setattr(domain, "version", lambda _, found=found: found)
         with pytest.raises(BusError, match="cyclonedds>=11.0.1,<12"):
             domain.check_version()
 
 
-def test_a_forked_child_is_told(loopback: int) -> None:
+def test_fork_is_refused(loopback: int) -> None:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     with open_node("parent"):
@@ -165,7 +162,7 @@ def _in_child(pipe: multiprocessing.connection.Connection) -> None:
     os._exit(0)  # no exit handlers of the parent's DDS
 
 
-def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_missing_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="auto, dds, rclpy"):
         open_node("n", backend="zenoh")
     with pytest.raises(BusError, match="source ROS 2"):

@@ -45,7 +45,7 @@ entry = st.builds(Entry, token.map("/{}".format), token, st.lists(guid, max_size
 
 @settings(max_examples=40, deadline=None)
 @given(guid, st.lists(entry, max_size=3), st.sampled_from([16, 24]))
-def test_what_is_announced_is_understood(me: bytes, nodes: list[Entry], size: int) -> None:
+def test_announcements_round_trip(me: bytes, nodes: list[Entry], size: int) -> None:
     seen = Graph(STORES[size])
     seen.update(graph_bytes(me, [Entry("/", "old")], STORES[size]))
     seen.update(graph_bytes(me, nodes, STORES[size]))  # replaces, not adds
@@ -53,14 +53,14 @@ def test_what_is_announced_is_understood(me: bytes, nodes: list[Entry], size: in
 
 
 @given(st.binary(max_size=80))
-def test_junk_from_another_distro_changes_nothing(junk: bytes) -> None:
+def test_malformed_announcements_are_ignored(raw: bytes) -> None:
     seen = Graph(STORES[16])
     seen.update(graph_bytes(ME, [Entry("/", "n", [READER])], STORES[16]))
-    seen.update(b"\0\1\0\0" + b"\xff" * 16 + junk)
+    seen.update(b"\0\1\0\0" + b"\xff" * 16 + raw)
     assert owner(READER, seen.entries()) == "/n"
 
 
-def test_memory_stays_bounded() -> None:
+def test_number_of_participants_is_bounded() -> None:
     seen = Graph(STORES[16])
     for i in range(1100):
         seen.update(graph_bytes(struct.pack("<IIII", i, 0, 0, 0), [Entry("/", f"n{i}")], STORES[16]))
@@ -68,5 +68,5 @@ def test_memory_stays_bounded() -> None:
     assert seen.entries()[-1].name == "n1099"
 
 
-def test_an_endpoint_without_a_node_has_a_name_too() -> None:
+def test_endpoint_without_a_node_is_named_by_its_participant() -> None:
     assert owner(WRITER, []) == f"an unnamed DDS participant ({(b'w' * 12).hex()})"

@@ -8,51 +8,33 @@ from hypothesis import strategies as st
 from real.bus import BusError, decode, encode, make, message, register, type_hash
 from real.bus.messages import load_store, store
 
-# From a Jazzy build.
+# Hashes of a Jazzy build.
 JAZZY = """
 std_msgs/msg/Bool feb91e995ff9ebd09c0cb3d2aed18b11077585839fb5db80193b62d74528f6c9
-std_msgs/msg/Float32 7170d3d8f841f7be3172ce5f4f59f3a4d7f63b0447e8b33327601ad64d83d6e2
-std_msgs/msg/Float64 705ba9c3d1a09df43737eb67095534de36fd426c0587779bda2bc51fe790182a
 std_msgs/msg/Float64MultiArray 1025ddc6b9552d191f89ef1a8d2f60f3d373e28b283d8891ddcc974e8c55397f
 std_msgs/msg/String df668c740482bbd48fb39d76a70dfd4bd59db1288021743503259e948f6b1a18
 sensor_msgs/msg/JointState a13ee3a330e346c9d87b5aa18d24e11690752bd33a0350f11c5882bc9179260e
-sensor_msgs/msg/Imu 7d9a00ff131080897a5ec7e26e315954b8eae3353c3f995c55faf71574000b5b
 sensor_msgs/msg/Joy 0d356c79cad3401e35ffeb75a96a96e08be3ef896b8b83841d73e890989372c5
 sensor_msgs/msg/Image d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47
-sensor_msgs/msg/CompressedImage 15640771531571185e2efc8a100baf923961a4d15d5569652e6cb6691e8e371a
 sensor_msgs/msg/CameraInfo b3dfd68ff46c9d56c80fd3bd4ed22c7a4ddce8c8348f2f59c299e73118e7e275
 sensor_msgs/msg/BatteryState 4bee5dfce981c98faa6828b868307a0a73f992ed0789f374ee96c8f840e69741
-sensor_msgs/msg/PointCloud2 9198cabf7da3796ae6fe19c4cb3bdd3525492988c70522628af5daa124bae2b5
-geometry_msgs/msg/Twist 9c45bf16fe0983d80e3cfe750d6835843d265a9a6c46bd2e609fcddde6fb8d2a
-geometry_msgs/msg/TwistStamped 5f0fcd4f81d5d06ad9b4c4c63e3ea51b82d6ae4d0558f1d475229b1121db6f64
 geometry_msgs/msg/PoseStamped 10f3786d7d40fd2b54367835614bff85d4ad3b5dab62bf8bca0cc232d73b4cd8
-geometry_msgs/msg/WrenchStamped 8dc3deaf06b2ab281f9f9a742a8961c328ca7cec16e3fd6586d3a5c83fa78f77
-geometry_msgs/msg/TransformStamped 0a241f87d04668d94099cbb5ba11691d5ad32c2f29682e4eb5653424bd275206
 nav_msgs/msg/Odometry 3cc97dc7fb7502f8714462c526d369e35b603cfc34d946e3f2eda2766dfec6e0
-trajectory_msgs/msg/JointTrajectory 179b33eba59d676f6d967ac71fe35e7ca2f64b2f3928f4a018cec115e213796e
-diagnostic_msgs/msg/DiagnosticArray 5a8a36efb05fb25070fa0fb3810290c0e6cd4862b54a8fb975a1ee8dc55a333e
 rcl_interfaces/msg/Log e28ce254ca8abc06abf92773b74602cdbf116ed34fbaf294fb9f81da9f318eac
-rcl_interfaces/msg/ParameterEvent 043e627780fcad87a22d225bc2a037361dba713fca6a6b9f4b869a5aa0393204
-rosgraph_msgs/msg/Clock 692f7a66e93a3c83e71765d033b60349ba68023a8c689a79e48078bcb5c58564
 lifecycle_msgs/msg/TransitionEvent d5f8873a2f0146498f812d7885c7327ce27e463d36811d8792f35ee38c0d6c38
-control_msgs/msg/JointJog ba249455a20f70168a1acb7bf43b776b72ff1f7eb5fc4cfea443f749e963c6e7
 control_msgs/msg/DynamicJointState 18024c98a62697680f581108eeed40b28fb4542fa0ac5a8e36f56c62b6813d26
-control_msgs/msg/JointTrajectoryControllerState\
- 51d8dd89cc624cbe9daaeeb4d80d6de9b86168ffdc3be41fefc0953e3c26e480
 rmw_dds_common/msg/ParticipantEntitiesInfo 91a0593bacdcc50ea9bdcf849a938b128412cc1ea821245c663bcd26f83c295e
-action_msgs/msg/GoalStatusArray 6c1684b00f177d37438febe6e709fc4e2b0d4248dca4854946f9ed8b30cda83e
 """
 HASHES = [line.split() for line in JAZZY.split("\n") if line]
 TYPES = sorted(store().types)
 
 
-@pytest.mark.parametrize(("name", "digest"), HASHES, ids=[name for name, _ in HASHES])
-def test_type_hash_is_that_of_a_jazzy_build(name: str, digest: str) -> None:
-    assert type_hash(name) == f"RIHS01_{digest}"
+def test_type_hashes_are_those_of_a_jazzy_build() -> None:
+    assert {name: type_hash(name) for name, _ in HASHES} == {name: f"RIHS01_{digest}" for name, digest in HASHES}
 
 
 def test_golden_bytes() -> None:
-    # The empty message is one zero byte; publishing pads to 4.
+    # An empty message is one zero byte, padded to 4 bytes.
     assert bytes(encode(make("std_msgs/msg/Empty"), "std_msgs/msg/Empty")).hex() == "0001000000000000"
     hello = encode(make("std_msgs/msg/String", data="hello"), "std_msgs/msg/String")
     assert bytes(hello) == b"\0\1\0\0" + b"\6\0\0\0hello\0" + b"\0\0"
@@ -66,28 +48,23 @@ def test_golden_bytes() -> None:
     )  # fmt: skip
 
 
-def test_a_state_of_twelve_joints_is_532_bytes() -> None:
-    state = make(
-        "sensor_msgs/msg/JointState",
-        header={"frame_id": "base_link"},
-        name=[f"joint_{i:02d}" for i in range(12)],
-        position=np.zeros(12), velocity=np.zeros(12), effort=np.zeros(12),
-    )  # fmt: skip
-    assert len(encode(state, "sensor_msgs/msg/JointState")) == 532
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_default_message_round_trips(name: str) -> None:
-    raw = bytes(encode(make(name), name))
-    assert len(raw) % 4 == 0
-    assert bytes(encode(decode(raw, name), name)) == raw
+def test_default_messages_round_trip() -> None:
+    for name in TYPES:
+        raw = bytes(encode(make(name), name))
+        assert len(raw) % 4 == 0
+        assert bytes(encode(decode(raw, name), name)) == raw, name
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8")), finite, finite)))
+@given(
+    st.lists(
+        st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9), finite, finite),
+        max_size=4,
+    )
+)
 def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None:
     kind = "sensor_msgs/msg/JointState"
     sent = make(kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints])
@@ -99,9 +76,9 @@ def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(TYPES), st.binary(max_size=64))
-def test_junk_is_refused_or_decoded_but_never_crashes(name: str, junk: bytes) -> None:
+def test_malformed_bytes_are_decoded_or_refused(name: str, raw: bytes) -> None:
     try:
-        decode(b"\0\1\0\0" + junk, name)
+        decode(b"\0\1\0\0" + raw, name)
     except BusError as error:
         assert name in str(error)
 
@@ -109,7 +86,7 @@ def test_junk_is_refused_or_decoded_but_never_crashes(name: str, junk: bytes) ->
 def test_make_fills_nested_messages_and_converts() -> None:
     pose = make("geometry_msgs/msg/PoseStamped", header={"frame_id": "base"}, pose={"position": {"z": 0.3}})
     assert (pose.header.frame_id, pose.pose.position.z, pose.pose.position.x) == ("base", 0.3, 0.0)
-    assert pose.pose.orientation.w == 1.0  # ROS's default too: zeros are no rotation
+    assert pose.pose.orientation.w == 1.0  # as in ROS: zeros are not a rotation
     image = make("sensor_msgs/msg/Image", data=b"\1\2\3")
     assert image.data.dtype == np.uint8
     assert make("sensor_msgs/msg/Imu").orientation_covariance.shape == (9,)
@@ -119,7 +96,7 @@ def test_make_fills_nested_messages_and_converts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "says"),
+    ("name", "fields", "message"),
     [
         ("sensor_msgs/msg/JointStat", {}, "sensor_msgs/msg/JointState"),
         ("sensor_msgs/JointState", {}, "sensor_msgs/msg/JointState"),
@@ -130,12 +107,12 @@ def test_make_fills_nested_messages_and_converts() -> None:
         ("unitree_go/msg/LowCmd", {"motor_cmd": [{}]}, "exactly 20 values, got 1"),
     ],
 )
-def test_mistakes_are_told_with_the_nearest_name(name: str, fields: dict[str, object], says: str) -> None:
-    with pytest.raises(BusError, match=says):
+def test_invalid_names_are_refused_with_the_nearest(name: str, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(BusError, match=message):
         make(name, **fields)
 
 
-def test_a_wrong_array_is_refused_before_it_becomes_wrong_bytes() -> None:
+def test_invalid_values_are_not_encoded() -> None:
     kind = "sensor_msgs/msg/JointState"
     for wrong in (np.array([1, 2]), np.zeros(2, np.float32), [0.0, 1.0], np.zeros((1, 2))):
         msg = make(kind)

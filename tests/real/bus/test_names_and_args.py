@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.bus import BusError
-from real.bus.names import Remap, check_namespace, dds_topic, dds_type, resolve
+from real.bus.names import Remap, check_namespace, dds_topic, resolve
 from real.bus.rosargs import parameters_for, parse
 
 VALID = re.compile(r"(/[A-Za-z_][A-Za-z0-9_]*)+")
@@ -31,7 +31,7 @@ def test_names_expand_as_in_ros(name: str, full: str) -> None:
     assert resolve(name, "policy", "/arm") == full
 
 
-def test_names_in_the_root_namespace() -> None:
+def test_root_namespace() -> None:
     assert resolve("a", "n", "/") == "/a"
     assert resolve("~/a", "n", "/") == "/n/a"
     assert resolve("{ns}/a", "n", "/") == "/a"
@@ -39,13 +39,13 @@ def test_names_in_the_root_namespace() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a//b", "a/", "/", "1a", "a/2b", "a-b", "~a", "a b", "{x}", "é", "//a"])
-def test_invalid_names_are_refused_in_words(bad: str) -> None:
+def test_invalid_names_are_refused(bad: str) -> None:
     with pytest.raises(BusError, match="name"):
         resolve(bad, "policy", "/arm")
 
 
 @given(st.text(max_size=20) | st.text("ab1_/~{}", max_size=12))
-def test_what_is_not_refused_is_valid_on_the_wire(name: str) -> None:
+def test_accepted_names_are_valid(name: str) -> None:
     try:
         full = resolve(name, "policy", "/arm")
     except BusError:
@@ -55,17 +55,12 @@ def test_what_is_not_refused_is_valid_on_the_wire(name: str) -> None:
 
 
 @given(token, token, token, token)
-def test_a_remap_holds_however_the_name_is_written(ns: str, node: str, old: str, new: str) -> None:
+def test_remap_applies_to_every_notation_of_a_name(ns: str, node: str, old: str, new: str) -> None:
     rules = [Remap(f"/{ns}/{old}", new)]
     for written in (old, f"/{ns}/{old}", f"{{ns}}/{old}"):
         assert resolve(written, node, f"/{ns}", rules) == f"/{ns}/{new}"
     other = [Remap(old, new, node=node + "x")]
     assert resolve(old, node, f"/{ns}", other) == f"/{ns}/{old}"
-
-
-def test_dds_names() -> None:
-    assert dds_topic("/ns/joint_states") == "rt/ns/joint_states"
-    assert dds_type("sensor_msgs/msg/JointState") == "sensor_msgs::msg::dds_::JointState_"
 
 
 def test_all_ros_arguments(tmp_path: Path) -> None:
@@ -89,7 +84,7 @@ def test_all_ros_arguments(tmp_path: Path) -> None:
     assert resolve("z", got.name, got.namespace, got.remaps) == "/arm/z"
 
 
-def test_later_arguments_win(tmp_path: Path) -> None:
+def test_later_arguments_take_precedence(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("/**: {ros__parameters: {k: file}}")
     flag, path = ["-p", "k:=flag"], ["--params-file", str(file)]
@@ -98,7 +93,7 @@ def test_later_arguments_win(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_parameter_file_may_have_any_encoding_of_yaml(tmp_path: Path, encoding: str) -> None:
+def test_parameter_files_in_all_encodings_of_yaml(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "p.yaml"
     file.write_bytes("/**: {ros__parameters: {k: Prüfstand}}".encode(encoding))
     assert parse("n", args=["--ros-args", "--params-file", str(file)]).parameters == {"k": "Prüfstand"}
@@ -108,7 +103,7 @@ def test_a_parameter_file_may_have_any_encoding_of_yaml(tmp_path: Path, encoding
 
 
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
-def test_a_parameter_keeps_its_value_and_type(value: float) -> None:
+def test_parameters_keep_value_and_type(value: float) -> None:
     got = parse("n", args=["--ros-args", "-p", f"k:={str(value).lower()}"]).parameters["k"]
     assert got == value
     assert type(got) is type(value)
@@ -124,24 +119,17 @@ def test_parameter_file_patterns(pattern: str, hits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["-r", "a"], "old:=new"),
-        (["-r"], "needs a value"),
-        (["--nonsense"], "unknown ROS argument"),
-        (["-p", "k:=[1,"], "YAML"),
-        (["--params-file", "/no/such.yaml"], "check the path"),
-        (["--log-level", "loud"], "debug, info"),
-        (["-r", "__node:=1x"], "digit"),
-        (["-r", "__ns:=a b"], "namespace"),
-    ],
-)
-def test_mistakes_are_told(args: list[str], says: str) -> None:
-    with pytest.raises(BusError, match=says):
+    ("args", "message"),
+    [(["-r", "a"], "old:=new"), (["-r"], "needs a value"), (["--nonsense"], "unknown ROS argument"),
+     (["-p", "k:=[1,"], "YAML"), (["--params-file", "/no/such.yaml"], "check the path"),
+     (["--log-level", "loud"], "debug, info"), (["-r", "__node:=1x"], "digit"), (["-r", "__ns:=a b"], "namespace")],
+)  # fmt: skip
+def test_invalid_arguments_are_refused(args: list[str], message: str) -> None:
+    with pytest.raises(BusError, match=message):
         parse("n", args=["--ros-args", *args])
 
 
-def test_a_file_without_ros_parameters_is_told(tmp_path: Path) -> None:
+def test_parameter_file_without_ros_parameters_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("rate: 50\n")
     with pytest.raises(BusError, match="ros__parameters"):

@@ -1,13 +1,12 @@
-"""The rclpy wrapper against a stub of rclpy: no ROS here, but its calls and bytes can be held to account."""
+"""rclpy backend with a stub of rclpy: calls and published bytes."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-import threading
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -55,24 +54,6 @@ class FakeNode:
         self.destroyed = True
 
 
-class FakeExecutor:
-    def __init__(self, context: Any) -> None:
-        self.done = threading.Event()
-        self.nodes: list[FakeNode] = []
-
-    def spin(self) -> None:
-        self.done.wait(10)
-
-    def add_node(self, node: FakeNode) -> None:
-        self.nodes.append(node)
-
-    def remove_node(self, node: FakeNode) -> None:
-        self.nodes.remove(node)
-
-    def shutdown(self, timeout_sec: float) -> None:
-        self.done.set()
-
-
 @pytest.fixture
 def rclpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeNode]]:
     made: list[FakeNode] = []
@@ -86,47 +67,31 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeNode]]:
             raise ModuleNotFoundError(name)
         return name
 
-    events = {"PublisherEventCallbacks": SimpleNamespace, "SubscriptionEventCallbacks": SimpleNamespace}
-    stubs: dict[str, dict[str, Any]] = {
-        "rclpy": {"init": lambda **_: None, "try_shutdown": lambda **_: None, "create_node": create_node},
-        "rclpy.context": {"Context": SimpleNamespace},
-        "rclpy.duration": {"Duration": SimpleNamespace},
-        "rclpy.executors": {
-            "ExternalShutdownException": RuntimeError,
-            "SingleThreadedExecutor": FakeExecutor,
-        },
-        "rclpy.parameter": {"Parameter": lambda name, value: (name, value)},
-        "rclpy.qos": {
-            "QoSProfile": SimpleNamespace,
-            "ReliabilityPolicy": SimpleNamespace(RELIABLE="reliable", BEST_EFFORT="best effort"),
-            "DurabilityPolicy": SimpleNamespace(TRANSIENT_LOCAL="latched", VOLATILE="volatile"),
-            "qos_policy_name_from_kind": lambda kind: kind,
-        },
-        "rclpy.event_handler": events,
-        "rclpy.subscription": {"Subscription": SimpleNamespace(CallbackType=None)},
-        "rosidl_runtime_py": {},
-        "rosidl_runtime_py.utilities": {"get_message": get_message},
-    }
-    for name, content in stubs.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        if "." in name:
-            parent, _, child = name.rpartition(".")
-            setattr(sys.modules[parent], child, module)
+    stub, runtime = MagicMock(), MagicMock()
+    stub.create_node, stub.context.Context = create_node, SimpleNamespace
+    stub.executors.ExternalShutdownException = RuntimeError
+    stub.parameter.Parameter = lambda name, value: (name, value)
+    stub.qos.QoSProfile, stub.qos.qos_policy_name_from_kind = SimpleNamespace, lambda kind: kind
+    stub.qos.ReliabilityPolicy.BEST_EFFORT = "best effort"
+    stub.event_handler.PublisherEventCallbacks = stub.event_handler.SubscriptionEventCallbacks = SimpleNamespace
+    runtime.utilities.get_message = get_message
+    for module in ("context", "duration", "event_handler", "executors", "parameter", "qos", "subscription"):
+        monkeypatch.setitem(sys.modules, f"rclpy.{module}", getattr(stub, module))
+    monkeypatch.setitem(sys.modules, "rclpy", stub)
+    monkeypatch.setitem(sys.modules, "rosidl_runtime_py", runtime)
+    monkeypatch.setitem(sys.modules, "rosidl_runtime_py.utilities", runtime.utilities)
     monkeypatch.delitem(sys.modules, "real.bus.ros", raising=False)
     yield made
     sys.modules.pop("real.bus.ros", None)
-    importlib.invalidate_caches()
 
 
-def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
+def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
     args = ["--ros-args", "-r", "a:=b", "-p", "k:=1"]
     with open_node("here", "/arm", ros_args=args) as node, open_node("second") as second:
         (fake, _) = rclpy
         assert fake.options["parameter_overrides"] == [("k", 1)]
         assert not fake.options["use_global_arguments"]
-        assert fake.options["context"] is rclpy[1].options["context"]  # one participant per process
+        assert fake.options["context"] is rclpy[1].options["context"]  # one DDS participant per process
         sub = node.subscribe(STATE, "a", qos.SENSOR)
         assert (fake.profile.reliability, fake.profile.depth) == ("best effort", 5)
         pub = node.publisher(STATE, "a", qos.COMMAND)
@@ -148,21 +113,21 @@ def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
     assert all(fake.destroyed for fake in rclpy)
 
 
-def test_publishers_of_another_type_are_named(rclpy: list[FakeNode]) -> None:
+def test_publishers_of_another_type_are_reported(rclpy: list[FakeNode]) -> None:
     with open_node("here", "/arm") as node:
         first = node.subscribe(STATE, "a")
         assert not node.incompatible()
         rclpy[0].published = "geometry_msgs/msg/Twist"
         assert any("/arm/a" in text and "Twist" in text for text in node.incompatible())
         node.subscribe("geometry_msgs/msg/Twist", "a")
-        assert not node.incompatible(), "one of the two hears it"
+        assert not node.incompatible(), "the second subscription matches"
         first.close()
         first.close()
         rclpy[0].published = STATE
         assert node.incompatible()
 
 
-def test_a_subscription_that_ros_refuses_is_named(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_subscription_is_reported(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("another type is there")
 
