@@ -81,18 +81,8 @@ def test_train_uses_the_classifier_for_success_and_rewards(verdict: Build, tmp_p
 def test_scripted_operator_works_with_a_classifier(verdict: Build, tmp_path: Path, run: Run) -> None:
     save_classifier(verdict(front=(96, 96)), tmp_path / "classifier")
     words = ["train", "panda-lift-cameras", "--recipe", "hil-serl", "--training.demo-share", "0"]
-    words += [
-        "--training.steps",
-        "10",
-        "--training.capacity",
-        "256",
-        "--operator.rule",
-        "random",
-        "--classifier",
-        "classifier",
-        "--out",
-        "run",
-    ]
+    words += ["--training.steps", "10", "--training.capacity", "256", "--operator.rule", "random"]
+    words += ["--classifier", "classifier", "--out", "run"]
     code, said, wrong = run(*words, "--json")
     assert code == 0, wrong
     assert json.loads(said)["success"] == 1.0 and json.loads(said)["true_success"] == 0.0

@@ -231,7 +231,15 @@ def test_settings_that_change_results_are_recorded(
     assert run(*words)[0] == 0
     name = more[0][2:]
     config = json.loads(Path("r/config.json").read_text())
-    assert config.keys() >= {name, "threads", "engine", "device", "without", "seed"}
+    of_tasks = {"instructions", "changes", "choose", "episode_steps", "classifier", "reward"}
+    assert config.keys() >= (of_tasks if learn is PPO else set()) | {
+        name,
+        "threads",
+        "engine",
+        "device",
+        "without",
+        "seed",
+    }
     assert load_bundle(Path("r")).provenance[name] == config[name]
     fails([*words, "--resume", *more], f"different settings ({name})")
 

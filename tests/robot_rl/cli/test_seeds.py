@@ -79,9 +79,8 @@ def test_invalid_seeds_are_refused(text: str) -> None:
 
 # ---- train --seeds ------------------------------------------------------------------------------------------------
 def test_each_seed_equals_a_single_run_with_this_seed(run: Call, root: Path, clone: list[object]) -> None:
-    assert [folder.name for folder in seed_runs(root / "a")] == ["seed-0", "seed-1"] and not seed_runs(
-        root / "a" / "seed-0"
-    )
+    assert [folder.name for folder in seed_runs(root / "a")] == ["seed-0", "seed-1"]
+    assert not seed_runs(root / "a" / "seed-0")
     assert run(*clone, "--seed", 1, "--out", "alone")[0] == 0
     assert weights(Path("alone")) == weights(root / "a" / "seed-1") != weights(root / "a" / "seed-0")
 
@@ -107,6 +106,14 @@ def test_resume_skips_finished_seeds_and_continues_others(run: Call, root: Path,
     found = json.loads(out)
     assert [row["seed"] for row in found["runs"]] == [0, 1, 2] and found["out"] == str(root / "a")
     assert found["mean"]["loss"] == pytest.approx(sum(row["loss"] for row in found["runs"]) / 3)
+
+
+def test_resume_without_out_continues_the_latest_folder_of_seeds(run: Call, root: Path, clone: list[object]) -> None:
+    words = [*clone, "--seeds", "0..1"]
+    assert run(*words)[0] == 0
+    (folder,) = Path("runs").iterdir()
+    shutil.rmtree(folder / "seed-1")
+    assert run(*words, "--resume")[0] == 0 and has_ended(folder / "seed-1") and len(list(Path("runs").iterdir())) == 1
 
 
 def test_finished_seeds_with_other_settings_are_refused(run: Call, root: Path, clone: list[object]) -> None:
