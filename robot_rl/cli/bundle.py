@@ -27,7 +27,6 @@ class MakeBundle:
     json: Json = False
 
     def run(self) -> int:
-        """Make the bundle; return the exit status."""
         from policies.bundle import save_bundle
         from robot_rl.cli.console import show
         from robot_rl.recipes import recipes
@@ -76,7 +75,6 @@ class Export:
     json: Json = False
 
     def run(self) -> int:
-        """Export; return the exit status."""
         import torch
 
         from policies.bundle import bundle_folder

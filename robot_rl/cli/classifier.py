@@ -31,7 +31,6 @@ class Fit:
     json: Json = False
 
     def run(self) -> int:
-        """Fit; return the exit status."""
         import time
 
         import torch
@@ -70,7 +69,6 @@ class ShowClassifier:
     json: Json = False
 
     def run(self) -> int:
-        """Show; return the exit status."""
         from robot_rl.cli.console import show
         from robot_rl.rewards.classifier_folder import read_classifier
 

@@ -50,7 +50,6 @@ class Collect:
     json: opt.Json = False
 
     def run(self) -> int:
-        """Record; return the exit status."""
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.training.run import provenance, write_json
         from robot_rl.util.files import file_name

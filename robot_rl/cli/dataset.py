@@ -19,7 +19,6 @@ class Info:
     json: Json = False
 
     def run(self) -> int:
-        """Print the summary; return the exit status."""
         from robot_rl.cli.console import print_table, printer, show
         from robot_rl.data import Dataset
 
@@ -69,7 +68,6 @@ class Verify:
     """Print one JSON object instead of one line per problem."""
 
     def run(self) -> int:
-        """Print every problem and note; return the exit status."""
         from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset
         from robot_rl.data.verify import examine
@@ -94,7 +92,6 @@ class Stats:
     path: DatasetPath
 
     def run(self) -> int:
-        """Write the file; return the exit status."""
         from rich.console import Console
 
         from robot_rl.data.lerobot import STATS
@@ -116,7 +113,6 @@ class Convert:
     json: Json = False
 
     def run(self) -> int:
-        """Convert; return the exit status."""
         from robot_rl.cli.console import bar, show
         from robot_rl.data import Dataset
         from robot_rl.data.convert import convert

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from robot_rl.interface.pipeline import Interface
 
 
+def limited(interface: Interface, seconds: float) -> Interface:
+    """Return the interface with episodes of `seconds`, in whole control periods; 0: unchanged."""
+    return replace(interface, horizon=max(1, round(seconds * interface.controller.rate))) if seconds else interface
+
+
 @dataclass
 class Deploy:
     """Run a policy from a bundle or server on a robot or its twin, and report success and timing.
@@ -59,7 +64,6 @@ class Deploy:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Deploy; return the exit status."""
         from dataclasses import asdict
 
         import torch
@@ -89,7 +93,7 @@ class Deploy:
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
-        interface = self._timed(bundle.interface)
+        interface = limited(bundle.interface, self.seconds)
         # For an arm, this thread holds the position while another thread infers. Legs cannot wait, and their policies
         # are fast.
         period, aside = 1 / interface.controller.rate, robot.base is None
@@ -166,10 +170,6 @@ class Deploy:
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
         show(summary, self.json, "deployment")
         return int(failed)
-
-    def _timed(self, interface: Interface) -> Interface:
-        steps = max(1, round(self.seconds * interface.controller.rate)) if self.seconds else interface.horizon
-        return replace(interface, horizon=steps)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
         """Return the velocity commands of a seed's episode, the same as in simulation; None for person."""

@@ -77,7 +77,6 @@ class Evaluate:
     json: opt.Json = False
 
     def run(self) -> int:
-        """Evaluate; return the exit status."""
         from robot_rl.cli.console import show_runs
         from robot_rl.training.run import seed_runs
         from robot_rl.util.errors import ConfigError

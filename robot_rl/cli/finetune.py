@@ -47,7 +47,6 @@ class Finetune(Generic[R]):
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Fine-tune; return the exit status."""
         from contextlib import closing
         from signal import Signals
 
@@ -67,15 +66,7 @@ class Finetune(Generic[R]):
         from robot_rl.data.view import DatasetView
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
-        from robot_rl.recipes.inputs import (
-            INPUTS,
-            check_inputs,
-            dataset_inputs,
-            file_inputs,
-            inputs_before,
-            open_dataset,
-            settings_before,
-        )
+        from robot_rl.recipes import inputs as run_inputs
         from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
@@ -106,11 +97,12 @@ class Finetune(Generic[R]):
         settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
         view = DatasetView.inherited(bundle.provenance, Dataset(dataset).features)
         settings |= {"rename": list(view.rename), "image_size": view.image_size}
-        began = inputs_before(settings_before(folder), settings) if self.resume else {}
-        data = open_dataset(dataset, settings, began)
+        began = run_inputs.inputs_before(run_inputs.settings_before(folder), settings) if self.resume else {}
+        data = run_inputs.open_dataset(dataset, settings, began)
         load_episodes(data, info)  # check the learner's data before the robot moves
-        inputs = file_inputs(settings, info, simulated=False) | {"dataset": dataset_inputs(data, info, began)}
-        check_inputs(settings, began, inputs, INPUTS)
+        inputs = run_inputs.file_inputs(settings, info, simulated=False)
+        inputs |= {"dataset": run_inputs.dataset_inputs(data, info, began)}
+        run_inputs.check_inputs(settings, began, inputs, run_inputs.INPUTS)
         settings["inputs"] = began or inputs
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,

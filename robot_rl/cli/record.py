@@ -13,7 +13,6 @@ from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, 
 
 if TYPE_CHECKING:
     from robot_rl.data import Dataset
-    from robot_rl.interface.pipeline import Interface
     from sim.tasks.base import Task
 
 
@@ -61,7 +60,6 @@ class Record:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Record; return the exit status."""
         if not self.view:
             return self.record()
         from robot_rl.cli.console import console
@@ -84,6 +82,7 @@ class Record:
         from real.recording.session import stop_on_signals
         from real.teleop import Finished
         from robot_rl.cli.console import show
+        from robot_rl.cli.deploy import limited
         from robot_rl.cli.record_display import display
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
@@ -95,7 +94,7 @@ class Record:
             raise ConfigError(f"{self.task} has no robot that a person could move; record a task of `robot-rl tasks`")
         task = task_of(self.robot, self.task) if self.robot else tasks.get(self.task)
         _check_movable(task)
-        task = replace(task, interface=self._timed(task.interface))
+        task = replace(task, interface=limited(task.interface, self.seconds))
         out = self.out or Path("datasets") / self.task.replace(":", ".")
         number, ended = 0, ""
         with ExitStack() as stack:
@@ -138,10 +137,6 @@ class Record:
                 number,
             )
         return 0
-
-    def _timed(self, interface: Interface) -> Interface:
-        steps = round(self.seconds * interface.controller.rate)
-        return replace(interface, horizon=max(1, steps)) if self.seconds else interface
 
     @contextmanager
     def _simulated(self, task: Task) -> Iterator[Any]:

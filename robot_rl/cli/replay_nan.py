@@ -28,7 +28,6 @@ class ReplayNan:
     """Print one JSON object with every tick instead of tables."""
 
     def run(self) -> int:
-        """Replay; return the exit status."""
         import torch
 
         from robot_rl.cli.console import print_table, show

@@ -65,7 +65,6 @@ class Compare:
     json: Json = False
 
     def run(self) -> int:
-        """Compare; return the exit status."""
         from robot_rl.cli.console import print_table, printer, show
         from robot_rl.report.comparison import compare, read_arms
         from robot_rl.report.comparison_page import HEAD, table_rows, write_comparison

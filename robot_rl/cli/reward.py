@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +100,6 @@ class Write(_OnTask):
     json: opt.Json = False
 
     def run(self) -> int:
-        """Write; return the exit status."""
         from robot_rl.assistant import ReplyModel
         from robot_rl.cli.console import console
         from robot_rl.rewards.written.file import WrittenReward, describing, read_reward
@@ -120,8 +119,9 @@ class Write(_OnTask):
                 raise ConfigError(f"{out} is a reward for {before.task}, not {self.task}; name another --out")
             messages = revision(messages, before.source, self.feedback)
             history = [*before.provenance.get("history", []), {"sha256": before.sha256, "source": before.source}]
+        report = partial(console.print, soft_wrap=True, markup=False)
         try:
-            found = write(model, messages, played(env, self.episodes), self.rounds, _say(console))
+            found = write(model, messages, played(env, self.episodes), self.rounds, report)
         finally:
             env.close()
         origin = provenance() | {"model": self.config.model, "goal": goal, "feedback": self.feedback}
@@ -143,7 +143,6 @@ class Vet(_OnTask):
     json: opt.Json = False
 
     def run(self) -> int:
-        """Vet; return the exit status."""
         from robot_rl.assistant import fenced
         from robot_rl.rewards.written.code import compile_reward
         from robot_rl.rewards.written.file import WrittenReward, describing, read_source
@@ -176,7 +175,6 @@ class ShowReward:
     json: opt.Json = False
 
     def run(self) -> int:
-        """Show; return the exit status."""
         from robot_rl.cli.console import show
         from robot_rl.rewards.written.file import read_reward
 
@@ -193,7 +191,6 @@ class Prompt(_OnTask):
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
     def run(self) -> int:
-        """Print; return the exit status."""
         from robot_rl.rewards.written.prompt import conversation
 
         env, goal = self.opened(self.episodes)
@@ -208,7 +205,3 @@ def default_file(task: str) -> Path:
     from robot_rl.util.files import file_name
 
     return Path("rewards") / f"{file_name(task).replace('.', '-')}.py"
-
-
-def _say(console: Any) -> Callable[[str], None]:
-    return lambda text: console.print(text, soft_wrap=True, markup=False)

@@ -129,7 +129,6 @@ class Tell:
     ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Send the instructions; return the exit status."""
         from real.bus import open_node
         from real.teleop import until_signal
         from real.teleop.talk import CueScript, InstructionPublisher

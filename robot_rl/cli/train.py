@@ -86,7 +86,6 @@ class Train(Generic[R]):
     json: opt.Json = False
 
     def run(self) -> int:
-        """Train; return the exit status."""
         from robot_rl.cli.console import say_nominal, show
         from robot_rl.training.run import latest_folder, new_folder
         from robot_rl.util.seeds import seed_list

@@ -32,7 +32,6 @@ class Sim:
     json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         import torch
 
         from robot_rl.cli.console import bar, show

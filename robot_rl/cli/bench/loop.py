@@ -34,7 +34,6 @@ class Loop:
     json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         from real.control.clock import bare_loop
         from robot_rl.cli.console import console, show
         from robot_rl.robots import robots

@@ -45,7 +45,6 @@ class Vla:
     json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         import torch
 
         from policies.networks.pretrained import require

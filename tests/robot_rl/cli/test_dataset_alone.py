@@ -19,7 +19,6 @@ from policies.remote.server import PolicyServer
 from policies.remote.session import PolicySession
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
-from robot_rl.interface.environment import EnvInfo
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
 from robot_rl.training.numerics import learning_floats
@@ -410,10 +409,3 @@ def test_edited_task_is_refused(
     file.write_text(TASK + "# and something else\n")
     refused(run(*words, "--resume"), "the code of edited_task:TASK", "not what this run began with")
     assert run("bundle", "r", "--out", "b")[0] == 0
-
-
-def test_environment_info_survives_json() -> None:
-    info = describe("testbed:reach")
-    again = EnvInfo.from_json(info.task, json.loads(json.dumps(info.to_json(), allow_nan=False)))
-    assert (again.state, again.actions, again.rate) == (info.state, info.actions, info.rate)
-    assert again.extra_inputs == info.extra_inputs

@@ -383,21 +383,6 @@ def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
         view.close()
 
 
-@pytest.mark.parametrize("file", ["arm", "quadruped", "finetune", "twin"])
-def test_launched_view_is_optional(file: str) -> None:
-    from real.launching.launch import describe
-
-    given = {} if file == "twin" else {"policy": "runs/x"}
-    nodes = {
-        node.name: node for node in describe(file, given | {"view": "true", "robot": "go2", "task": "go2-velocity"})
-    }
-    view = nodes["view"]
-    assert view.condition and not (view.required or view.commands_robot or view.guards_robot or view.interactive)
-    assert view.command[:4] == ("view", "robot:go2", "--task", "go2-velocity")
-    assert not any(node.start_after == "view" for node in nodes.values())
-    assert not {node.name: node for node in describe(file, given)}["view"].condition
-
-
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     return subprocess.run(
