@@ -1,27 +1,32 @@
-"""`robot-rl bundle`: make a bundle of a run's newest checkpoint."""
+"""`robot-rl bundle` and `robot-rl export`: make a bundle from a checkpoint, and write its policy as ONNX."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
+
+from robot_rl.cli.options import BundlePath, Json
+from robot_rl.util.limits import PositiveInt
+
+if TYPE_CHECKING:
+    from policies.base import Policy
 
 
 @dataclass
 class MakeBundle:
-    """Make a bundle from the newest checkpoint of a run that is running, was stopped or has crashed."""
+    """Make a bundle from the latest checkpoint of a training run, whether running, stopped or crashed."""
 
     run_folder: tyro.conf.Positional[Path]
     """Run folder of `robot-rl train`."""
     out: Path | None = None
-    """Folder of the bundle; default RUN/bundle."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Bundle folder; default RUN/bundle."""
+    json: Json = False
 
     def run(self) -> int:
-        """Make the bundle; return the exit status."""
         from policies.bundle import save_bundle
         from robot_rl.cli.console import show
         from robot_rl.recipes import recipes
@@ -40,9 +45,9 @@ class MakeBundle:
         checkpoint = self.run_folder / "checkpoint.safetensors"
         if not hasattr(recipe, "build") or not checkpoint.is_file():
             raise ConfigError(f"{self.run_folder} holds no checkpoint of `robot-rl train` yet")
-        matter = ("base", "contract", *["dataset"] * recipe.reads_instructions)  # whose words its policy knows
-        here = settings | {"device": "cpu"}  # wherever it was trained
-        job = open_job(here, None, lambda *_: None, began=settings.get("inputs"), check=matter)
+        inputs = ("base", "contract", *["dataset"] * recipe.reads_instructions)  # the dataset defines the vocabulary
+        on_cpu = settings | {"device": "cpu"}
+        job = open_job(on_cpu, None, lambda *_: None, began=settings.get("inputs"), check=inputs)
         env = job.make_env(1) if "environment" in recipe.needs else None
         agent = recipe.build(job, env)
         if env is not None:
@@ -56,3 +61,60 @@ class MakeBundle:
         save_bundle(bundle, out)
         show({"bundle": str(out), "task": bundle.task, "step": saved["step"]}, self.json, "bundle")
         return 0
+
+
+@dataclass
+class Export:
+    """Write a bundle's policy as policy.onnx, compare its actions with torch, and time both.
+
+    `deploy`, `evaluate` and `serve` run the file with --runtime onnx. Policies with a state (resfit) have no export."""
+
+    bundle: BundlePath
+    calls: PositiveInt = 1000
+    """Timed calls of each runtime for one robot, alternating, on one thread."""
+    json: Json = False
+
+    def run(self) -> int:
+        import torch
+
+        from policies.bundle import bundle_folder
+        from policies.export import export_onnx
+        from policies.onnx import FILE
+        from robot_rl.cli.console import show
+
+        torch.set_num_threads(1)
+        policy, exported, difference = export_onnx(self.bundle)
+        file = bundle_folder(self.bundle) / FILE
+        summary = {"file": str(file), "bytes": file.stat().st_size, "history": exported.metadata["history"]}
+        times = latency({"torch": policy, "onnx": exported}, policy, self.calls)
+        ratios = {f"torch_over_onnx_{p}": times[f"torch_{p}_us"] / times[f"onnx_{p}_us"] for p in ("p50", "p99")}
+        show(summary | {"difference": difference} | times | ratios, self.json, "export")
+        return 0
+
+
+def latency(policies: dict[str, Policy], reads: Policy, calls: int) -> dict[str, float]:
+    """Return the median and 99th percentile latency of each policy at batch size 1, us.
+
+    The policies alternate after a warm-up; their random observations have the inputs of `reads`.
+    """
+    import time
+
+    import numpy as np
+    import torch
+
+    from policies.onnx import example
+
+    rng, warmup = torch.Generator().manual_seed(0), min(calls, 50)
+    seconds: dict[str, list[float]] = {name: [] for name in policies}
+    for policy in policies.values():
+        policy.reset()
+    for k in range(warmup + calls):
+        observation = example(reads, 1, rng)
+        for name, policy in policies.items():
+            start = time.perf_counter()
+            policy.act(observation, rng)
+            if k >= warmup:
+                seconds[name].append(time.perf_counter() - start)
+    return {
+        f"{name}_p{q}_us": 1e6 * float(np.percentile(values, q)) for name, values in seconds.items() for q in (50, 99)
+    }

@@ -8,24 +8,22 @@ from json import dumps
 
 import tyro
 
+from robot_rl.cli.options import Json
+
 
 @dataclass
 class RobotsCheck:
-    """Compare a robot's spec with its model file, and list what to correct; exit status 2 if anything is wrong."""
+    """Compare a robot's spec with its model file and list corrections; exit status 2 if there are errors."""
 
     robot: tyro.conf.Positional[str]
-    """Name of the robot, see `robot-rl robots`, or its import path, my_lab.arm:ARM."""
+    """Robot name, see `robot-rl robots`, or import path, my_lab.arm:ARM."""
     mjcf: str = ""
-    """Model file, MJCF or URDF, in place of the spec's."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Model file (MJCF or URDF) instead of the spec's."""
+    json: Json = False
 
     def run(self) -> int:
-        """Print what was found, errors first; return the exit status."""
-        from rich.table import Table
-        from rich.text import Text
-
-        from robot_rl.cli.console import printer
+        """Print the findings, errors first; return the exit status."""
+        from robot_rl.cli.console import print_table
         from robot_rl.robots import robots
         from sim.engines.robot_check import check_robot
 
@@ -34,10 +32,6 @@ class RobotsCheck:
         if self.json:
             sys.stdout.write(dumps({"ok": not wrong, "findings": [f._asdict() for f in found]}) + "\n")
         else:
-            colours = {"ok": "green", "warning": "yellow", "error": "red"}
-            table = Table("", "what", "found", "remedy", title=self.robot, box=None)
-            for finding in found:
-                cells = (finding.what, finding.found, finding.remedy)
-                table.add_row(Text(finding.severity, colours[finding.severity]), *map(Text, cells))
-            printer().print(table)
+            head = ("", "what", "found", "remedy")
+            print_table(self.robot, head, [(f.severity, f.what, f.found, f.remedy) for f in found], left=head)
         return 2 if wrong else 0

@@ -1,4 +1,4 @@
-"""`robot-rl classifier`: fit a success classifier, and show one."""
+"""`robot-rl classifier`: fit and show success classifiers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from robot_rl.cli.options import Json
 from robot_rl.rewards.fitting import FitConfig
 from robot_rl.util.limits import PositiveInt
 
@@ -16,22 +17,20 @@ from robot_rl.util.limits import PositiveInt
 @dataclass
 class Fit:
     """Fit a success classifier to the marked frames of a dataset with successes and failures, and measure it on
-    held-out episodes; exit status 1 when it is below the bar and so may not pay rewards."""
+    held-out episodes. Exit status 1 if it is below the required precision and must not provide rewards."""
 
     dataset: tyro.conf.Positional[Path]
-    """Folder of a dataset with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""
+    """Dataset folder with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""
     out: Path | None = None
-    """Folder of the classifier; default classifiers/<name of the dataset>."""
+    """Classifier folder; default classifiers/<name of the dataset>."""
     config: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
     device: str = "auto"
-    """Device to fit on: cpu, cuda, cuda:1, mps and the like, or auto for cuda if there is one."""
+    """Torch device: cpu, cuda, cuda:1, mps and the like, or auto for cuda if available."""
     threads: PositiveInt = 1
-    """Threads to fit with."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Number of threads."""
+    json: Json = False
 
     def run(self) -> int:
-        """Fit; return the exit status."""
         import time
 
         import torch
@@ -63,22 +62,18 @@ class Fit:
 
 @dataclass
 class ShowClassifier:
-    """Show what a success classifier reads, how well it judges, and whether it may pay rewards."""
+    """Show a success classifier's inputs and held-out metrics, and whether it may provide rewards."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the classifier."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Classifier folder."""
+    json: Json = False
 
     def run(self) -> int:
-        """Show; return the exit status."""
         from robot_rl.cli.console import show
         from robot_rl.rewards.classifier_folder import read_classifier
 
         classifier = read_classifier(self.folder)
         summary = {"classifier": str(self.folder)} | classifier.summary()
-        summary |= {
-            name: classifier.provenance[name] for name in ("dataset", "commit") if name in classifier.provenance
-        }
-        show(summary, self.json, "classifier")
+        origin = {k: v for k, v in classifier.provenance.items() if k in ("dataset", "commit")}
+        show(summary | origin, self.json, "classifier")
         return 0

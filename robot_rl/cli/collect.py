@@ -8,59 +8,48 @@ from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import Fraction, Interval, PositiveInt, Seed
+from robot_rl.cli import options as opt
+from robot_rl.util.limits import Interval, PositiveInt, Seed
 
 
 @dataclass
 class Collect:
-    """Record demonstrations of a task with its scripted, imperfect demonstrator, or with a policy, as a LeRobot v3.0
-    dataset."""
+    """Record demonstrations by a task's scripted demonstrator or by a policy as a LeRobot v3.0 dataset."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK; or gym:ID, with --policy
-    where it has no demonstrator of its own."""
+    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID, with --policy if it has no
+    demonstrator."""
     policy: Path | None = None
-    """Bundle or run whose policy acts instead of the demonstrator."""
+    """Bundle or run folder of a policy that acts instead of the demonstrator."""
     episodes: PositiveInt = 20
-    """Demonstrations to keep."""
+    """Number of demonstrations in the dataset."""
     out: Path | None = None
-    """Folder of the dataset; default datasets/<task>."""
+    """Dataset folder; default datasets/<task>."""
     seed: Seed = 0
-    """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
+    """Seed of everything random. Different seeds share no episodes, and none is a held-out episode."""
     num_envs: PositiveInt = 8
-    """Parallel simulations; each records an equal share of the demonstrations."""
+    """Parallel simulations; each records the same number of demonstrations."""
     image_size: Annotated[int, Interval(ge=0, le=960)] = 96
-    """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
+    """Image height and width for cameras that the policy does not use, pixels; 0 leaves these cameras out."""
     skill: str = "CLUMSY"
-    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK, MIXED or RANDOM, for OGBench also PLAY."""
+    """Demonstrator skill: CLUMSY or STEADY; for a testbed also WEAK, MIXED or RANDOM; for OGBench also PLAY."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False
     """Continue an interrupted dataset."""
     log: Path | None = None
-    """Folder for the report's dataset.json, randomization.json and provenance.json; meta/ of the dataset has them
-    too."""
-    engine: str = "mujoco"
-    """Physics engine: mujoco or genesis."""
-    device: str = "auto"
-    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
-    without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
-    instructions: str = "training"
-    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
-    changes: Fraction = 0.0
-    """Share of episodes in which another of these instructions takes the place of the first on the way."""
-    episode_steps: PositiveInt | None = None
-    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
-    env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task."""
-    mjcf: str = ""
-    """MJCF file of the robot; empty is the one in genesis-world."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Folder for copies of the dataset's meta/dataset.json, randomization.json and provenance.json, for `report`."""
+    engine: opt.Engine = "mujoco"
+    device: opt.PhysicsDevice = "auto"
+    without: opt.Without = ()
+    instructions: opt.Instructions = "training"
+    changes: opt.Changes = 0.0
+    episode_steps: opt.EpisodeSteps = None
+    env_python: opt.EnvPython = None
+    mjcf: opt.Mjcf = ""
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Record; return the exit status."""
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.training.run import provenance, write_json
         from robot_rl.util.files import file_name
@@ -76,7 +65,7 @@ class Collect:
             changes=self.changes,
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation
-        say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])
+        say_nominal(self.engine, where.get("without", ()), self.without)
         with bar("demonstrations") as update:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,
@@ -95,7 +84,7 @@ class Collect:
         places = [folder for folder in (self.log, out / "meta" if result.attempts else None) if folder]
         if places:
             facts = summary | where | {"fps": env.info.rate}
-            if result.attempts:  # a resumed run may have nothing left to do
+            if result.attempts:  # 0 if a resumed dataset was already complete
                 facts["success_of_demonstrator"] = result.successes / result.attempts
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization] if where else []}
             for name, content in (files | {"provenance": provenance()}).items():

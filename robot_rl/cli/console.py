@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,13 @@ from rich.text import Text
 from robot_rl.util import strict_json
 
 LEAST = 40
-"""Columns for which text is laid out at least, whatever COLUMNS says: with 0, nothing at all would be printed."""
+"""Minimum width, columns: with COLUMNS=0, rich would print nothing."""
 
 
 def printer(stderr: bool = False) -> Console:
-    """Return what prints results on stdout, or progress on stderr."""
+    """Return a console for results (stdout) or progress (stderr)."""
     made = Console(stderr=stderr, highlight=False)
-    if made.width < LEAST:
-        made.width = LEAST
+    made.width = max(made.width, LEAST)
     return made
 
 
@@ -33,7 +32,7 @@ console = printer(stderr=True)
 
 @contextmanager
 def bar(title: str) -> Iterator[Any]:
-    """Show a progress bar, or a line every 10 s without a terminal; yield a function of (done, total, text)."""
+    """Show a progress bar, or without a terminal a line every 10 s. Yield the update function (done, total, text)."""
     if not console.is_terminal:
         last = [time.monotonic()]
 
@@ -44,7 +43,7 @@ def bar(title: str) -> Iterator[Any]:
 
         yield line
         return
-    wide = console.width >= 100  # a narrow terminal needs the room for the numbers
+    wide = console.width >= 100  # in a narrow terminal, the numbers need the room
     columns = (TextColumn("[bold]{task.description}"), BarColumn(40 if wide else 8), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn()) if wide else (TimeRemainingColumn(),)
     with Progress(*columns, *times, TextColumn("{task.fields[text]}"), console=console) as progress:
@@ -56,17 +55,27 @@ def bar(title: str) -> Iterator[Any]:
         yield update
 
 
-def say_nominal(engine: str, names: Sequence[str]) -> None:
-    """Print on stderr which parameters an engine keeps at their nominal values."""
+def say_nominal(engine: str, nominal: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """Print on stderr which parameters an engine cannot randomize, unless the user `excluded` them; return these."""
+    names = [name for name in nominal if name not in excluded]
     if names:
-        print(  # noqa: T201
-            f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode",
-            file=sys.stderr,
-        )
+        said = f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode"
+        print(said, file=sys.stderr)  # noqa: T201
+    return names
+
+
+def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = ()) -> None:
+    """Print a table on stdout; the columns in `left` are aligned to the left, the others to the right."""
+    table = Table(title=title, box=None)
+    for name in head:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # rich would interpret brackets in a name as markup
+    printer().print(table)
 
 
 def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
-    """Print a result as a table of two columns, or as one JSON object."""
+    """Print a result as a two-column table or as one JSON object."""
     out = printer()
     if as_json:
         out.out(strict_json.dumps(result), highlight=False)
@@ -77,12 +86,12 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
             value = _with_interval(**value)
         elif isinstance(value, Mapping) and key == "by_instruction":
             value = "\n".join(f"{text}: {_shown(v['success'])} of {v['episodes']}" for text, v in value.items())
-        table.add_row(Text(key), Text(_shown(value), overflow="fold"))  # rich would take brackets in a name for markup
+        table.add_row(Text(key), Text(_shown(value), overflow="fold"))
     out.print(table)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return steps and training metrics from the last row."""
+    """Return steps and training metrics of the last row."""
     last = rows[-1] if rows else {}
     names = {
         "train/steps" if "train/steps" in last else "step": "steps",
@@ -95,22 +104,15 @@ def learned(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
-    """Print a table with a line per run and their mean, or one JSON object with `more` in it."""
-    means = {name: mean for name in _columns(rows) if (mean := _mean(rows, name)) is not None}
+    """Print a table of runs with their mean in the last line, or one JSON object that also contains `more`."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    means = {name: mean for name in names if (mean := _mean(rows, name)) is not None}
     if as_json:
         show({**more, "runs": list(rows), "mean": means}, True)
         return
-    out, table = printer(), Table(title=title, box=None)
-    names = _columns(rows)
-    for name in names:
-        table.add_column(name, justify="left" if name in ("run", "error") else "right", overflow="fold")
-    for row in [*rows, {"run": "mean"} | means]:
-        table.add_row(*(Text(_shown(_plain(row[name])) if name in row else "") for name in names))
-    out.print(table)
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
+    shown = [*rows, {"run": "mean"} | means]
+    cells = ([_shown(_plain(row[name])) if name in row else "" for name in names] for row in shown)
+    print_table(title, names, cells, left=("run", "error"))
 
 
 def _plain(value: Any) -> Any:
@@ -118,7 +120,7 @@ def _plain(value: Any) -> Any:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of a column of numbers; None for another, and where a mean has no meaning."""
+    """Return the mean of a numeric column; None for seeds, interval bounds and other columns."""
     if name == "seed" or name.endswith(("_low", "_high")):
         return None
     values = [_plain(row[name]) for row in rows if name in row]
@@ -127,7 +129,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _with_interval(mean: float | None, low: float | None, high: float | None) -> str:
-    """Return a mean with its interval, which a single episode does not have."""
+    """Return a mean with its interval, or the mean alone if there is no interval (a single episode)."""
     return _shown(mean) if low is None else f"{_shown(mean)} [{_shown(low)}, {_shown(high)}]"
 
 

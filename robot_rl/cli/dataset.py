@@ -8,21 +8,18 @@ from typing import Any
 
 import tyro
 
+from robot_rl.cli.options import DatasetPath, Json
+
 
 @dataclass
 class Info:
-    """Show what a dataset holds."""
+    """Show a dataset's features, size and tasks."""
 
-    path: tyro.conf.Positional[Path]
-    """Folder of the dataset, with meta/ in it."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    path: DatasetPath
+    json: Json = False
 
     def run(self) -> int:
-        """Print the summary; return the exit status."""
-        from rich.table import Table
-
-        from robot_rl.cli.console import printer, show
+        from robot_rl.cli.console import print_table, printer, show
         from robot_rl.data import Dataset
 
         data = Dataset(self.path)
@@ -40,19 +37,16 @@ class Info:
                 for key, feature in data.features.items()
             },
         }
-        console = printer()
         if self.json:
             show(summary, True)
             return 0
-        table = Table(title=str(self.path), title_justify="left")
-        table.add_column("feature")
-        table.add_column("dtype")
-        table.add_column("shape")
-        table.add_column("names", overflow="fold")
-        for key, feature in data.features.items():
-            names = ", ".join(map(str, feature.names or []))
-            table.add_row(key, feature.dtype, "x".join(map(str, feature.shape)), names)
-        console.print(table)
+        head = ("feature", "dtype", "shape", "names")
+        rows = [
+            (key, feature.dtype, "x".join(map(str, feature.shape)), ", ".join(map(str, feature.names or [])))
+            for key, feature in data.features.items()
+        ]
+        print_table(str(self.path), head, rows, left=head)
+        console = printer()
         console.print(
             f"{summary['episodes']} episodes, {summary['frames']} frames at {summary['fps']:g} fps "
             f"({summary['seconds']} s), {summary['megabytes']} MB, robot {summary['robot']}",
@@ -66,16 +60,14 @@ class Info:
 
 @dataclass
 class Verify:
-    """Check every file and row of a dataset; exit status 1 when something is damaged. What is only absent, and nothing
-    here needs, is noted."""
+    """Check every file and row of a dataset; exit status 1 if any is damaged. Optional files that are absent get a
+    note."""
 
-    path: tyro.conf.Positional[Path]
-    """Folder of the dataset, with meta/ in it."""
+    path: DatasetPath
     json: bool = False
     """Print one JSON object instead of one line per problem."""
 
     def run(self) -> int:
-        """Print every problem and note; return the exit status."""
         from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset
         from robot_rl.data.verify import examine
@@ -95,13 +87,11 @@ class Verify:
 
 @dataclass
 class Stats:
-    """Compute a dataset's meta/stats.json anew: LeRobot needs it to train, robot-rl does not."""
+    """Recompute a dataset's meta/stats.json, which LeRobot needs for training (robot-rl does not)."""
 
-    path: tyro.conf.Positional[Path]
-    """Folder of the dataset, with meta/ in it."""
+    path: DatasetPath
 
     def run(self) -> int:
-        """Write the file; return the exit status."""
         from rich.console import Console
 
         from robot_rl.data.lerobot import STATS
@@ -114,17 +104,15 @@ class Stats:
 
 @dataclass
 class Convert:
-    """Make a LeRobot v3.0 dataset of one of v2.1 or v2.0; numbers and videos stay as they are."""
+    """Convert a LeRobot dataset of v2.1 or v2.0 to v3.0; numbers and videos stay unchanged."""
 
     path: tyro.conf.Positional[Path]
     """Folder of the old dataset, with meta/ in it."""
     out: tyro.conf.Positional[Path]
-    """Folder of the new one; it appears when all of it is written."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Folder of the new dataset; it appears when the conversion is complete."""
+    json: Json = False
 
     def run(self) -> int:
-        """Convert; return the exit status."""
         from robot_rl.cli.console import bar, show
         from robot_rl.data import Dataset
         from robot_rl.data.convert import convert

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
@@ -16,56 +17,53 @@ if TYPE_CHECKING:
     from robot_rl.interface.pipeline import Interface
 
 
+def limited(interface: Interface, seconds: float) -> Interface:
+    """Return the interface with episodes of `seconds`, in whole control periods; 0: unchanged."""
+    return replace(interface, horizon=max(1, round(seconds * interface.controller.rate))) if seconds else interface
+
+
 @dataclass
 class Deploy:
-    """Run a bundle's or a server's policy on a robot or its twin, and report success and timing.
+    """Run a policy from a bundle or server on a robot or its twin, and report success and timing.
 
-    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds. A walking robot
-    stands up first, needs `robot-rl guard` beside it, and lies down at the end."""
+    The robot does not move while the policy loads. The command stream starts at the measured position; Ctrl-C brakes
+    and holds. A legged robot stands up first and lies down at the end; it needs a running `robot-rl guard`."""
 
     bundle: tyro.conf.Positional[Path]
-    """Bundle, a run folder that holds one, or ws://HOST:PORT of a server: `robot-rl serve`, or openpi's."""
+    """Bundle, run folder that contains one, or ws://HOST:PORT of a server (`robot-rl serve` or openpi)."""
     robot: str = "panda"
-    """Robot to drive; the bundle must be for it."""
+    """Robot to control; the bundle must be for this robot."""
     episodes: PositiveInt = 10
-    """Episodes to run."""
+    """Number of episodes."""
     seed: Seed = HELD_OUT
-    """Episode k has seed + k, for object places on a twin and for commands on schedule."""
+    """Seed of the first episode; episode k uses seed + k for object poses on a twin and for scheduled commands."""
     seconds: NonNegativeFloat = 0.0
-    """Length of an episode, s; 0: the task's."""
+    """Episode length, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
-    """Source of a walking robot's commands without a teleop device or cmd_vel: schedule is the task's, with which it
-    walks by itself; with person it stands."""
-    instruction: str = ""
-    """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
-    classifier: Path | None = None
-    """Success classifier that judges episodes by what the cameras see, in place of the task's own test: objects then
-    need no tracking; see `robot-rl classifier fit`."""
+    """Velocity commands of a legged robot while neither a teleop device nor cmd_vel sends any: schedule follows the
+    task's schedule, person keeps the robot standing."""
+    instruction: opt.InstructionTopic = ""
+    classifier: opt.Classifier = None
     out: Path | None = None
-    """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
+    """Run folder for results and video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
-    """Name of the policy in the report."""
+    """Policy name in the report."""
     video_episodes: NonNegativeInt = 3
-    """Episodes to record with the task's first camera, an error if it sends nothing; 0 needs none."""
-    runtime: Literal["torch", "onnx"] = "torch"
-    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
-    execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
-    """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for inference
-    longer than a control period, continue the previous chunk."""
+    """Episodes to film with the task's first camera; error if the camera sends nothing. 0 needs no camera."""
+    runtime: opt.Runtime = "torch"
+    execution: opt.ExecutionMode = "receding"
+    """Execution of an arm's chunks during inference: receding stops and waits; the others continue the previous chunk,
+    for inference longer than a control period."""
     task: str | None = None
-    """Task of a server that is no `robot-rl serve`; the policy drives the robot by its contract."""
-    keys: tuple[str, ...] = ()
-    """Such a server's names of observations, OURS=THEIRS."""
-    execute: NonNegativeInt = 0
-    """Actions of such a server's chunks to execute before the next; 0: all."""
+    """For a server other than `robot-rl serve`: task whose contract defines the policy's inputs and actions."""
+    keys: opt.ServerKeys = ()
+    execute: opt.ServerExecute = 0
     dry_run: bool = False
-    """Compute, check and record everything, but send nothing."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Compute, check and record all commands, but send none."""
+    json: opt.Json = False
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Deploy; return the exit status."""
         from dataclasses import asdict
 
         import torch
@@ -89,14 +87,15 @@ class Deploy:
         from robot_rl.util.statistics import wilson
 
         torch.set_num_threads(1)
-        # A server is given up before an inference counts as hung, with a better reason.
+        # Time out before an inference counts as hung: the message then names the server.
         patience = 0.9 * Execution.limit
         bundle = open_policy(self.bundle, self.runtime, self.task, self.keys, self.execute, patience)
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
-        interface = self._timed(bundle.interface)
-        # An arm holds, fed by this thread, while another one infers; legs cannot, and their policies are fast.
+        interface = limited(bundle.interface, self.seconds)
+        # For an arm, this thread holds the position while another thread infers. Legs cannot wait, and their policies
+        # are fast.
         period, aside = 1 / interface.controller.rate, robot.base is None
         wait = 0.8 * period if self.execution == "receding" else 0.0
         execution = Execution(self.execution, background=aside, patience=wait, period=period)
@@ -131,7 +130,7 @@ class Deploy:
                         execution,
                     )  # fmt: skip
             except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
-                lost = isinstance(error, RemoteFailure)  # counted, even in the first episode
+                lost = isinstance(error, RemoteFailure)  # reported even if no episode has finished
                 if not result.success and not lost:
                     raise
                 if lost:
@@ -144,7 +143,7 @@ class Deploy:
                 finally:
                     bundle.close()
                     journal.close()
-                    journal.drop_rows_from(len(result.success))  # a signal may arrive between a row and its result
+                    journal.drop_rows_from(len(result.success))  # a signal may arrive after a row, before its result
             where = "twin" if env.on_twin else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             summary["corrected_episodes"] = sum(result.by_hand)
@@ -165,19 +164,15 @@ class Deploy:
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
             film.write(run.folder, self.label or "policy on the robot")
-            if interrupt:  # finished episodes are kept
+            if interrupt:  # after the finished episodes are written
                 raise interrupt
         summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
         show(summary, self.json, "deployment")
         return int(failed)
 
-    def _timed(self, interface: Interface) -> Interface:
-        steps = max(1, round(self.seconds * interface.controller.rate)) if self.seconds else interface.horizon
-        return replace(interface, horizon=steps)
-
     def _schedule(self, interface: Interface) -> Schedule | None:
-        """Return the commands of the episode of a seed in simulation, so that both can be compared."""
+        """Return the velocity commands of a seed's episode, the same as in simulation; None for person."""
         if not interface.command or self.commands == "person":
             return None
         from robot_rl.interface.spec import VectorSpec

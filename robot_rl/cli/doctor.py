@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,15 +21,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from robot_rl.cli.console import printer, show
+from robot_rl.cli.options import Json
 from robot_rl.util.errors import INSTALL, UserError
 
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 _GIB = 1024**3
+_SCENE = "<mujoco><worldbody><light pos='0 0 3'/><geom type='plane' size='1 1 .1'/></worldbody></mujoco>"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One finding; `remedy` says how to fix it and is empty when all is well."""
+    """Result of one check; `remedy` is empty if the status is ok."""
 
     name: str
     status: str
@@ -39,13 +42,12 @@ class Diagnosis:
 
 @dataclass
 class Doctor:
-    """Check this machine and say how to install what is missing; takes under 10 s."""
+    """Check this machine and print remedies for missing or broken parts; takes under 10 s."""
 
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    json: Json = False
 
     def run(self) -> int:
-        """Print the findings; return 1 if something needed is missing or broken, else 0."""
+        """Print the results; return 1 if a required part is missing or broken, else 0."""
         found = list(run_all())
         failed = any(check.status == "fail" for check in found)
         if self.json:
@@ -61,7 +63,7 @@ class Doctor:
 
 
 def run_all() -> Iterator[Diagnosis]:
-    """Run the checks one after the other, so that none affects another's timing."""
+    """Run the checks in sequence, because parallel checks would affect each other's timing."""
     yield from packages()
     yield resources()
     yield rendering()
@@ -73,7 +75,7 @@ def run_all() -> Iterator[Diagnosis]:
 
 
 def packages() -> Iterator[Diagnosis]:
-    """Compare the installed packages with pyproject.toml, one check for each group of them."""
+    """Compare the installed packages with pyproject.toml, one check per group."""
     from packaging.requirements import Requirement
 
     try:
@@ -87,7 +89,7 @@ def packages() -> Iterator[Diagnosis]:
             extra = requirement.marker.evaluate({"extra": group}) if requirement.marker else group == "core"
             if extra and (problem := _problem(requirement.name, requirement.specifier)):
                 wrong.append(problem)
-        status = "ok" if not wrong else "fail" if group == "core" else "warn"  # training needs no robot
+        status = "ok" if not wrong else "fail" if group == "core" else "warn"  # other groups are optional
         yield Diagnosis(f"packages: {group}", status, "; ".join(wrong) or "installed", INSTALL if wrong else "")
 
 
@@ -116,7 +118,7 @@ def resources() -> Diagnosis:
 
 
 def rendering() -> Diagnosis:
-    """Render a frame without a screen."""
+    """Render a frame without a display."""
     if importlib.util.find_spec("mujoco") is None:
         return Diagnosis("EGL rendering", "warn", "not tried, mujoco is missing", INSTALL)
     ok, said = _probe("egl")
@@ -140,8 +142,8 @@ def transport() -> Diagnosis:
 
 
 def _probe(name: str) -> tuple[bool, str]:
-    """Run a probe in its own process, since a broken GL or DDS may hang or crash; return success and its text."""
-    command = [sys.executable, "-m", "robot_rl.cli.demo.probes", name]
+    """Run a probe in its own process, since broken GL or DDS may hang or crash; return success and the last line."""
+    command = [sys.executable, "-m", "robot_rl.cli.doctor", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=8, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -151,7 +153,7 @@ def _probe(name: str) -> tuple[bool, str]:
 
 
 def realtime() -> Diagnosis:
-    """Try real-time priority, and check the limit of locked memory."""
+    """Try real-time priority and check the limit of locked memory."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -173,7 +175,7 @@ def realtime() -> Diagnosis:
 
 
 def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:
-    """Keep deadlines at `rate` Hz for `seconds` as the command loop does, and measure the lateness."""
+    """Measure the lateness of a loop at `rate` Hz that runs for `seconds` like the command loop."""
     from real.control.clock import bare_loop
 
     timing = bare_loop(rate, seconds).summary()
@@ -185,7 +187,7 @@ def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:
 
 
 def gpu() -> Diagnosis:
-    """Look for an NVIDIA GPU that torch cannot use."""
+    """Check that torch can use the NVIDIA GPU, if any."""
     if not Path("/dev/nvidiactl").exists():
         return Diagnosis("GPU", "ok", "none; the CPU is used")
     version = importlib.metadata.version("torch")
@@ -196,7 +198,7 @@ def gpu() -> Diagnosis:
 
 
 def gamepad() -> Diagnosis:
-    """Open the gamepad as `teleop` does."""
+    """Open the gamepad like `teleop`."""
     if not list(Path("/dev/input").glob("js*")):
         remedy = "plug one in, or use the keyboard: teleop:=keyboard"
         return Diagnosis("gamepad", "warn", "none at /dev/input/js*", remedy)
@@ -209,3 +211,46 @@ def gamepad() -> Diagnosis:
         return Diagnosis("gamepad", "warn", f"not looked at: {error}", INSTALL)
     except UserError as error:
         return Diagnosis("gamepad", "warn", str(error), "see what it sends: robot-rl teleop gamepad --check")
+
+
+# ---- probes, each in a process of its own: `python -m robot_rl.cli.doctor egl` ---------------------------------------
+def egl() -> str:
+    """Render 96 x 96 pixels without a display; return the frame rate as text."""
+    os.environ["MUJOCO_GL"] = "egl"  # read when mujoco is imported
+    from sim.rendering.gl import mujoco, open_renderer
+
+    model = mujoco.MjModel.from_xml_string(_SCENE)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    with open_renderer(model, 96, 96) as renderer:
+        renderer.update_scene(data)
+        if not renderer.render().max():  # the first frame also compiles
+            raise RuntimeError("the rendered frame is black")
+        started = time.perf_counter()
+        for _ in range(5):
+            renderer.render()
+        return f"{5 / (time.perf_counter() - started):.0f} frames/s of 96 x 96 pixels"
+
+
+def bus() -> str:
+    """Send one message to this process over the loopback interface; return its latency as text."""
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"  # keep robots on the network out
+    from real.bus import make, open_node, qos
+
+    with open_node("doctor") as node:
+        received = node.subscribe("std_msgs/msg/String", "~/echo", qos.COMMAND)
+        publisher = node.publisher("std_msgs/msg/String", "~/echo", qos.COMMAND)
+        if not node.wait_for(lambda: publisher.matched > 0, 3.0):
+            raise RuntimeError("a publisher and a subscription in one process do not find each other")
+        started = time.perf_counter()
+        publisher.publish(make("std_msgs/msg/String", data="hello"))
+        if not received.wait(timeout=2.0):
+            raise RuntimeError("a message sent over the loopback interface does not arrive")
+        return f"a message over loopback took {1000 * (time.perf_counter() - started):.2f} ms"
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write({"egl": egl, "bus": bus}[sys.argv[1]]() + "\n")
+    except UserError as error:
+        sys.exit(str(error))

@@ -1,92 +1,82 @@
-"""`robot-rl evaluate`: measure a policy in simulation, or beside recorded actions."""
+"""`robot-rl evaluate`: measure a policy in simulation or against recorded actions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.cli import options as opt
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
-"""Columns of the table of several policies, besides the measured means."""
+"""Columns of the table for several policies, in addition to the measured means."""
 
 
 @dataclass
 class Evaluate:
-    """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval; or with
-    --dataset report the mean absolute error of its actions on recorded episodes."""
+    """Evaluate policies on held-out episodes and report success with a 95 % Wilson interval. With --dataset, report the
+    mean absolute error of a policy's actions on recorded episodes instead."""
 
     policies: tyro.conf.Positional[tuple[Path, ...]]
-    """Bundles, run folders that hold one, or folders of seed runs; random:TASK for uniformly random actions, zero:TASK
-    for the controller alone, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a server's."""
+    """Bundles, run folders that contain one, or folders of seed runs; random:TASK for uniformly random actions,
+    zero:TASK for zero actions, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a policy server."""
     episodes: PositiveInt = 200
-    """Episodes; number k has seed + k, so all policies face the same ones."""
+    """Number of episodes. Episode k has seed + k, the same for all policies."""
     seed: Seed = HELD_OUT
-    """First seed; held-out seeds start at 1000000000, those for choosing settings at 1500000000."""
+    """First seed. Held-out seeds start at 1000000000, seeds of development episodes at 1500000000."""
     num_envs: PositiveInt = 100
     """Parallel simulations."""
     dataset: Path | None = None
-    """Recorded episodes to compare the policy's actions with, and with simple controls: of a dataset that it learned
-    from, those that training held out or that were recorded since."""
+    """Dataset of recorded episodes with which to compare the policy and simple baselines. Of the policy's own training
+    dataset, only episodes that were held out or recorded after training count."""
     all_episodes: bool = False
-    """With --dataset: also episodes that it learned from."""
+    """With --dataset: include training episodes."""
     rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """With --dataset: as in `robot-rl train`; default what the policy was trained with."""
+    """With --dataset: as in `robot-rl train`; default: the training run's."""
     video: Path | None = None
-    """Also record the first episodes to this mp4."""
+    """Also record the first episodes to this mp4 file."""
     video_episodes: PositiveInt = 3
-    """Episodes in the video."""
+    """Number of episodes in the video."""
     label: str = ""
-    """Name of the policy in the report."""
+    """Policy name in the report."""
     out: Path | None = None
-    """JSON file of the result; default evaluation.json in the bundle's run folder, if there is one, and
-    evaluation-genesis.json and the like where physics or execution are not the default."""
+    """JSON file of the result; default: evaluation.json in the bundle's run folder, if any, or for other than default
+    physics or execution evaluation-genesis.json and the like."""
     skill: str = "CLUMSY"
     """Skill of expert:TASK."""
-    runtime: Literal["torch", "onnx"] = "torch"
-    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
-    execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
-    """How chunks are executed while inference takes time: receding stops and waits; see docs/deploy.md."""
+    runtime: opt.Runtime = "torch"
+    execution: opt.ExecutionMode = "receding"
+    """Execution of chunks during inference: receding stops and waits; see docs/deploy.md."""
     inference_delay: NonNegativeFloat = 0.0
-    """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
+    """Simulated inference time of a slower machine, ms, rounded up to whole control periods."""
     interval: PositiveInt | None = None
-    """Control periods from one decision to the next: so many actions of a chunk are executed, and the last one of a
-    shorter chunk is held; None: as the policy is meant."""
+    """Control periods between decisions: number of actions executed per chunk; a shorter chunk's last action is held.
+    Default: the policy's own."""
     task: str | None = None
-    """Task of a server that is no `robot-rl serve`."""
-    keys: tuple[str, ...] = ()
-    """Such a server's names of observations, OURS=THEIRS."""
-    execute: NonNegativeInt = 0
-    """Actions of such a server's chunks to execute before the next; 0: all."""
+    """For a server other than `robot-rl serve`: the task."""
+    keys: opt.ServerKeys = ()
+    execute: opt.ServerExecute = 0
     episode_steps: PositiveInt | None = None
-    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as the policy was
-    trained, or as the environment says."""
+    """Time limit of a gym: task, steps; required if the environment has none. Default: the training run's, else the
+    environment's."""
     env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
-    engine: str = "mujoco"
-    """Physics engine: mujoco or genesis."""
-    device: str = "auto"
-    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
-    without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
-    instructions: str = "training"
-    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
-    changes: Fraction = 0.0
-    """Share of episodes in which another of these instructions takes the place of the first on the way."""
-    mjcf: str = ""
-    """MJCF file of the robot; empty is the one in genesis-world."""
+    """Python interpreter of another virtual environment in which a gym: task runs; required if training used one."""
+    engine: opt.Engine = "mujoco"
+    device: opt.PhysicsDevice = "auto"
+    without: opt.Without = ()
+    instructions: opt.Instructions = "training"
+    changes: opt.Changes = 0.0
+    mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
-    """Threads of the policy; physics uses all cores."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Policy threads; physics uses all cores."""
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Evaluate; return the exit status."""
         from robot_rl.cli.console import show_runs
         from robot_rl.training.run import seed_runs
         from robot_rl.util.errors import ConfigError
@@ -110,7 +100,7 @@ class Evaluate:
         return 0
 
     def evaluate(self, bundle_path: Path, quiet: bool = False) -> dict[str, Any]:
-        """Evaluate one policy, keep the result and show it unless `quiet`; return it."""
+        """Evaluate one policy, write the result, show it unless `quiet`, and return it."""
         import math
         import time
 
@@ -172,11 +162,11 @@ class Evaluate:
                 bundle.check_robot(robots.get(bundle.interface.robot))
             env = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             policy = bundle.policy
-        if self.video and without_robot(task):  # whether it can be, before the episodes
+        if self.video and without_robot(task):  # fail before the episodes if the task cannot be filmed
             filmed(task, python, **simulation)[0].close()
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
-        say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
+        say_nominal(self.engine, simulation["without"], self.without)
         scripted, served = isinstance(policy, ExpertPolicy), policy
         if self.interval is not None:
             policy = ActionRepeat(policy, self.interval)
@@ -189,13 +179,9 @@ class Evaluate:
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(
-                policy,
-                env,
-                self.episodes,
-                self.seed,
-                lambda done, _: update(done, self.episodes, "episodes"),
+                policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes"),
                 execution=execution,
-            )
+            )  # fmt: skip
         summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
         summary |= {"skill": self.skill} if scripted else server_report(served) or {"runtime": self.runtime}
         summary |= {} if self.interval is None else {"interval": self.interval}
@@ -205,13 +191,15 @@ class Evaluate:
         summary["seconds"] = time.monotonic() - start
         try:
             if self.video:
-                told = record(policy, task, self.video, self.video_episodes, self.seed, execution, python, **simulation)
+                instructions = record(
+                    policy, task, self.video, self.video_episodes, self.seed, execution, python, **simulation
+                )
                 summary["video"] = str(self.video)
-                said = quoted([text] for text in told)
+                said = quoted([text] for text in instructions)
                 _caption(self.video, f"{summary['label']}, in simulation" + (f": {said}" if said else ""))
-        finally:  # a failed video does not lose the result
+        finally:  # report the result even if the video fails
             if not quiet:
-                show(summary, self.json, "evaluation")  # first: nor does a full disk
+                show(summary, self.json, "evaluation")  # before the file is written: the disk may be full
             self._keep(summary | {"task": task, "per_episode": result.per_episode()}, out)
         env.close()
         if close := getattr(served, "close", None):
@@ -219,7 +207,7 @@ class Evaluate:
         return summary
 
     def _measured(self, policy: Path, quiet: bool) -> dict[str, Any]:
-        """Compare one policy with a dataset, keep the result and show it unless `quiet`; return it."""
+        """Compare one policy with a dataset, write the result, show it unless `quiet`, and return it."""
         import time
 
         from robot_rl.cli.console import show
@@ -236,7 +224,7 @@ class Evaluate:
         return summary
 
     def _keep(self, result: dict[str, Any], out: Path | None) -> None:
-        """Write a result to --out, or beside the run if that may be written to."""
+        """Write a result to --out, or to the run's folder if that is writable."""
         from contextlib import suppress
 
         from robot_rl.training.run import write_json
@@ -245,11 +233,11 @@ class Evaluate:
         if self.out:
             write_json(self.out, result)
         elif out:
-            with suppress(OSError, UserError):  # somebody else's run
+            with suppress(OSError, UserError):  # the folder may belong to another user
                 write_json(out, result)
 
     def _beside_run(self, policy: Path, other: Sequence[str] = ()) -> Path | None:
-        """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
+        """Return the file in the policy's run folder in which `report` looks for the result; None without a run."""
         from policies.bundle import bundle_folder
         from robot_rl.util.files import file_name
 
@@ -264,14 +252,13 @@ class Evaluate:
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)
-        other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
-            f"without-{name}" for name in self.without
-        ]
+        other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0)
+        other += [f"without-{name}" for name in self.without]
         return run / f"{'-'.join(['evaluation', *map(file_name, other)])}.json"
 
 
 def _caption(video: Path, text: str) -> None:
-    """Write the video's caption into its folder, for the report."""
+    """Add the video's caption to captions.json in its folder, for the report."""
     import json
 
     from robot_rl.training.run import write_json
@@ -279,6 +266,6 @@ def _caption(video: Path, text: str) -> None:
     path = video.parent / "captions.json"
     try:
         kept = json.loads(path.read_text())
-    except (OSError, ValueError):  # none yet, or damaged
+    except (OSError, ValueError):  # absent or damaged
         kept = {}
     write_json(path, (kept if isinstance(kept, dict) else {}) | {video.name: text})

@@ -1,4 +1,4 @@
-"""`robot-rl evaluate --dataset`: the error of a policy's actions on recorded episodes."""
+"""`robot-rl evaluate --dataset`: error of a policy's actions on recorded episodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
     "changes", "mjcf", "episode_steps",
 )  # fmt: skip
-"""Options of `Evaluate` that mean nothing to a dataset."""
+"""Options of `Evaluate` that do not apply to a dataset."""
 
 
 def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Return the result of one policy, the outcomes of each episode, and whether its run has no other evaluation."""
+    """Return one policy's summary, its errors per episode, and whether it was trained on a dataset without a task."""
     from policies.base import RunnablePolicy
     from robot_rl.cli.console import bar
     from robot_rl.cli.remote import open_policy, server_report
@@ -60,7 +60,7 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
 
 
 def means(found: Evaluation, numbers: list[str], units: list[str]) -> dict[str, Any]:
-    """Return errors with 95 % intervals over episodes: of all numbers as shares of their ranges, and of each."""
+    """Return errors with 95 % intervals over episodes: overall as fractions of the ranges, and per action dimension."""
     from robot_rl.util.statistics import mean_interval
 
     errors = {name: mean_interval(values) for name, values in found.metrics.items()}
@@ -72,22 +72,22 @@ def means(found: Evaluation, numbers: list[str], units: list[str]) -> dict[str, 
 
 
 def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, int]:
-    """Return the dataset, and the number of its first episode that the policy has not learned from.
+    """Return the dataset, and the number of its first episode that the policy was not trained on.
 
-    A dataset is the one that it learned from if it begins with the same episodes, wherever it lies. ConfigError where
-    it learned from all of them.
+    The training dataset is recognized by its first episodes, in whatever folder. Raises ConfigError if the policy was
+    trained on all episodes.
     """
     from robot_rl.data import Dataset
     from robot_rl.data.identity import numbers_digest
     from robot_rl.data.view import DatasetView
     from robot_rl.util.errors import ConfigError
 
-    root, said = command.dataset, bundle.provenance
+    root, provenance = command.dataset, bundle.provenance
     assert root is not None
-    view = DatasetView.inherited(said, Dataset(root).features)
+    view = DatasetView.inherited(provenance, Dataset(root).features)
     view = replace(view, rename=command.rename or view.rename)
     data = Dataset(root, view)
-    learned = said.get("inputs", {}).get("dataset", {})
+    learned = provenance.get("inputs", {}).get("dataset", {})
     count = learned.get("episodes", 0)
     if not count or count > data.num_episodes or command.all_episodes:
         return data, 0
@@ -102,22 +102,19 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
 
 
 def show_errors(summary: dict[str, Any]) -> None:
-    """Print a result as a table with a row for each number of the action."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print a result as a table with a row for each action dimension."""
+    from robot_rl.cli.console import print_table
 
-    which = "held-out " if summary["held_out"] else ""
-    table = Table(box=None, title=f"mean absolute error of {summary['label']} on {summary['episodes']} {which}episodes")
-    for name in ("action", "unit", "policy", "hold the last", "mean action"):
-        table.add_column(name, justify="left" if name in ("action", "unit") else "right", overflow="fold")
-    overall = {"unit": "of range"} | {name: summary[f"{name}_error"] for name in ("action", "hold", "mean")}
-    for number, row in (summary["by_number"] | {"all": overall}).items():
-        errors = (_plus_minus(**row[name]) for name in ("action", "hold", "mean"))
-        table.add_row(Text(number), row["unit"], *errors)
-    Console(highlight=False).print(table)
+    which, kinds = "held-out " if summary["held_out"] else "", ("action", "hold", "mean")
+    overall = {"unit": "of range"} | {name: summary[f"{name}_error"] for name in kinds}
+    rows = [
+        (number, row["unit"], *(_plus_minus(**row[name]) for name in kinds))
+        for number, row in (summary["by_number"] | {"all": overall}).items()
+    ]
+    title = f"mean absolute error of {summary['label']} on {summary['episodes']} {which}episodes"
+    print_table(title, ("action", "unit", "policy", "hold the last", "mean action"), rows, left=("action", "unit"))
 
 
 def _plus_minus(mean: float, low: float | None, high: float | None) -> str:
-    """Return a mean with half its 95 % interval, which a single episode does not have."""
+    """Return a mean with half the width of its 95 % interval, if any (a single episode has none)."""
     return f"{mean:.3g}" if low is None or high is None else f"{mean:.3g} \u00b1 {(high - low) / 2:.2g}"

@@ -1,4 +1,4 @@
-"""`robot-rl finetune`: keep learning on the robot while a person corrects it."""
+"""`robot-rl finetune`: fine-tune a policy on a robot while a person corrects it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.cli import options as opt
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt
 
 R = TypeVar("R")
 
@@ -18,41 +19,34 @@ R = TypeVar("R")
 class Finetune(Generic[R]):
     """Run a policy on a robot or its twin while a learner process improves it.
 
-    Start a teleop device beside it (`robot-rl teleop keyboard`): holding its dead-man takes over at once; the
-    correction is executed through the shield, recorded and learned from."""
+    Run a teleop device in another terminal (`robot-rl teleop keyboard`). Its enable button takes over at once; the
+    correction passes the shield, is recorded, and becomes training data."""
 
-    bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one."""
+    bundle: opt.BundlePath
     config: Annotated[R, tyro.conf.arg(name="")]
     recipe: str = "hil-serl"
-    """How to learn, see `robot-rl recipes`; its options are listed below."""
+    """Recipe, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
-    """Robot to drive; a bundle for another one is refused."""
-    instruction: str = ""
-    """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
-    classifier: Path | None = None
-    """Success classifier that judges episodes by what the cameras see, in place of the task's own test: objects then
-    need no tracking; see `robot-rl classifier fit`."""
+    """Robot to control; the bundle must be for this robot."""
+    instruction: opt.InstructionTopic = ""
+    classifier: opt.Classifier = None
     minutes: NonNegativeFloat = 3.0
-    """Length of the session, minutes; the last episode is finished."""
+    """Session length, minutes; the last episode runs to its end."""
     dataset: Path | None = None
-    """Demonstrations; default is the dataset that the bundle was trained on."""
+    """Dataset of demonstrations; default: the bundle's training dataset."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
-    seed: Seed = 0
-    """Seed of everything random."""
+    seed: opt.RandomSeed = 0
     resume: bool = False
-    """Continue the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
+    """Continue the session in --out, or the latest session of this task and recipe, with its dataset and learner."""
     camera: bool = True
-    """Record the task's cameras; one that sends nothing is an error."""
+    """Record the task's cameras; error if a camera sends nothing."""
     film: NonNegativeInt = 2
-    """Corrected episodes to record as video."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Corrected episodes to film."""
+    json: opt.Json = False
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Fine-tune; return the exit status."""
         from contextlib import closing
         from signal import Signals
 
@@ -72,15 +66,7 @@ class Finetune(Generic[R]):
         from robot_rl.data.view import DatasetView
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
-        from robot_rl.recipes.inputs import (
-            INPUTS,
-            check_inputs,
-            dataset_inputs,
-            file_inputs,
-            inputs_before,
-            open_dataset,
-            settings_before,
-        )
+        from robot_rl.recipes import inputs as run_inputs
         from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
@@ -97,10 +83,10 @@ class Finetune(Generic[R]):
         bundle.check_robot(spec)
         policy = recipe.policy(bundle)
         classifier = load_classifier(self.classifier) if self.classifier else None
-        named = self.dataset or bundle.provenance.get("dataset")
-        if not named or not (Path(named) / "meta" / "info.json").exists():
-            raise ConfigError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
-        dataset = Path(named).resolve()
+        source = self.dataset or bundle.provenance.get("dataset")
+        if not source or not (Path(source) / "meta" / "info.json").exists():
+            raise ConfigError(f"no demonstrations at {source or '(unknown)'}: name the dataset with --dataset")
+        dataset = Path(source).resolve()
         info = EnvInfo.of(Pipeline(bundle.interface))
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
@@ -111,11 +97,12 @@ class Finetune(Generic[R]):
         settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
         view = DatasetView.inherited(bundle.provenance, Dataset(dataset).features)
         settings |= {"rename": list(view.rename), "image_size": view.image_size}
-        began = inputs_before(settings_before(folder), settings) if self.resume else {}
-        data = open_dataset(dataset, settings, began)
-        load_episodes(data, info)  # the learner reads it too: check it before the robot moves
-        inputs = file_inputs(settings, info, simulated=False) | {"dataset": dataset_inputs(data, info, began)}
-        check_inputs(settings, began, inputs, INPUTS)
+        began = run_inputs.inputs_before(run_inputs.settings_before(folder), settings) if self.resume else {}
+        data = run_inputs.open_dataset(dataset, settings, began)
+        load_episodes(data, info)  # check the learner's data before the robot moves
+        inputs = run_inputs.file_inputs(settings, info, simulated=False)
+        inputs |= {"dataset": run_inputs.dataset_inputs(data, info, began)}
+        run_inputs.check_inputs(settings, began, inputs, run_inputs.INPUTS)
         settings["inputs"] = began or inputs
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
@@ -139,10 +126,10 @@ class Finetune(Generic[R]):
                     try:
                         session.learn(learner, 60 * self.minutes, update)
                     finally:
-                        env.close()  # the robot first: a learner takes a while to end
+                        env.close()  # stop the robot first: the learner takes longer to end
             except KeyboardInterrupt as interrupt:
                 number = interrupt.args[0]
-            except NotReady as error:  # the robot or its twin died, or somebody else commands it: keep what was learned
+            except NotReady as error:  # robot or twin died, or another program commands it: keep the learned weights
                 ended = str(error)
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
@@ -155,22 +142,17 @@ class Finetune(Generic[R]):
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
             summary |= {"ended": ended} if ended else {}
         show(summary, self.json, "fine-tuning")
+        kept = f"after {len(session.episodes)} episodes, without the running one; the learned policy is in "
+        kept += f"{folder / 'bundle'}; go on with --resume --out {folder}"
         if number:
-            raise Interrupted(
-                f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the running one; "
-                f"what was learned is in {folder / 'bundle'}; go on with --resume --out {folder}",
-                number,
-            )
+            raise Interrupted(f"ended by {Signals(number).name} {kept}", number)
         if ended:
-            raise UserError(
-                f"{ended}; ended after {len(session.episodes)} episodes, without the running one; what was learned is "
-                f"in {folder / 'bundle'}; go on with --resume --out {folder}"
-            )
+            raise UserError(f"{ended}; ended {kept}")
         return 0
 
 
 def main(argv: list[str]) -> int:
-    """Parse the recipe's name first: its own options then appear in --help."""
+    """Run the command. The recipe's name is parsed first, so that --help lists the recipe's options."""
     from robot_rl.cli.main import parse
     from robot_rl.cli.train import recipe_named
 

@@ -1,28 +1,26 @@
-"""`robot-rl guard`: the one writer of a robot's motor commands."""
+"""`robot-rl guard`: the process that alone writes a legged robot's motor commands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import tyro
-
+from robot_rl.cli.options import RobotName, RosArgs
 from robot_rl.util.limits import NonNegativeFloat
 
 
 @dataclass
 class Guard:
-    """Check a policy's motor commands and pass them on to the robot; damp it when they stop or are invalid.
+    """Check a policy's motor commands and forward them to the robot; damp the robot if commands stop or are invalid.
 
-    Runs beside `robot-rl deploy`, which commands a walking robot only through it. Ctrl-C, or closing its terminal, ends
-    it once commands stop; a second Ctrl-C ends it at once. The robot is damped then."""
+    `robot-rl deploy` commands a legged robot only through a guard. Ctrl-C or closing the terminal ends the guard once
+    commands stop; a second Ctrl-C ends it at once. The guard leaves the robot damped."""
 
-    robot: tyro.conf.Positional[str]
-    """Name of the robot, see `robot-rl robots`."""
+    robot: RobotName
     wait: NonNegativeFloat = 60.0
     """Longest wait for the robot's first state, s."""
     json: bool = False
-    """Print its timing as one JSON object instead of a line."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Print the timing as one JSON object instead of a line."""
+    ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
         """Guard until a signal; return the exit status."""
@@ -37,8 +35,8 @@ class Guard:
         from robot_rl.robots import robots
 
         def say(text: str) -> None:
-            with contextlib.suppress(OSError):  # the reader has gone, but the robot is still there
-                print(text, file=sys.stderr)  # noqa: T201 - a console takes several ticks
+            with contextlib.suppress(OSError):  # keep guarding after the terminal has closed
+                print(text, file=sys.stderr)  # noqa: T201 - rich's console takes several ticks
 
         robot = robots.get(self.robot)
         with open_node("guard", ros_args=self.ros_args, rate=robot.command_rate) as node:
@@ -47,12 +45,12 @@ class Guard:
 
             def end(number: int, _: object) -> None:
                 guard.close()
-                if number == signal.SIGHUP:  # a closing terminal may signal twice, without hurry
+                if number == signal.SIGHUP:  # a closing terminal may signal twice; the second is no second Ctrl-C
                     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 signal.signal(number, end)
-            # Suspended, its last command would stay in force.
+            # A suspended guard would leave its last command in force.
             for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
                 signal.signal(number, signal.SIG_IGN)
             if hung_up is signal.SIG_IGN:  # started with nohup
@@ -61,7 +59,7 @@ class Guard:
                 f"guard of {self.robot} is up: {guard.commands.topic} -> {guard.output.topic} "
                 f"at {robot.command_rate:g} Hz; Ctrl-C ends it"
             )
-            # There are no reference cycles here, and a collection would take longer than a tick.
+            # A garbage collection would take longer than a tick, and the loop creates no reference cycles.
             gc.collect()
             gc.disable()
             guard.run(lambda text: say(f"guard: {text}"))

@@ -1,4 +1,4 @@
-"""`robot-rl launch arm robot:=panda twin:=true`: run launch files on a machine without ROS 2."""
+"""`robot-rl launch arm robot:=panda twin:=true`: run ROS 2 launch files without ROS 2."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue")
 
 
 class _Output(Console):
-    """A console that raises if its pipe is closed instead of exiting: the caller has processes to stop."""
+    """Console that raises if its pipe is closed, instead of exiting: the caller must stop its processes."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
 
 
 def main(argv: list[str]) -> int:
-    """Run the launch file that the arguments name; return the exit status. Raises UserError, code 2."""
+    """Run the launch file named in the arguments; return the exit status. Raises UserError with code 2."""
     console = _Output(highlight=False, soft_wrap=True)
     flags = {word for word in argv if word.startswith("-")}
     words = [word for word in argv if word not in flags]
-    asked = bool(flags & {"-h", "--help"})
-    if asked or not words:
-        return _help(console, asked)
+    wants_help = bool(flags & {"-h", "--help"})
+    if wants_help or not words:
+        console.print(USAGE, markup=False)
+        for name, summary in files().items():
+            console.print(f"  {name:<10} {summary}", markup=False)
+        return 0 if wants_help else 2
     if unknown := sorted(flags - {"--show-args", "-s"}):
         raise LaunchError(f"unknown flag {unknown[0]}; arguments are written name:=value, see --show-args")
     file = words[0].removesuffix(".py").removesuffix(".launch")
@@ -59,13 +62,13 @@ def main(argv: list[str]) -> int:
 
 
 def private_domain() -> dict[str, str]:
-    """Return environment variables for nodes in a private domain of this machine."""
+    """Return environment variables of a random ROS domain that is limited to this machine."""
     domain = random.SystemRandom().randint(100, 199)
     return {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(domain)}
 
 
 def parse(words: list[str]) -> dict[str, str]:
-    """Parse `name:=value` words; the last one of a name wins, as in ROS 2."""
+    """Parse `name:=value` words; the last value of a name wins, as in ROS 2."""
     found = {}
     for word in words:
         name, separator, value = word.partition(":=")
@@ -77,47 +80,47 @@ def parse(words: list[str]) -> dict[str, str]:
 
 
 def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
-    """Raise if a walking robot has no guard in this launch file, or an arm has one."""
+    """Raise if the launch file has no guard for a legged robot, or a guard for an arm."""
     legged, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
     if any(node.commands_robot for node in nodes) and legged != guarded:
         raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(legged)}, or name another robot:=")
 
 
 def _fitting(legged: bool) -> str:
-    """Return which launch file is for a robot."""
+    """Return a hint that names the launch file for legged robots or for arms."""
     return "which walks: use launch quadruped" if legged else "which does not walk: use launch arm"
 
 
 def _check_known(values: Mapping[str, str]) -> None:
-    """Raise for a policy or task that one of the processes would refuse later."""
+    """Raise for a policy or task that a launched process would refuse later."""
     if "policy" in values:
         _check_policy(Path(values["policy"]), values["robot"])
     if values["task"]:
-        from sim.tasks import task_of  # imported late: a robot's computer has no tasks
+        from sim.tasks import task_of  # imported here: a robot's computer has no simulator
 
         task_of(values["robot"], values["task"])
 
 
 def _check_policy(folder: Path, robot: str) -> None:
-    """Check that the bundle exists and is for the robot; the process that runs it checks the rest, with torch."""
+    """Raise unless the bundle exists and is for the robot. The process that loads it checks the rest, with torch."""
     file = next((f for f in (folder / "bundle" / "policy.json", folder / "policy.json") if f.is_file()), None)
     if file is None:
         raise NoBundle(folder)
     try:
-        meant = str(json.loads(file.read_text())["interface"]["robot"])
+        owner = str(json.loads(file.read_text())["interface"]["robot"])
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{file} is damaged or foreign ({error!r}); copy the bundle again") from None
-    if meant in robots and (legged := robots.get(meant).base is not None) != (robots.get(robot).base is not None):
-        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, {_fitting(legged)} robot:={meant}")
-    if meant != robot:
-        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, not for {robot!r}; add robot:={meant}")
+    if owner in robots and (legged := robots.get(owner).base is not None) != (robots.get(robot).base is not None):
+        raise LaunchError(f"bundle {file.parent} is for robot {owner!r}, {_fitting(legged)} robot:={owner}")
+    if owner != robot:
+        raise LaunchError(f"bundle {file.parent} is for robot {owner!r}, not for {robot!r}; add robot:={owner}")
 
 
 def _run(console: Console, nodes: list[NodeProcess]) -> int:
-    from real.bus.domain import describe as bound  # imported late: --show-args needs no bus
+    from real.bus.domain import describe as describe_domain  # imported here: --show-args needs no bus
 
     environment = {**os.environ, **nodes[0].environment}
-    console.print(Text(f"[launch] {bound(environment)}", style="bright_black"))
+    console.print(Text(f"[launch] {describe_domain(environment)}", style="bright_black"))
     width = max(len(node.name) for node in nodes if node.condition)
     colours = {node.name: _COLOURS[place % len(_COLOURS)] for place, node in enumerate(nodes)}
 
@@ -126,13 +129,6 @@ def _run(console: Console, nodes: list[NodeProcess]) -> int:
         console.print(prefix + Text.from_ansi(line))
 
     return ProcessRunner(nodes, EXECUTABLE, sink).run()
-
-
-def _help(console: Console, asked: bool) -> int:
-    console.print(USAGE, markup=False)
-    for name, summary in files().items():
-        console.print(f"  {name:<10} {summary}", markup=False)
-    return 0 if asked else 2
 
 
 def _show(console: Console, file: str) -> int:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def _orphaned() -> bool:
-    """Return whether standard input is closed: `finetune` holds the other side while it runs."""
+    """Return whether standard input is closed, which happens when the parent `finetune` process ends."""
     return bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b""
 
 
 def learn(folder: Path) -> int:
-    """Learn by the run folder's config.json, until SIGTERM or the parent's end."""
+    """Learn with the settings in the run folder's config.json until SIGTERM, SIGINT or the parent's end."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

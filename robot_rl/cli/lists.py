@@ -13,7 +13,7 @@ from robot_rl.util.registry import Registry
 
 
 def _show(argv: list[str], registry: Registry, more: Mapping[str, str] = MappingProxyType({})) -> int:
-    """Print names with a line each: those of a registry, then `more`."""
+    """Print each name with its description: the registry's entries, then `more`."""
     unknown = [a for a in argv if a not in ("--json", "-h", "--help")]
     if unknown:
         raise UnknownName("flag", unknown[0], ["--json", "--help"])
@@ -42,7 +42,7 @@ def robots_main(argv: list[str]) -> int:
 
 
 def recipes_main(argv: list[str]) -> int:
-    """List the recipes, or print the file of one recipe; --json prints one object."""
+    """List the recipes, or print one recipe's source file; --json prints one object."""
     from robot_rl.recipes import recipes
 
     if len(argv) != 1 or argv[0].startswith("-"):

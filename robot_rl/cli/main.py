@@ -1,4 +1,4 @@
-"""The `robot-rl` command. Each subcommand is imported only when it runs, so that help is instant."""
+"""The `robot-rl` command. Each subcommand is imported only when it runs, which keeps --help fast."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from typing import Any
 from robot_rl.util.errors import INSTALL, Interrupted, UnknownName, UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # PyTorch's threads spin for milliseconds by default, and MuJoCo's threads, which step the environments meanwhile,
-    # take 1.3 times as long. The variable is read when PyTorch is imported.
+    # By default, idle PyTorch threads spin for milliseconds, which slows MuJoCo's stepping threads down 1.3 times.
+    # PyTorch reads the variable at import.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("robot_rl.cli.demo:Demo", "the whole journey: collect, imitate, improve, deploy, correct, report"),
+    "demo": ("robot_rl.cli.demo:Demo", "run a demonstration from data collection to the twin and a report"),
     "collect": ("robot_rl.cli.collect:Collect", "record demonstrations of a task"),
     "record": ("robot_rl.cli.record:Record", "record demonstrations by a person"),
     "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
-    "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode diverged"),
-    "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle of a run's newest checkpoint"),
-    "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
+    "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "replay an episode whose physics diverged"),
+    "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle from a run's latest checkpoint"),
+    "export": ("robot_rl.cli.bundle:Export", "write a bundle's policy as ONNX"),
     "serve": ("robot_rl.cli.serve:Serve", "serve a bundle's policy to robots over a websocket"),
-    "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
+    "twin": ("robot_rl.cli.twin:Twin", "run a simulated robot behind the real robot's ROS 2 topics"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
-    "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),
-    "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
+    "guard": ("robot_rl.cli.guard:Guard", "check a legged robot's motor commands and forward them"),
+    "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
-    "tell": ("robot_rl.cli.tell:Tell", "tell a robot what to do, in words, while it runs"),
-    "finetune": ("robot_rl.cli.finetune:main", "keep learning on the robot while a person corrects it"),
-    "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
+    "tell": ("robot_rl.cli.teleop:Tell", "send language instructions to a running robot"),
+    "finetune": ("robot_rl.cli.finetune:main", "fine-tune on a robot while a person corrects it"),
+    "launch": ("robot_rl.cli.launch:main", "start the nodes of a launch file without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
-    "compare": ("robot_rl.cli.compare:Compare", "say whether one policy is better than another, with intervals"),
+    "compare": ("robot_rl.cli.report:Compare", "compare policies with confidence intervals"),
     "bench methods": ("robot_rl.cli.bench.methods:Methods", "measure each method against its control"),
-    "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
-    "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a half-billion-weight policy that sees and reads, on a GPU"),
-    "bench loop": ("robot_rl.cli.bench.loop:Loop", "measure how late the command loop is, beside a bare one"),
+    "bench sim": ("robot_rl.cli.bench:Sim", "measure simulation speed against other libraries"),
+    "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a 500M-parameter vision-language-action model on a GPU"),
+    "bench loop": ("robot_rl.cli.bench.loop:Loop", "measure the command loop's lateness against a bare loop"),
     "classifier fit": ("robot_rl.cli.classifier:Fit", "fit a success classifier to a dataset's marked frames"),
-    "classifier show": ("robot_rl.cli.classifier:ShowClassifier", "show a success classifier, and how well it judges"),
-    "reward write": ("robot_rl.cli.reward:Write", "have a language model write a reward, and vet it"),
-    "reward vet": ("robot_rl.cli.reward:Vet", "vet a reward that somebody wrote, on scripted episodes"),
-    "reward show": ("robot_rl.cli.reward:ShowReward", "show a written reward's figures, and whether it may pay"),
-    "reward prompt": ("robot_rl.cli.reward:Prompt", "print what a model would be asked"),
-    "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
-    "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
-    "dataset stats": ("robot_rl.cli.dataset:Stats", "compute a dataset's statistics anew"),
-    "dataset convert": ("robot_rl.cli.dataset:Convert", "make a LeRobot v3.0 dataset of an older one"),
+    "classifier show": ("robot_rl.cli.classifier:ShowClassifier", "show a success classifier and its held-out metrics"),
+    "reward write": ("robot_rl.cli.reward:Write", "let a language model write a reward, then vet it"),
+    "reward vet": ("robot_rl.cli.reward:Vet", "vet a reward on scripted episodes"),
+    "reward show": ("robot_rl.cli.reward:ShowReward", "show a written reward's metrics and verdict"),
+    "reward prompt": ("robot_rl.cli.reward:Prompt", "print the prompt for a language model"),
+    "dataset info": ("robot_rl.cli.dataset:Info", "show a dataset's contents"),
+    "dataset verify": ("robot_rl.cli.dataset:Verify", "check every file of a dataset"),
+    "dataset stats": ("robot_rl.cli.dataset:Stats", "recompute a dataset's statistics"),
+    "dataset convert": ("robot_rl.cli.dataset:Convert", "convert an older LeRobot dataset to v3.0"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
     "robots check": ("robot_rl.cli.check_robot:RobotsCheck", "compare a robot's spec with its model file"),
@@ -59,9 +59,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("robot_rl.cli.doctor:Doctor", "check this machine"),
 }
 
-
 OURS = ("robot_rl", "policies", "sim", "real")
-"""Packages that cannot be missing unless by a defect."""
+"""Our packages: a missing one is a defect, not a missing dependency."""
 HELP = ("-h", "--help", "help")
 
 
@@ -83,7 +82,7 @@ def _listed(names: Iterable[str]) -> list[str]:
 
 
 def _grouped(group: str) -> list[str]:
-    """Return the commands of two words that begin with `group`, and `group` itself if it is one too."""
+    """Return the two-word commands of `group`, and `group` itself if it is also a command."""
     within = [name for name in COMMANDS if name.startswith(f"{group} ")]
     return [name for name in COMMANDS if name == group] + within if within else []
 
@@ -114,7 +113,7 @@ def _run(argv: list[str]) -> int:
 
 
 def parse(command: Any, argv: list[str], name: str) -> Any:
-    """Return the command's dataclass from its flags; raise ConfigError for a number out of its range."""
+    """Return the command's dataclass from its flags. Raises ConfigError for a number out of range."""
     import tyro
 
     from robot_rl.util.limits import check
@@ -125,10 +124,9 @@ def parse(command: Any, argv: list[str], name: str) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 128 + n where signal n
-    interrupted."""
+    """Run one command. Return its exit status: 0 success, 1 failure, 2 wrong usage, 128 + n for signal n."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names may have letters that a C locale lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # a C locale cannot encode every name
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
@@ -147,16 +145,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def answer(command: Callable[[], int], debug: bool = False) -> int:
-    """Run a command; an error becomes one sentence on stderr and an exit status."""
+    """Run a command; report an error as one sentence on stderr and an exit status."""
     try:
         code = command()
-        sys.stdout.flush()  # here, where a closed pipe is no error
+        sys.stdout.flush()  # here, a BrokenPipeError is handled
         return code
     except UserError as error:
         if debug and not isinstance(error, Interrupted):
             raise
         return _say(str(error), error.code)
-    except KeyboardInterrupt as error:  # with the signal's number if it is not SIGINT
+    except KeyboardInterrupt as error:  # its argument is the signal's number, unless SIGINT
         return _say("interrupted; finished work is on disk", 128 + (error.args[0] if error.args else signal.SIGINT))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,64 +8,58 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 if TYPE_CHECKING:
-    from robot_rl.interface.pipeline import Interface
+    from robot_rl.data import Dataset
     from sim.tasks.base import Task
 
 
 @dataclass
 class Record:
-    """Record your own demonstrations of a task as the LeRobot v3.0 dataset that `robot-rl train` reads.
+    """Record demonstrations by a person as a LeRobot v3.0 dataset for `robot-rl train`.
 
-    In simulation, with the device of this terminal, or with --robot on a robot or its twin, where `robot-rl teleop`
-    runs in another terminal. An episode begins with your first input and ends when the task is solved, or by your mark:
-    success, failure, or reset, which discards it and repeats it."""
+    In simulation, use a device in this terminal. With --robot, record on a robot or its twin and run `robot-rl teleop`
+    in another terminal. An episode begins with the first input. It ends when the task is solved, or when you mark it as
+    success or failure, or reset, which discards and repeats it."""
 
-    task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
+    task: opt.TaskName
     teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
-    """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on
-    teleop/<robot>/joy. On a robot always topic."""
+    """Input in simulation: a device in this terminal, or the topic teleop/<robot>/joy, from `robot-rl teleop` or your
+    own node. On a robot, always the topic."""
     instruction: str = ""
-    """What to demonstrate, in a task with instructions: on a robot this one, in simulation those that begin so; empty,
-    in simulation, all that are asked in training."""
+    """In a task with instructions, the ones to demonstrate: on a robot this instruction; in simulation all with this
+    prefix, or the training instructions if empty."""
     robot: str | None = None
-    """Record on this robot, or its twin, behind its topics; default in simulation."""
+    """Record on this robot or its twin through its topics; default: in simulation."""
     episodes: PositiveInt = 20
-    """Demonstrations that the dataset is to hold."""
+    """Number of demonstrations in the finished dataset."""
     out: Path | None = None
-    """Folder of the dataset; default datasets/<task>."""
+    """Dataset folder; default datasets/<task>."""
     resume: bool = False
     """Continue a dataset that `robot-rl record` began."""
     keep_failures: bool = False
-    """Keep failed episodes too: your failure marks and timeouts."""
+    """Keep episodes that you marked as failures or that timed out."""
     keep_pauses: bool = False
-    """Keep control periods in which you command nothing and nothing moves."""
+    """Keep control periods without input and motion."""
     seconds: NonNegativeFloat = 30.0
-    """Time limit of an episode, s; 0: the task's, which is made for policies."""
+    """Time limit of an episode, s; 0: the task's limit for policies."""
     seed: Seed = 0
-    """Seed of object places, and of all that is randomized in simulation."""
+    """Seed of object poses and of the simulation's randomization."""
     image_size: NonNegativeInt = 0
-    """Height and width of the pictures of cameras that the policy does not see, in simulation, pixels; 0 records none
-    of these: without a GPU, rendering slows the simulation down."""
+    """In simulation, image height and width for cameras that the policy does not use, pixels; 0 leaves these cameras
+    out, because rendering without a GPU slows the simulation down."""
     view: bool = False
-    """Show the simulation in the browser, on this machine only. For a robot: `robot-rl view robot:NAME`."""
+    """Show the simulation in the browser on this machine. For a robot, use `robot-rl view robot:NAME`."""
     camera: bool = True
-    """Record the robot's cameras; one that sends nothing is an error."""
-    without: tuple[str, ...] = ()
-    """Randomized parameters of the simulation to leave at their nominal values, for example cube.mass."""
-    mjcf: str = ""
-    """MJCF file of the simulated robot; empty is the one in genesis-world."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Record the robot's cameras; error if a camera sends nothing."""
+    without: opt.Without = ()
+    mjcf: opt.Mjcf = ""
+    json: opt.Json = False
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Record; return the exit status."""
         if not self.view:
             return self.record()
         from robot_rl.cli.console import console
@@ -78,7 +72,7 @@ class Record:
             return self.record(view)
 
     def record(self, on_step: Callable[[Any], None] = lambda _env: None) -> int:
-        """Record; `on_step` gets the environment after every control period, see `Recording`."""
+        """Record and return the exit status; `on_step` gets the environment after every control period."""
         from signal import Signals
 
         import torch
@@ -88,6 +82,7 @@ class Record:
         from real.recording.session import stop_on_signals
         from real.teleop import Finished
         from robot_rl.cli.console import show
+        from robot_rl.cli.deploy import limited
         from robot_rl.cli.record_display import display
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
@@ -99,18 +94,17 @@ class Record:
             raise ConfigError(f"{self.task} has no robot that a person could move; record a task of `robot-rl tasks`")
         task = task_of(self.robot, self.task) if self.robot else tasks.get(self.task)
         _check_movable(task)
-        task = replace(task, interface=self._timed(task.interface))
+        task = replace(task, interface=limited(task.interface, self.seconds))
         out = self.out or Path("datasets") / self.task.replace(":", ".")
         number, ended = 0, ""
         with ExitStack() as stack:
-            # The device first: it may be refused, and its terminal is restored last.
+            # Open the device first: opening may fail, and the terminal must be restored last.
             env, cameras, settings = stack.enter_context(self._on_robot(task) if self.robot else self._simulated(task))
             settings = as_json({"task": self.task, "seed": self.seed, "skill": "person"} | settings)
             settings["keep_failures"] = self.keep_failures
-            if self.resume and (out / "meta" / "info.json").exists():
-                _check_columns(out, env.pipeline, cameras.sizes)
-                if _episodes(out):
-                    require_same(out, settings)
+            exists = self.resume and (out / "meta" / "info.json").exists()
+            if exists and _check_columns(out, env.pipeline, cameras.sizes).num_episodes:
+                require_same(out, settings)
             recorder = stack.enter_context(closing(Recorder(out, env.pipeline, cameras.sizes, self.resume)))
             go_on(recorder.writer, settings)
             say = stack.enter_context(display(env.pipeline.interface, self.seconds))
@@ -144,10 +138,6 @@ class Record:
             )
         return 0
 
-    def _timed(self, interface: Interface) -> Interface:
-        steps = round(self.seconds * interface.controller.rate)
-        return replace(interface, horizon=max(1, steps)) if self.seconds else interface
-
     @contextmanager
     def _simulated(self, task: Task) -> Iterator[Any]:
         from real.episode.rehearsal import RehearsalEnv
@@ -168,12 +158,9 @@ class Record:
                 console.print(device.help, highlight=False)
                 inputs = DeviceInput(device)
             stack.enter_context(closing(inputs))
-            simulation = stack.enter_context(
-                closing(TaskEnv(
-                    task, 1, mjcf=self.mjcf, without=self.without, instruction_set=self.instruction or TRAINING
-                ))
-            )
-            env = RehearsalEnv(simulation, inputs, self.image_size)
+            words = self.instruction or TRAINING
+            simulation = TaskEnv(task, 1, mjcf=self.mjcf, without=self.without, instruction_set=words)
+            env = RehearsalEnv(stack.enter_context(closing(simulation)), inputs, self.image_size)
             yield env, env, {"image_size": self.image_size, "where": "simulation", "mjcf": env.mjcf} | env.simulation
 
     @contextmanager
@@ -193,7 +180,7 @@ class Record:
 
 
 def _check_movable(task: Task) -> None:
-    """Raise ConfigError for a robot that a person cannot move in a policy's place."""
+    """Raise ConfigError if the task's actions move no tool: no device can then demonstrate them."""
     from robot_rl.interface.pipeline import Pipeline
     from robot_rl.util.errors import ConfigError
 
@@ -206,21 +193,16 @@ def _check_movable(task: Task) -> None:
         )
 
 
-def _episodes(root: Path) -> int:
-    from robot_rl.data import Dataset
-
-    return Dataset(root).num_episodes
-
-
-def _check_columns(root: Path, pipeline: Any, images: Any) -> None:
-    """Raise DatasetError for a dataset with other columns than would be recorded."""
+def _check_columns(root: Path, pipeline: Any, images: Any) -> Dataset:
+    """Return the dataset to continue. Raises DatasetError if its columns differ from those to record."""
     from robot_rl.data import Dataset, DatasetError
     from robot_rl.data.recording import check, features
     from robot_rl.interface.environment import EnvInfo
 
     dataset, info = Dataset(root), EnvInfo.of(pipeline)
     check(dataset, info)
-    ours = {key: f.shape for key, f in features(info, images).items() if f.is_video}
-    theirs = {key: f.shape for key, f in dataset.features.items() if f.is_video}
-    if ours != theirs:
-        raise DatasetError(f"{root} holds the pictures {theirs}, and here would be {ours}; record into another --out")
+    new = {key: f.shape for key, f in features(info, images).items() if f.is_video}
+    old = {key: f.shape for key, f in dataset.features.items() if f.is_video}
+    if new != old:
+        raise DatasetError(f"{root} holds the pictures {old}, but this session records {new}; choose another --out")
+    return dataset

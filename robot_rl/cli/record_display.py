@@ -1,4 +1,4 @@
-"""The terminal's view of a recording."""
+"""Progress of a recording in the terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ KEYS = (
 
 @contextmanager
 def display(interface: Interface, seconds: float) -> Iterator[Any]:
-    """Show a recording's state in one line of the terminal, or a line per state without one; yield a function of its
-    `Progress`."""
+    """Show a recording's state in a live line, or without a terminal a new line per state change.
+
+    Yield the update function, which takes the recording's `Progress`.
+    """
     for text in (f"{interface.task}: {interface.instruction}", *KEYS):
         console.print(text, soft_wrap=True, markup=False)
     limit = f" of {seconds:g} s" if seconds else " s"

@@ -1,4 +1,4 @@
-"""The policy that a command line names: a bundle, or a server's at ws://HOST:PORT."""
+"""Policies from the command line: a bundle, or a policy server at ws://HOST:PORT."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ if TYPE_CHECKING:
     from policies.bundle import Bundle, Runtime
 
 PATIENCE = 60.0
-"""Longest wait for a server's answer where nothing moves meanwhile, s."""
+"""Timeout for a server's answer while no robot moves, s."""
 
 
 def open_policy(
     source: Path, runtime: Runtime, task: str | None = None, keys: tuple[str, ...] = (), execute: int = 0,
     timeout: float = PATIENCE,
 ) -> Bundle:  # fmt: skip
-    """Return a bundle, or what stands for one on a server.
+    """Load a bundle, or connect to a policy server and return a bundle that calls it.
 
     Args:
-        task: of a server that is not ours, and so has no contract: ours; else it must be the policy's.
-        keys: `OURS=THEIRS`, names of observations of such a server.
-        execute: actions of its chunks to execute; 0: all.
+        task: for a foreign server (not `robot-rl serve`), the task whose contract it follows; for `robot-rl serve`,
+            must be the policy's task.
+        keys: for a foreign server, its observation names, `OURS=THEIRS`.
+        execute: for a foreign server, actions to execute per chunk; 0: all.
         timeout: longest wait for an answer, s.
 
     Raises:
-        ConfigError: an option is missing, or has no meaning here.
-        RemoteFailure: nobody answers.
+        ConfigError: an option is missing or does not apply.
+        RemoteFailure: no server answers.
     """
     from policies.bundle import load_bundle
     from policies.remote import address_of
@@ -59,7 +60,7 @@ def open_policy(
 
 
 def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:
-    """Return the policy of another program's server, with the contract of a task of ours."""
+    """Return a foreign server's policy with the contract of one of our tasks."""
     from policies.remote.client import ForeignPolicy, translation
     from policies.remote.contract import ServedBundle, size_of
     from robot_rl.interface.pipeline import Pipeline
@@ -79,6 +80,6 @@ def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: 
 
 
 def server_report(policy: Any) -> dict[str, Any]:
-    """Return what the report says of a policy's server; {} for a policy without one."""
+    """Return the report's summary of a policy's server; {} for a local policy."""
     connection = getattr(policy, "connection", None)
     return {} if connection is None else {"server": connection.summary()}

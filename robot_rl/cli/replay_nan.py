@@ -9,30 +9,28 @@ from typing import Any
 import tyro
 
 _ROWS = 12
-"""Ticks of the joint commands shown before the end."""
+"""Number of ticks shown before the divergence."""
 
 
 @dataclass
 class ReplayNan:
-    """Replay an episode whose physics diverged, and show what diverged first and what led there.
+    """Replay an episode whose physics diverged; show the first diverging quantity and the preceding ticks.
 
-    train keeps such episodes in RUN/diverged/, collect in DATASET/diverged/, evaluate beside its --out."""
+    These episodes are in RUN/diverged/ (train), DATASET/diverged/ (collect) and beside --out (evaluate)."""
 
     file: tyro.conf.Positional[Path]
-    """Kept episode."""
+    """File of the episode."""
     device: str = ""
-    """Device of the physics: cpu or cuda; empty: as recorded."""
+    """Physics device: cpu or cuda; default: as recorded."""
     mjcf: str = ""
-    """MJCF file of the robot; empty: as recorded."""
+    """MJCF file of the robot; default: as recorded."""
     json: bool = False
     """Print one JSON object with every tick instead of tables."""
 
     def run(self) -> int:
-        """Replay; return the exit status."""
         import torch
-        from rich.table import Table
 
-        from robot_rl.cli.console import printer, show
+        from robot_rl.cli.console import print_table, show
         from sim.replay import replay
 
         torch.set_num_threads(1)
@@ -47,10 +45,7 @@ class ReplayNan:
             return 0
         show(summary, False, "replay")
         show({k.removeprefix("randomization/"): v for k, v in episode["drawn"].items()}, False, "sampled")
-        table = Table(title="ticks; positions in m or rad, velocities per s, torques N m, forces N", box=None)
-        for name in result.trace[0]:
-            table.add_column(name.replace("_", " "), justify="left" if name == "fastest" else "right")
-        for row in result.trace[-_ROWS:]:
-            table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-        printer().print(table)
+        rows = [[f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in result.trace[-_ROWS:]]
+        title = "ticks; positions in m or rad, velocities per s, torques N m, forces N"
+        print_table(title, [name.replace("_", " ") for name in result.trace[0]], rows, left=("fastest",))
         return 0

@@ -1,4 +1,4 @@
-"""`robot-rl report`: write run folders up as one HTML page."""
+"""`robot-rl report` and `robot-rl compare`: HTML pages of runs, and comparisons of evaluated runs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from pathlib import Path
 
 import tyro
 
+from robot_rl.cli.options import Json
+
 
 @dataclass
 class Report:
-    """Write success with intervals, curves, timing and videos of runs into one HTML file that works offline."""
+    """Write one offline HTML file with the success rates, curves, timing and videos of runs."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders, or folders of run folders, in the order to show them."""
+    """Run folders, or folders of run folders, in display order."""
     out: Path | None = None
-    """File to write; default report.html in the folder, or here if several are named."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """HTML file; default report.html in the folder, or in the current folder if several are given."""
+    json: Json = False
 
     def run(self) -> int:
         """Write the report and print its stages; return the exit status."""
-        from rich.markup import escape
-        from rich.table import Table
-
-        from robot_rl.cli.console import printer, show
+        from robot_rl.cli.console import print_table, printer, show
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
         from robot_rl.util.errors import ConfigError
@@ -37,18 +35,58 @@ class Report:
         if self.json:
             show(report, True)
             return 0
-        console = printer()
         if report["stages"]:
-            table = Table("stage", "where", box=None)
-            for name in ("episodes", "success", "95 % interval"):
-                table.add_column(name, justify="right")
-            for stage in report["stages"]:
-                table.add_row(
-                    escape(stage["label"]), escape(stage["where"]), figure(stage["episodes"]),
-                    percent(stage["success"]), interval(stage["success_low"], stage["success_high"]),
-                )  # fmt: skip
-            console.print(table)
+            rows = [
+                (stage["label"], stage["where"], figure(stage["episodes"]), percent(stage["success"]),
+                 interval(stage["success_low"], stage["success_high"]))
+                for stage in report["stages"]
+            ]  # fmt: skip
+            head = ("stage", "where", "episodes", "success", "95 % interval")
+            print_table("", head, rows, left=head[:2])
+        console = printer()
         for note in report["notes"]:
             console.print(note, markup=False, soft_wrap=True)
         console.print(f"written: {out}" + (f", in the new folder {new}" if new else ""), markup=False, soft_wrap=True)
+        return 0
+
+
+@dataclass
+class Compare:
+    """Compare evaluated runs of one task by means with 95 % intervals over seeds and episodes.
+
+    Each run's difference to the first run is paired by episode if both have the same seeds and held-out episodes."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, or folders of seed runs from `train --seeds`; the first is the reference."""
+    figure: str = ""
+    """Figure to compare: success, return, or a metric of the task; default: success if reported, else return."""
+    out: Path | None = None
+    """HTML file with learning curves."""
+    json: Json = False
+
+    def run(self) -> int:
+        from robot_rl.cli.console import print_table, printer, show
+        from robot_rl.report.comparison import compare, read_arms
+        from robot_rl.report.comparison_page import HEAD, table_rows, write_comparison
+        from robot_rl.util.errors import ConfigError
+
+        if len(self.runs) < 2:
+            raise ConfigError("name at least two runs, or folders of seed runs: robot-rl compare runs/a runs/b")
+        if len({run.resolve() for run in self.runs}) < len(self.runs):
+            raise ConfigError("a folder is named twice: each run is compared once")
+        arms = read_arms(self.runs)
+        result = compare(arms, self.figure)
+        if self.out:
+            write_comparison(arms, result, self.out)
+        if self.json:
+            show(result, True)
+            return 0
+        title = f"{result['figure']} on held-out episodes of {result['task']}, with 95 % intervals"
+        head = [name.lower() for name in HEAD]
+        print_table(title, head, table_rows(result), left=(*head[:3], head[-1]))
+        console = printer()
+        for note in result["notes"]:
+            console.print(note, markup=False, soft_wrap=True)
+        if self.out:
+            console.print(f"written: {self.out}", markup=False, soft_wrap=True)
         return 0

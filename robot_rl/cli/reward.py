@@ -1,48 +1,46 @@
-"""`robot-rl reward`: have a reward written by a language model, and vet it before anything is learned from it."""
+"""`robot-rl reward`: let a language model write a reward, and vet the reward before training."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from robot_rl.assistant.model import ModelConfig
-from robot_rl.util.limits import PositiveInt, Seed
+from robot_rl.cli import options as opt
+from robot_rl.util.limits import PositiveInt
 
 
 @dataclass(frozen=True)
 class EpisodeOptions:
-    """The task, and the scripted episodes on which a reward is vetted."""
+    """Options of the scripted episodes on which a reward is vetted."""
 
     skill: str = "STEADY"
-    """Skill of the task's demonstrator."""
+    """Skill of the task's scripted demonstrator."""
     policy: Path | None = None
-    """Bundle or run whose policy acts in place of a demonstrator."""
-    seed: Seed = 0
-    """Seed of everything random."""
+    """Bundle or run folder of a policy that acts instead of the demonstrator."""
+    seed: opt.RandomSeed = 0
     goal: str = ""
-    """What is to be done, in words; default: the task's own instruction."""
-    episode_steps: PositiveInt | None = None
-    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
-    env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task."""
+    """Goal in words; default: the task's instruction."""
+    episode_steps: opt.EpisodeSteps = None
+    env_python: opt.EnvPython = None
     threads: PositiveInt = 1
-    """Threads of a policy's networks."""
+    """Threads of the policy's networks."""
 
 
 @dataclass
 class _OnTask:
-    """A command about one task."""
+    """Base of the commands on one task."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, as for `robot-rl train`."""
+    """Task name, as for `robot-rl train`."""
 
     def opened(self, episodes: EpisodeOptions) -> tuple[Any, str]:
-        """Return the environments of the task and its goal in words; ConfigError where there is none."""
+        """Return the task's environments and its goal in words. Raises ConfigError if the goal is unknown."""
         import torch
 
         from robot_rl.rewards.written.env import paid_info
@@ -63,7 +61,7 @@ class _OnTask:
 
 
 def played(env: Any, episodes: EpisodeOptions) -> Any:
-    """Return the scripted episodes, with a progress bar."""
+    """Run the scripted episodes with a progress bar and return them."""
     from policies.bundle import load_bundle
     from robot_rl.cli.console import bar
     from robot_rl.rewards.written.vetting import play
@@ -75,7 +73,7 @@ def played(env: Any, episodes: EpisodeOptions) -> Any:
 
 
 def finish(reward: Any, out: Path, as_json: bool, more: dict[str, Any]) -> int:
-    """Save a reward and show its figures; return 1 where it was refused."""
+    """Save a reward and show its vetting result; return 1 if it was refused, else 0."""
     from robot_rl.cli.console import show
     from robot_rl.rewards.written.file import save_reward
 
@@ -88,22 +86,20 @@ def finish(reward: Any, out: Path, as_json: bool, more: dict[str, Any]) -> int:
 
 @dataclass
 class Write(_OnTask):
-    """Have a language model write a reward for a task, tell it what was wrong, and vet the result on scripted episodes;
-    exit status 1 when it ranks failures too high, so that nothing may be learned from it."""
+    """Let a language model write a reward for a task, report errors to the model, and vet the result on scripted
+    episodes. Exit status 1 if the reward ranks failures too high; training then refuses it."""
 
     out: Path | None = None
-    """File of the reward; default rewards/<task>.py, and .json beside it."""
+    """Reward file; default rewards/<task>.py. The vetting result is written beside it as .json."""
     feedback: str = ""
-    """Revise the reward in --out by this wish of a person who watched what was learned from it."""
+    """Revise the reward in --out according to this feedback on the trained policy."""
     rounds: PositiveInt = 4
-    """Answers of the model until one is good enough."""
+    """Maximum number of answers of the model."""
     config: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Write; return the exit status."""
         from robot_rl.assistant import ReplyModel
         from robot_rl.cli.console import console
         from robot_rl.rewards.written.file import WrittenReward, describing, read_reward
@@ -123,8 +119,9 @@ class Write(_OnTask):
                 raise ConfigError(f"{out} is a reward for {before.task}, not {self.task}; name another --out")
             messages = revision(messages, before.source, self.feedback)
             history = [*before.provenance.get("history", []), {"sha256": before.sha256, "source": before.source}]
+        report = partial(console.print, soft_wrap=True, markup=False)
         try:
-            found = write(model, messages, played(env, self.episodes), self.rounds, _say(console))
+            found = write(model, messages, played(env, self.episodes), self.rounds, report)
         finally:
             env.close()
         origin = provenance() | {"model": self.config.model, "goal": goal, "feedback": self.feedback}
@@ -135,19 +132,17 @@ class Write(_OnTask):
 
 @dataclass
 class Vet(_OnTask):
-    """Vet a reward in a file, a person's or a model's answer with one fenced block, on scripted episodes; exit status 1
-    when it ranks failures too high, so that nothing may be learned from it."""
+    """Vet a reward on scripted episodes: Python code, or a model's answer with one fenced block. Exit status 1 if the
+    reward ranks failures too high; training then refuses it."""
 
     file: tyro.conf.Positional[Path]
-    """File with the reward."""
+    """File that contains the reward."""
     out: Path | None = None
-    """File of the vetted reward; default: the same with .py, and .json beside it."""
+    """File for the vetted reward; default: the input's name with .py. The result is written beside it as .json."""
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Vet; return the exit status."""
         from robot_rl.assistant import fenced
         from robot_rl.rewards.written.code import compile_reward
         from robot_rl.rewards.written.file import WrittenReward, describing, read_source
@@ -173,15 +168,13 @@ class Vet(_OnTask):
 
 @dataclass
 class ShowReward:
-    """Show the figures of a written reward, and whether it may be learned from."""
+    """Show a written reward's vetting result, and whether training accepts it."""
 
     file: tyro.conf.Positional[Path]
-    """File of the reward."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Reward file."""
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Show; return the exit status."""
         from robot_rl.cli.console import show
         from robot_rl.rewards.written.file import read_reward
 
@@ -193,12 +186,11 @@ class ShowReward:
 
 @dataclass
 class Prompt(_OnTask):
-    """Print what a model would be asked, to paste it elsewhere; vet the answer with `robot-rl reward vet`."""
+    """Print the prompt for a language model, for pasting; vet the answer with `robot-rl reward vet`."""
 
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
     def run(self) -> int:
-        """Print; return the exit status."""
         from robot_rl.rewards.written.prompt import conversation
 
         env, goal = self.opened(self.episodes)
@@ -209,11 +201,7 @@ class Prompt(_OnTask):
 
 
 def default_file(task: str) -> Path:
-    """Return where a task's reward is by default."""
+    """Return the default reward file of a task."""
     from robot_rl.util.files import file_name
 
     return Path("rewards") / f"{file_name(task).replace('.', '-')}.py"
-
-
-def _say(console: Any) -> Callable[[str], None]:
-    return lambda text: console.print(text, soft_wrap=True, markup=False)

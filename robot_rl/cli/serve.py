@@ -1,34 +1,30 @@
-"""`robot-rl serve`: a policy behind a socket."""
+"""`robot-rl serve`: serve a policy over a websocket."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import tyro
-
+from robot_rl.cli.options import BundlePath, Runtime
 from robot_rl.util.limits import Interval, PositiveInt
 
 
 @dataclass
 class Serve:
-    """Serve a bundle's policy over a websocket, in openpi's protocol, until Ctrl-C.
+    """Serve a bundle's policy over a websocket in openpi's protocol until Ctrl-C.
 
-    There is no password and no encryption: from another machine, come through ssh -L 8000:127.0.0.1:8000 HOST."""
+    There is no password and no encryption; from another machine, connect through ssh -L 8000:127.0.0.1:8000 HOST."""
 
-    bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one."""
+    bundle: BundlePath
     host: str = "127.0.0.1"
-    """Address to listen at. By default only this machine gets at it; 0.0.0.0 is for everybody on the network."""
+    """Listening address. The default accepts connections from this machine only; 0.0.0.0 from the whole network."""
     port: Annotated[int, Interval(ge=0, le=65535)] = 8000
-    """Port; 0: a free one."""
-    runtime: Literal["torch", "onnx"] = "torch"
-    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    """Port; 0: any free port."""
+    runtime: Runtime = "torch"
     device: str = "cpu"
-    """Device of the policy: cpu, cuda, cuda:1 and the like, or auto for cuda if there is one."""
+    """Policy device: cpu, cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: PositiveInt = 2
-    """Threads of the policy."""
+    """Policy threads."""
 
     def run(self) -> int:
         """Serve until interrupted; return the exit status."""
@@ -52,7 +48,7 @@ class Serve:
         if bundle.contract is not None:
             bundle.check_robot(robots.get(bundle.interface.robot))
         logging.basicConfig(format="serve: %(message)s", level=logging.WARNING)
-        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)  # a port scan is no news
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)  # ignore port scans
         server = PolicyServer(bundle, __version__, device)
 
         def ready(address: str) -> None:

@@ -1,4 +1,4 @@
-"""`robot-rl teleop`: publish an operator's commands."""
+"""`robot-rl teleop` and `robot-rl tell`: publish an operator's commands and instructions."""
 
 from __future__ import annotations
 
@@ -9,47 +9,46 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from robot_rl.cli.options import RosArgs
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from robot_rl.util.limits import PositiveFloat, Seed
 
 if TYPE_CHECKING:
     from real.bus import Node
     from real.teleop.scripted_arm import ArmOperator
-    from real.teleop.scripted_walker import Walker
     from robot_rl.interface.robot import RobotSpec
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
-RATES = (20.0, 50.0)  # Hz: after 0.1 s of silence the robot takes the operator for gone
+RATES = (20.0, 50.0)
+"""Allowed message rates, Hz: after 0.1 s without a message, the robot treats the operator as gone."""
 
 
 @dataclass
 class Teleop:
-    """Publish an operator's input, for `robot-rl deploy` and `robot-rl finetune`.
+    """Publish an operator's input for `robot-rl deploy` and `robot-rl finetune`; the keys are shown at the start.
 
-    The keys are shown when it starts. Only the robot of --robot hears them: the topic is teleop/<robot>/joy
-    (sensor_msgs/msg/Joy).
-    """
+    Only the robot named by --robot receives the input: the topic is teleop/<robot>/joy (sensor_msgs/msg/Joy)."""
 
     device: tyro.conf.Positional[str]
-    """keyboard, gamepad, scripted (for the twin: corrects an arm, or steers and stops a walking robot), or none."""
+    """keyboard, gamepad, scripted (on the twin: corrects an arm, or steers and stops a legged robot), or none."""
     task: str | None = None
-    """Task of an arm's scripted operator; default the robot's first."""
+    """Task of an arm's scripted operator; default: the robot's first."""
     robot: str = "panda"
-    """Robot to steer, no other hears the device; on a walking robot, motion is its velocity command."""
+    """Robot that receives the input; for a legged robot, motion is its velocity command."""
     rate: PositiveFloat = 30.0
-    """Messages per second, Hz, 20 to 50."""
+    """Message rate, Hz, 20 to 50."""
     seed: Seed = 0
     """Seed of the scripted operator."""
     path: str = ""
-    """Device file of the gamepad; default the first at /dev/input/js*."""
+    """Gamepad device file; default: the first /dev/input/js*."""
     map: str = ""
-    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; default: known pads need none."""
+    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need none."""
     check: bool = False
-    """Show what arrives from the gamepad and what it would command, and send nothing; makes the --map if absent."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Show the gamepad's input and the resulting commands, but send nothing; create the --map file if absent."""
+    ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Publish until the operator ends it or a signal comes; return the exit status."""
+        """Publish until the operator quits or a signal arrives; return the exit status."""
         if self.device not in DEVICES:
             raise UnknownName("teleop device", self.device, DEVICES)
         if not RATES[0] <= self.rate <= RATES[1]:
@@ -69,17 +68,13 @@ class Teleop:
     def _scripted(self, robot: RobotSpec) -> int:
         from real.bus import open_node
         from real.teleop import stream, until_signal
+        from real.teleop.scripted_walker import Walker
 
         with until_signal() as wait, open_node("teleop", ros_args=self.ros_args) as node:
-            device = self._walker(node) if robot.base else self._corrector(node)
+            device = Walker(node, _say) if robot.base else self._corrector(node)
             _say(device.help)
             stream(node, device, robot.name, self.rate, wait, _say)
         return 0
-
-    def _walker(self, node: Node) -> Walker:
-        from real.teleop.scripted_walker import Walker
-
-        return Walker(node, _say)
 
     def _corrector(self, node: Node) -> ArmOperator:
         import torch
@@ -109,7 +104,7 @@ class Teleop:
         from real.teleop import Gamepad, Keyboard, stream, until_signal
 
         legged = robot.base is not None
-        with until_signal() as wait:  # before the terminal is changed, so that no signal leaves it changed
+        with until_signal() as wait:  # before the terminal's mode changes, so that a signal restores it
             device = Keyboard(legged=legged) if self.device == "keyboard" else Gamepad(self.path, legged, self.map)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
@@ -118,6 +113,47 @@ class Teleop:
             except BusError as error:
                 raise UserError(str(error)) from error
         return 0
+
+
+@dataclass
+class Tell:
+    """Send instructions to a robot or its twin that runs a policy that reads instructions.
+
+    A single instruction is sent at once. With several, the first is sent before each episode and the others during the
+    episode, until Ctrl-C. Without any, each typed line is sent."""
+
+    instructions: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Instructions, for example: robot-rl tell "lift the green ball"."""
+    after: PositiveFloat = 3.0
+    """Time from the start of an episode to the second instruction, and between instructions, s."""
+    ros_args: RosArgs = field(default_factory=list)
+
+    def run(self) -> int:
+        from real.bus import open_node
+        from real.teleop import until_signal
+        from real.teleop.talk import CueScript, InstructionPublisher
+
+        with open_node("tell", ros_args=self.ros_args) as node:
+            if len(self.instructions) > 1:
+                script = CueScript(node, self.instructions, self.after)
+                _say(f"tells, in each episode, {self.after:g} s apart: " + "; ".join(self.instructions))
+                with until_signal() as wait:
+                    while not wait(0.02):
+                        if said := script.step():
+                            _say(f"told: {said}")
+                return 0
+            publisher = InstructionPublisher(node)
+            publisher.await_listener()
+            if self.instructions:
+                publisher.say(self.instructions[0])
+                return 0
+            _say("type an instruction and press Enter; Ctrl-D ends")
+            for line in sys.stdin:
+                try:
+                    publisher.say(line)
+                except ConfigError as error:  # no robot would accept the line
+                    _say(str(error))
+            return 0
 
 
 def _say(text: str) -> None:

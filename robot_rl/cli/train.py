@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
+from robot_rl.cli import options as opt
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, NonNegativeInt
 from robot_rl.util.registry import DATASET
 
 if TYPE_CHECKING:
@@ -22,80 +23,69 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 HELD_OUT = 0.1
-"""Share of a dataset that is held out where it is all there is."""
+"""Held-out fraction of a dataset that is trained on without a task."""
 _SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
 
 
 @dataclass
 class Train(Generic[R]):
-    """Train a policy. All files go to one run folder; Ctrl-C saves a checkpoint and ends, a kill loses the time since
-    the last one, and --resume continues from there."""
+    """Train a policy. All files go to one run folder. Ctrl-C saves a checkpoint and ends; after a kill, --resume
+    continues from the last checkpoint."""
 
     config: Annotated[R, tyro.conf.arg(name="")]
     task: tyro.conf.Positional[str] = ""
-    """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one. Leave
-    it out to clone what --dataset holds: observations, actions, cameras and rate are then the dataset's own."""
+    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID of a Gymnasium environment. Without a
+    task, --dataset is cloned with its own observations, actions, cameras and rate."""
     recipe: str = ""
-    """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a dataset without a
-    task and for a task with a scripted demonstrator, ppo for another, sac for a gym: task."""
+    """Recipe, see `robot-rl recipes`; its options are listed below. Default: diffusion-bc for a dataset without a task
+    and for a task with a scripted demonstrator, sac for a gym: task, else ppo."""
     dataset: Path | None = None
-    """Demonstrations, a LeRobot v3.0 dataset; default datasets/<task>."""
+    """LeRobot v3.0 dataset of demonstrations; default datasets/<task>."""
     rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Another name for a column or camera of the dataset, observation.images.wrist=observation.images.hand, or for one
-    number of a column, action/gripper=gripper.width."""
+    """New name for a column or camera of the dataset, observation.images.wrist=observation.images.hand, or for one
+    dimension of a column, action/gripper=gripper.width."""
     image_size: Annotated[int, Interval(ge=0, le=960)] = 0
-    """Height and width to which the dataset's pictures are made smaller, pixels; 0: as they are."""
+    """Height and width to which the dataset's pictures are shrunk, pixels; 0: unchanged."""
     held_out: Fraction | None = None
-    """Share of the dataset's episodes, the last ones, to keep for `robot-rl evaluate --dataset`; default 0.1 without a
-    task, else 0."""
+    """Fraction of the dataset's episodes, from the end, to hold out for `robot-rl evaluate --dataset`; default 0.1
+    without a task, else 0."""
     base: Path | None = None
-    """Bundle of the policy to start from."""
+    """Bundle of the initial or base policy."""
     classifier: Path | None = None
-    """Success classifier whose verdict ends episodes and pays rewards in place of the task's own test; see
-    `robot-rl classifier fit`."""
+    """Success classifier that ends episodes and provides rewards instead of the task's own test; see `robot-rl
+    classifier fit`."""
     reward: Path | None = None
-    """Written and vetted reward that is paid in place of the task's own, with --training.reward task; see `robot-rl
-    reward write`."""
+    """Vetted reward file that replaces the task's reward, with --training.reward task; see `robot-rl reward write`."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
-    seed: Seed = 0
-    """Seed of everything random."""
+    seed: opt.RandomSeed = 0
     seeds: str = ""
-    """Several seeds by their numbers, 0..4 or 0,2,5, one after the other: one run each in --out, in folders seed-0,
-    seed-1, ..."""
+    """Several seeds, 0..4 or 0,2,5, trained in sequence: one run folder per seed in --out, seed-0, seed-1, ..."""
     resume: bool = False
-    """Continue from the checkpoint in --out, or in the latest run of this task and recipe; ppo can continue to more
-    --training.steps."""
+    """Continue from the checkpoint in --out, or in the latest run of this task and recipe. Some recipes, such as ppo,
+    can continue to more --training.steps."""
     threads: NonNegativeInt = 0
-    """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rests while
-    they learn (bc, flow-bc, diffusion-bc, ppo), else 1."""
+    """Learner threads; physics uses all cores. 0: one per core, at most 4, for recipes that do not simulate during
+    updates (bc, flow-bc, diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
-    """Precision of float32 matrix products, as in torch: medium lets oneDNN compute them (half the time on AMD's
-    AVX-512, with the same digits) and use bfloat16 if the processor supports it; highest never rounds."""
-    engine: str = "mujoco"
-    """Physics engine: mujoco or genesis."""
+    """Precision of float32 matrix products, as in torch. medium uses oneDNN (twice as fast on AMD's AVX-512, with the
+    same precision) and bfloat16 if the processor supports it; highest never rounds."""
+    engine: opt.Engine = "mujoco"
     device: str = "auto"
-    """Device of the learner, and of the physics of engine genesis: cpu, cuda, cuda:1, mps and the like, or auto for
-    cuda if there is one."""
-    without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
-    instructions: str = "training"
-    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
-    changes: Fraction = 0.0
-    """Share of episodes in which another of these instructions takes the place of the first on the way."""
+    """Device of the learner and of genesis physics: cpu, cuda, cuda:1, mps and the like, or auto for cuda if
+    available."""
+    without: opt.Without = ()
+    instructions: opt.Instructions = "training"
+    changes: opt.Changes = 0.0
     choose: NonNegativeFloat = 0.0
-    """Temperature of asking most often for what succeeds in half of the tries, 0.2 for example; 0: all alike."""
-    mjcf: str = ""
-    """MJCF file of the robot; empty is the one in genesis-world."""
-    episode_steps: PositiveInt | None = None
-    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
-    env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Temperature for sampling instructions, for example 0.2: those with a success rate near 0.5 come most often. 0:
+    uniform."""
+    mjcf: opt.Mjcf = ""
+    episode_steps: opt.EpisodeSteps = None
+    env_python: opt.EnvPython = None
+    json: opt.Json = False
 
     def run(self) -> int:
-        """Train; return the exit status."""
         from robot_rl.cli.console import say_nominal, show
         from robot_rl.training.run import latest_folder, new_folder
         from robot_rl.util.seeds import seed_list
@@ -108,10 +98,8 @@ class Train(Generic[R]):
         self._name_task()
         self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
         self._check_paid()
-        unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
-        unable = [name for name in unable if name not in self.without]
-        say_nominal(self.engine, unable)
-        without = [*self.without, *unable]
+        fixed = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
+        without = [*self.without, *say_nominal(self.engine, fixed, self.without)]
         if self.out is not None:
             folder = self.out
         elif self.resume:
@@ -127,7 +115,7 @@ class Train(Generic[R]):
         return 0
 
     def train(self, folder: Path, seed: int, without: Sequence[str]) -> dict[str, Any]:
-        """Train one seed in a run folder; return what to show of it."""
+        """Train one seed in a run folder; return the result to show."""
         import torch
 
         from policies.bundle import save_bundle
@@ -143,10 +131,10 @@ class Train(Generic[R]):
         torch.set_num_threads(config["threads"])
         extendable_setting = f"config.{recipe.extendable_setting}" if recipe.extendable_setting else ""
 
-        def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
+        def progress(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
             names = ("train/success", "train/return", "bc/loss", "critic/loss")
             shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
-            update(done, total, what + shown)
+            update(done, total, phase + shown)
 
         before = settings_before(folder, bool(self.seeds)) if self.resume or self.seeds else {}
         config = self.read_as(before, config)
@@ -157,11 +145,8 @@ class Train(Generic[R]):
         inputs = began or job.inputs
         config, settings = config | {"inputs": inputs}, settings | {"inputs": inputs}
         if job.data and (added := job.data.info["total_episodes"] - inputs["dataset"]["of"]) > 0:
-            print(  # noqa: T201
-                f"{job.dataset} has {added} episodes more than the {inputs['dataset']['of']} that the run began with; "
-                "they are not learned from",
-                file=sys.stderr,
-            )
+            said = f"{job.dataset} has {added} episodes more than the {inputs['dataset']['of']} that the run began with"
+            print(f"{said}; the new episodes are not used", file=sys.stderr)  # noqa: T201
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             if self.resume and not self.seeds and not run.checkpoint_file.exists():
@@ -178,14 +163,14 @@ class Train(Generic[R]):
         return result | report(folder / "diverged") | ({"without": list(without)} if without else {})
 
     def settings(self, seed: int, without: Sequence[str]) -> dict[str, Any]:
-        """Return what config.json of one seed's run holds."""
+        """Return the content of config.json for one seed's run."""
         from robot_rl.training.numerics import learner_threads
         from robot_rl.util.files import file_name
 
         recipe: Any = self.config
         dataset = self.dataset or Path("datasets") / file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": seed}
-        # Inputs that are not read may be gone when the run is resumed.
+        # Record only inputs that the recipe reads: the others may be gone on resume.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
         read = {"rename": list(self.rename), "image_size": self.image_size, "held_out": self.held_out}
         settings |= read if "demonstrations" in recipe.needs else {}
@@ -204,7 +189,7 @@ class Train(Generic[R]):
         return settings | {"config": asdict(recipe)}
 
     def read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-        """Return settings of a run in which options of reading the dataset that are not given are those before."""
+        """Return the settings, with dataset options that are not given taken from the earlier run's settings."""
         default = {"rename": [], "image_size": 0, "held_out": None}
         if before.get("dataset") == config.get("dataset"):
             config = config | {k: before[k] for k, v in default.items() if k in before and config.get(k) == v}
@@ -213,7 +198,7 @@ class Train(Generic[R]):
         return config
 
     def _note_task(self, run: Any, data: Dataset | None) -> None:
-        """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""
+        """Write dataset.json and randomization.json, the report's description of data and simulation."""
         from sim.tasks import tasks, without_robot
 
         if not without_robot(self.task):
@@ -221,15 +206,16 @@ class Train(Generic[R]):
             run.write("randomization.json", [asdict(r) for r in varied])
         if data is None:
             return
-        said = {}
+        recorded = {}
         with suppress(OSError, ValueError, RecursionError):
-            said = json.loads((data.root / "meta" / "dataset.json").read_bytes())
+            recorded = json.loads((data.root / "meta" / "dataset.json").read_bytes())
         facts = {"path": str(data.root), "episodes": data.num_episodes, "frames": data.num_frames, "fps": data.fps}
-        current = isinstance(said, dict) and said.get("frames") == data.num_frames
-        run.write("dataset.json", said if current else facts)
+        current = isinstance(recorded, dict) and recorded.get("frames") == data.num_frames
+        run.write("dataset.json", recorded if current else facts)
 
     def _name_task(self) -> None:
-        """Name the task of a dataset alone; ConfigError where there is none either, or the recipe practises."""
+        """Set the task's name if only a dataset is given. Raises ConfigError without a dataset, and for recipes that
+        need an environment."""
         from robot_rl.data.described import task_of
 
         if self.task.startswith(DATASET):
@@ -247,18 +233,18 @@ class Train(Generic[R]):
         self.task = task_of(self.dataset)
 
     def _check_read(self, needs: Sequence[str]) -> None:
-        """Raise ConfigError for options that the recipe does not use."""
+        """Raise ConfigError if an option is given that the recipe does not use."""
         groups = dict.fromkeys((*_SIMULATION, "classifier", "reward"), "environment") | {"base": "base"}
         groups |= dict.fromkeys(("dataset", "rename", "image_size", "held_out"), "demonstrations")
         for option in fields(self):
-            what = groups.get(option.name)
-            unread = what is not None and what not in needs
-            if unread and getattr(self, option.name) != option.default:
+            group = groups.get(option.name)
+            unused = group is not None and group not in needs
+            if unused and getattr(self, option.name) != option.default:
                 flag = f"--{option.name.replace('_', '-')}"
                 raise ConfigError(f"recipe {self.recipe} does nothing with {flag}; leave it out")
 
     def _check_paid(self) -> None:
-        """Raise ConfigError for a recipe to which a written reward means nothing, or not what it says."""
+        """Raise ConfigError if --reward is given and the recipe would ignore or misuse it."""
         recipe: Any = self.config
         if self.reward is None:
             return
@@ -275,7 +261,7 @@ class Train(Generic[R]):
 
 
 def recipe_named(argv: list[str], default: str) -> Any:
-    """Return the recipe class that --recipe names."""
+    """Return the recipe class named by --recipe."""
     from robot_rl.recipes import recipes
 
     name = default
@@ -288,14 +274,14 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 
 def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
-    """Return the first word that is a name or an import path, and not a flag's value; or ""."""
+    """Return the first word that is a task name or an import path, but not a flag's value; else ""."""
     pairs = zip(["", *argv], argv, strict=False)
     words = [word for before, word in pairs if not before.startswith("--")]
     return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
 
 
 def main(argv: list[str]) -> int:
-    """Find the recipe first, so that its options appear in --help."""
+    """Run the command. The recipe is found first, so that --help lists the recipe's options."""
     from robot_rl.cli.main import parse
     from sim.tasks import tasks, without_robot
 

@@ -1,4 +1,4 @@
-"""`robot-rl train --seeds`: one run per seed, one after the other, and one table."""
+"""`robot-rl train --seeds`: one run per seed, in sequence, and one table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from robot_rl.util.settings import as_json
 
 
 def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Sequence[str]) -> int:
-    """Train a `Train` command's recipe with each seed in `folder`/seed-<seed>; return the exit status.
+    """Train the command's recipe with each seed in `folder`/seed-<seed>; return the exit status.
 
-    Finished runs are skipped with --resume, and refused without it before any work. A seed that diverges is named in
-    the table, and the others go on.
+    With --resume, finished runs are skipped; without it, an existing run raises ConfigError before any training. A seed
+    that diverges appears in the table with its error, and the next seed continues.
     """
     if (folder / "config.json").exists():
         raise ConfigError(f"{folder} is a run itself; choose another --out for runs of several seeds")
@@ -49,7 +49,7 @@ def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Seque
 
 
 def _as_before(command: Any, run: Path, seed: int, without: Sequence[str]) -> bool:
-    """Return whether a run has the command's settings; if not, `Run` makes it longer or refuses."""
+    """Return whether a run has the command's settings; otherwise `Run` extends the run or refuses."""
     try:
         before = json.loads((run / "config.json").read_bytes())
         now = as_json(command.read_as(before, command.settings(seed, without)))

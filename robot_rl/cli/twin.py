@@ -1,33 +1,30 @@
-"""`robot-rl twin`: a simulated robot behind real topics."""
+"""`robot-rl twin`: a simulated robot behind the real robot's topics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import tyro
-
+from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, Seed
 
 
 @dataclass
 class Twin:
-    """Run a simulated robot in real time behind the real robot's topics, with dynamics unseen in training."""
+    """Run a simulated robot in real time behind the real robot's topics, with hidden dynamics."""
 
-    robot: tyro.conf.Positional[str]
-    """Name of the robot, see `robot-rl robots`."""
+    robot: opt.RobotName
     task: str | None = None
-    """Task of the robot, with its objects; default the robot's first, see `robot-rl tasks`."""
+    """Task whose objects are simulated; default: the robot's first, see `robot-rl tasks`."""
     seed: Seed = 0
-    """Seed of noise and of the objects' first places."""
-    mjcf: str = ""
-    """MJCF file of the robot; empty is the one in genesis-world."""
+    """Seed of noise and of the objects' initial poses."""
+    mjcf: opt.Mjcf = ""
     camera: bool = True
-    """Publish pictures."""
+    """Publish camera images."""
     push_every: NonNegativeFloat = 0.0
-    """Push a walking robot at this interval, s; 0: never."""
+    """Interval between pushes of a legged robot, s; 0: none."""
     seconds: NonNegativeFloat = 0.0
-    """Stop after this time, s; 0 runs until Ctrl-C."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Duration, s; 0: until Ctrl-C."""
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
         """Publish until interrupted; return the exit status."""
@@ -52,7 +49,7 @@ class Twin:
 
             def end(*_: object) -> None:
                 if twin.drain():
-                    console.print("the robot is commanded: ending once that has ended; a second Ctrl-C ends at once")
+                    console.print("a program commands the robot: waiting for its end; a second Ctrl-C ends at once")
 
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, end)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.cli import options as opt
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -17,59 +18,54 @@ if TYPE_CHECKING:
 LIVE = "robot:"
 """Prefix of a robot's name."""
 ACTORS = ("expert", "zero", "random")
-"""What acts in a task other than a policy."""
+"""Sources of actions other than a policy."""
 
 
 @dataclass
 class View:
-    """Watch a simulation in the browser, or a twin or robot from its topics. Only this machine can open the page.
+    """Watch a simulation in the browser, or a robot or twin through its topics. Only this machine can open the page.
 
-    Nothing is commanded or recorded. Over ssh: ssh -L 8080:127.0.0.1:8080 HOST, then open http://127.0.0.1:8080."""
+    The view records nothing and commands no robot. Over ssh: ssh -L 8080:127.0.0.1:8080 HOST, then open
+    http://127.0.0.1:8080."""
 
     what: tyro.conf.Positional[str]
-    """Task: its scripted demonstrator acts, or nobody where it has none. Bundle or run folder: its policy. expert:TASK,
-    zero:TASK or random:TASK. robot:NAME: the robot, or its twin, that sends on this ROS domain."""
+    """Task (scripted demonstrator, or zero actions if the task has none); bundle or run folder; expert:TASK, zero:TASK
+    or random:TASK; or robot:NAME for a robot or twin on this ROS domain."""
     teleop: Literal["none", "keyboard", "gamepad"] = "none"
-    """Device in this terminal with which you take over in the simulation of an arm."""
+    """Device in this terminal for taking over in an arm's simulation."""
     episodes: NonNegativeInt = 0
-    """Simulation: end after so many episodes; 0: with Ctrl-C."""
+    """Simulation: number of episodes; 0: until Ctrl-C."""
     seconds: NonNegativeFloat = 0.0
-    """Robot or twin: end after this time, s; 0: with Ctrl-C."""
+    """Robot or twin: duration, s; 0: until Ctrl-C."""
     seed: Seed = HELD_OUT
     """Episode k has seed + k, as in `robot-rl evaluate`."""
     speed: Literal["1/10", "1/4", "1/2", "1", "2", "max"] = "1"
-    """Speed of simulated time, until the page changes it; 1 is real time."""
+    """Initial speed of simulated time; 1 is real time."""
     port: NonNegativeInt = 0
-    """Port of the page; 0: 8080, or the next free one."""
+    """Port of the page; 0: 8080 or the next free port."""
     task: str | None = None
-    """Robot or twin: task whose objects and cameras are shown; default the robot's first."""
+    """Robot or twin: task whose objects and cameras are shown; default: the robot's first."""
     cameras: Literal["auto", "on", "off"] = "auto"
-    """Robot or twin: show the task's cameras; auto: those of arms, for a walking twin that renders is late."""
+    """Robot or twin: show the task's cameras; auto: for arms only, because rendering makes a legged twin late."""
     odometry: str = "twin/odom"
-    """Robot or twin that walks: topic of its place, nav_msgs/Odometry; without one it stays in the middle."""
-    engine: str = "mujoco"
-    """Physics engine: mujoco or genesis."""
-    device: str = "auto"
-    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
-    without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
-    instructions: str = "training"
-    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
-    changes: Fraction = 0.0
-    """Share of episodes in which another of these instructions takes the place of the first on the way."""
-    mjcf: str = ""
-    """MJCF file of the robot; empty is the one in genesis-world."""
-    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+    """Legged robot or twin: topic of its position, nav_msgs/Odometry; without messages it is drawn at the origin."""
+    engine: opt.Engine = "mujoco"
+    device: opt.PhysicsDevice = "auto"
+    without: opt.Without = ()
+    instructions: opt.Instructions = "training"
+    changes: opt.Changes = 0.0
+    mjcf: opt.Mjcf = ""
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Show the page until interrupted; return the exit status."""
+        """Serve the page until interrupted; return the exit status."""
         import importlib.util
 
         import torch
 
         from robot_rl.util.errors import ConfigError, UserError
 
-        for package in ("mujoco", "viser"):  # a robot's computer may have neither
+        for package in ("mujoco", "viser"):  # optional on a robot's computer
             if importlib.util.find_spec(package) is None:
                 raise UserError(f"the view needs the package {package}: pip install -c constraints.txt -e '.[view]'")
         torch.set_num_threads(1)
@@ -98,9 +94,9 @@ class View:
         except ConfigError:
             if self.task:
                 raise
-            scene = Scene()  # a robot without a task: nothing but its joints
+            scene = Scene()  # a robot without a task: draw the robot alone
         cameras = self.cameras == "on" or (self.cameras == "auto" and robot.base is None)
-        os.nice(10)  # it never delays a robot's loop
+        os.nice(10)  # never delay a robot's loop
         with until_signal() as wait, open_node("view", ros_args=self.ros_args) as node:
             view = LiveView(node, robot, scene, self.port, cameras, self.odometry, self.mjcf)
             try:
@@ -126,7 +122,7 @@ class View:
             task, 1, engine=self.engine, device=self.device, mjcf=self.mjcf, without=self.without,
             instruction_set=self.instructions, changes=self.changes,
         )  # fmt: skip
-        say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
+        say_nominal(self.engine, env.simulation["without"], self.without)
         actor, acting = self._actor(env, kind, bundle)
         speeds = dict(zip(("1/10", "1/4", "1/2", "1", "2", "max"), SPEEDS.values(), strict=True))
         view = SimulationView(env, self.port, f"{task}: {acting}", speeds[self.speed])
@@ -140,7 +136,7 @@ class View:
                     console.print(device.help, markup=False)
                 _say(view.page.address)
                 play(env, actor, view, self.episodes, self.seed)
-        except (Finished, KeyboardInterrupt):  # the usual ends of a view
+        except (Finished, KeyboardInterrupt):  # the operator quits, or Ctrl-C
             pass
         finally:
             view.close()
@@ -149,7 +145,7 @@ class View:
         return 0
 
     def _task(self) -> tuple[str, str, Bundle | None]:
-        """Return the task, what acts ("" is the policy of a bundle), and the bundle."""
+        """Return the task, the source of actions (one of ACTORS; "" for a bundle's policy), and the bundle."""
         from policies.bundle import load_bundle
         from robot_rl.robots import robots
         from robot_rl.util.errors import ConfigError
@@ -173,7 +169,7 @@ class View:
         return task, kind, bundle
 
     def _actor(self, env: Any, kind: str, bundle: Bundle | None) -> tuple[Any, str]:
-        """Return what acts, and its name."""
+        """Return the actor and its name."""
         from policies.base import RandomPolicy
         from policies.execution import ChunkExecutor
         from robot_rl.util.errors import UserError

@@ -1,10 +1,10 @@
-"""`report.html`: one file that shows what was learned, how certain that is, and how it was made.
+"""`report.html`: success rates with intervals, learning curves, timing, videos and provenance of runs in one file.
 
     from robot_rl.report import write_report
     write_report([Path("runs/20261120-demo")], Path("report.html"))
 
-The page is made from the jinja2 templates beside this file; plotly draws its charts. Scripts, videos and pictures are
-inside the page, so it works offline. A run folder may lack any part; the page leaves it out and says so.
+The page is rendered from jinja2 templates; plotly draws its charts. Scripts, videos and images are embedded, so the
+page works offline. A run folder may lack any part; the page lists the missing parts.
 """
 
 from __future__ import annotations

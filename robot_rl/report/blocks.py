@@ -1,4 +1,4 @@
-"""The parts that a section of the page is made of; `templates/blocks.html` has a macro for each kind."""
+"""Blocks of which sections of the page consist; `templates/blocks.html` has a macro for each kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robot_rl.report.figures import ABSENT
 
 @dataclass(frozen=True)
 class Block:
-    """One part of a section: the macro that draws it, and what the macro shows. Text is escaped by the template."""
+    """Part of a section: name and data of the macro that draws the block. The template escapes text."""
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -30,17 +30,17 @@ def note(text: str) -> Block:
 def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[object]], numbers: Iterable[int] = (), code: int = -1
 ) -> Block:
-    """Return a table; the columns in `numbers` are aligned to the right, those from `code` on are set as code."""
+    """Return a table. Columns in `numbers` are aligned to the right; columns from index `code` on are set as code."""
     classes = ["number" if i in numbers else "code" if 0 <= code <= i else "" for i in range(len(head))]
     return Block("table", {"caption": caption, "head": head, "rows": rows, "classes": classes})
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Block:
-    """Return short facts as a definition list; those without a value are left out."""
+    """Return a definition list of short facts; facts without a value are left out."""
     return Block("facts", {"pairs": [(name, value) for name, value in pairs if value not in (None, "", ABSENT)]})
 
 
 def charts(figures: Iterable[dict[str, Any] | None], summary: str = "") -> list[Block]:
-    """Return charts side by side, folded away under `summary` if there is one; no block if there is no chart."""
+    """Return charts side by side, folded away under `summary` unless it is empty; [] without a chart."""
     found = [chart for chart in figures if chart is not None]
     return [Block("charts", {"charts": found, "summary": summary})] if found else []

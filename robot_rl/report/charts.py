@@ -1,6 +1,6 @@
-"""Charts as plotly traces and layouts; `templates/charts.js` adds what all share: type, colours, margins.
+"""Charts as plotly traces and layouts; `templates/charts.js` adds fonts, colours and margins.
 
-A colour is the name of one in the palette, c1 to c6, which the page replaces by the one for day, night or print.
+Colours are palette names, c1 to c6; the page replaces them by the colours for day, night or print.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 from robot_rl.report.figures import number
 
 POINTS = 800
-"""A longer curve is averaged down to this many points; no screen shows more."""
+"""Maximum number of points of a curve; longer curves are averaged."""
 FRACTION = {"tickformat": ".0%", "hoverformat": ".1%", "range": [-0.06, 1.06]}
-"""A vertical axis from 0 to 100 %."""
+"""Vertical axis from 0 to 100 %."""
 
 Trace = dict[str, Any]
 Points = list[tuple[float, ...]]
 
 
 def drawable(value: object) -> float | None:
-    """Return a number that an axis can hold: beyond 1e60 it is no measurement, below 1e-60 it is zero."""
+    """Return a number that an axis can show: None if not finite or above 1e60, zero if below 1e-60."""
     found = number(value)
     if found is None or abs(found) > 1e60:
         return None
@@ -28,12 +28,12 @@ def drawable(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """Escape text for plotly, which takes <b> and the like in labels for markup."""
+    """Escape text for plotly, which interprets <b> and the like in labels as markup."""
     return str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def thinned(points: Points) -> Points:
-    """Return points averaged in groups so that at most POINTS are left; the last one is kept as it is."""
+    """Average groups of points so that at most POINTS are left; the last point stays unchanged."""
     size = -(-len(points) // POINTS)
     if size < 2:
         return points
@@ -45,14 +45,14 @@ def thinned(points: Points) -> Points:
 
 
 def line(name: str, x: Sequence[object], y: Sequence[float], colour: str = "c1", **more: Any) -> Trace:
-    """Return a curve; short ones also show their points."""
+    """Return a curve; up to 20 points also get markers."""
     look = {"line": {"width": 2, "color": colour}, "marker": {"size": 5, "color": colour}}
     mode = "lines+markers" if len(y) <= 20 else "lines"
     return {"type": "scatter", "mode": mode, "name": text(name), "x": list(x), "y": list(y), **look, **more}
 
 
 def markers(name: str, x: Sequence[float], y: Sequence[object], colour: str, symbol: str, **more: Any) -> Trace:
-    """Return single signs, each with its place under the pointer."""
+    """Return a scatter plot of single markers."""
     look = {"color": colour, "symbol": symbol, "size": 8, "line": {"color": colour, "width": 1.5}}
     return {
         "type": "scatter", "mode": "markers", "name": text(name), "x": list(x), "y": list(y), "marker": look, **more,
@@ -60,5 +60,5 @@ def markers(name: str, x: Sequence[float], y: Sequence[object], colour: str, sym
 
 
 def chart(title: str, alt: str, traces: Sequence[Trace], **layout: Any) -> dict[str, Any]:
-    """Return a figure for the page; `alt` says what it shows to those who cannot see it."""
+    """Return a figure for the page; `alt` is its text alternative."""
     return {"title": title, "alt": alt, "figure": {"data": list(traces), "layout": layout}}

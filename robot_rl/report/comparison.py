@@ -17,7 +17,7 @@ from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
 
 @dataclass
 class RunGroup:
-    """Hold the evaluated runs of one recipe that differ in their seeds."""
+    """Evaluated runs of one recipe with different seeds."""
 
     name: str
     task: str
@@ -28,7 +28,7 @@ class RunGroup:
 
     @property
     def seeds(self) -> list[str]:
-        """Return the training seeds; "" for what was not trained."""
+        """Return the training seeds; "" for policies without training."""
         return [_seed(run) for run in self.runs]
 
     @property
@@ -37,7 +37,7 @@ class RunGroup:
         return [(row.get("seed"), row.get("episodes")) for row in self.evaluations]
 
     def outcomes(self, figure: str) -> Outcomes:
-        """Return a figure of each episode (E,), for each run; ConfigError if it was not measured."""
+        """Return each run's values of a figure by episode (E,). Raises ConfigError if a run did not measure it."""
         found = []
         for run, row in zip(self.runs, self.evaluations, strict=True):
             values = row["per_episode"].get(figure)
@@ -53,7 +53,7 @@ class RunGroup:
 
 
 def read_arms(paths: Sequence[Path]) -> list[RunGroup]:
-    """Read what is compared: each path is a run, or a folder of runs that differ in their seeds."""
+    """Read the arms of a comparison: each path is a run folder, or a folder of runs with different seeds."""
     found = [(path, runs_in(path)) for path in paths]
     arms = [read_arm(path, runs[:1] if runs[0] == path else runs) for path, runs in found]
     names = [arm.name for arm in arms]
@@ -63,7 +63,7 @@ def read_arms(paths: Sequence[Path]) -> list[RunGroup]:
 
 
 def same_task(arms: list[RunGroup]) -> list[RunGroup]:
-    """Return the arms; ConfigError if one has not been evaluated, or if their tasks differ."""
+    """Return the arms. Raises ConfigError if a run has not been evaluated, or if the tasks differ."""
     missing = [run.path for arm in arms for run, row in zip(arm.runs, arm.evaluations, strict=True) if not row]
     if missing:
         more = f", nor have {len(missing) - 1} more runs" if len(missing) > 1 else ""
@@ -79,7 +79,7 @@ def same_task(arms: list[RunGroup]) -> list[RunGroup]:
 
 
 def read_arm(path: Path, folders: Sequence[Path]) -> RunGroup:
-    """Read runs of one recipe as an arm, in the order of their seeds; ConfigError for several tasks or recipes."""
+    """Read runs of one recipe as an arm, sorted by seed. Raises ConfigError if tasks or recipes differ."""
     runs = [read_folder(run) for run in folders]
     runs.sort(key=lambda run: (int(seed) if (seed := _seed(run)).isdecimal() else -1, run.name))
     rows = [read_json(run.path / "evaluation.json", dict, []) for run in runs]
@@ -97,7 +97,7 @@ def _seed(run: RunFolder) -> str:
 
 
 def pairing(first: RunGroup, other: RunGroup) -> str:
-    """Return why two arms cannot be compared episode by episode; empty if they can."""
+    """Return the reason why two arms cannot be paired by episode; empty if they can be paired."""
     if max(len(first.runs), len(other.runs)) > 1 and first.seeds != other.seeds:
         one, two = (", ".join(filter(None, arm.seeds)) or "none" for arm in (first, other))
         return f"their seeds differ: {one} and {two}"
@@ -109,10 +109,10 @@ def pairing(first: RunGroup, other: RunGroup) -> str:
 
 
 def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
-    """Return a figure of each arm and its difference to the first one, with 95 % intervals.
+    """Return a figure of each arm and its difference to the first arm, with 95 % intervals.
 
     Args:
-        figure: success, return, or one of the task's metrics; empty: success where it is reported, else return.
+        figure: success, return, or a metric of the task; empty: success if reported, else return.
     """
     reported = all("success" in row["per_episode"] for arm in arms for row in arm.evaluations)
     figure = figure or ("success" if reported else "return")
@@ -134,7 +134,7 @@ def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
 
 
 def says(found: Difference) -> str:
-    """Return whether a difference is decided, and if not, what would decide it."""
+    """Return a verdict on a difference: higher, lower, or undecided with the number of episodes or seeds needed."""
     if found.decided:
         return "higher" if found.mean > 0 else "lower"
     more = [f"{found.more_episodes} more episodes per seed"] if found.more_episodes is not None else []

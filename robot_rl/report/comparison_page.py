@@ -1,4 +1,4 @@
-"""The page of a comparison: the table, and learning curves as means over seeds with the range of the seeds."""
+"""Page of a comparison: table of differences, and learning curves as mean and range over seeds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.report.blocks import Block, charts, note, table
+from robot_rl.report.blocks import Block, note, table
 from robot_rl.report.charts import POINTS, Trace, line, text
 from robot_rl.report.comparison import RunGroup
 from robot_rl.report.figures import ABSENT, figure, percent
 from robot_rl.report.page import Section, assemble, write_page
-from robot_rl.report.training import CLOCKS, NAMES, PANELS, curve_points, panel
+from robot_rl.report.training import NAMES, curve_points, metric_charts, panel
 
-HEAD = ("RunGroup", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
-"""Brackets are 95 % intervals."""
+HEAD = ("Arm", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
+"""Columns of the comparison's table; brackets contain 95 % intervals."""
 
 
 def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path) -> None:
-    """Write a comparison, as `compare` returns it, as one HTML file that needs nothing else."""
+    """Write the result of `compare` as one self-contained HTML file."""
     rows = table_rows(result)
     notes = ["Intervals by a two-level bootstrap over seeds and episodes; Wilson or Student\u2019s t for one seed."]
     lines = [note(f"{said[:1].upper()}{said[1:]}.") for said in (*notes, *(n.rstrip(".") for n in result["notes"]))]
@@ -30,7 +30,7 @@ def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path
         ("comparison", f"{result['figure'].capitalize()} on held-out episodes",
          [table("Differences to the first arm, with 95\u202f% intervals", HEAD, rows, numbers=range(3, 6)), *lines]),
         ("learning", "Learning curves", curves(arms)),
-        ("runs", "Runs", [table("Seeds of each arm", ("RunGroup", "Seed", "Folder"), [
+        ("runs", "Runs", [table("Seeds of each arm", ("Arm", "Seed", "Folder"), [
             (arm.name, seed or ABSENT, run.path) for arm in arms for seed, run in zip(arm.seeds, arm.runs, strict=True)
         ], code=2)]),
     ]  # fmt: skip
@@ -38,7 +38,7 @@ def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path
 
 
 def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the table of a comparison, formatted; its columns are HEAD."""
+    """Return the formatted rows of a comparison's table; the columns are HEAD."""
     rate = result["figure"] == "success"
     show = (lambda value: percent(value, 0)) if rate else figure
     rows: list[tuple[str, ...]] = []
@@ -58,14 +58,9 @@ def _signed(value: float, rate: bool) -> str:
 
 def curves(arms: Sequence[RunGroup]) -> list[Block]:
     """Return a chart of each metric, over steps or minutes, with a curve per arm."""
-    known = CLOCKS | {name for _, names, _ in PANELS for name in names}
-    others = sorted({name for arm in arms for run in arm.runs for row in run.metrics for name in row} - known)
-    blocks = [
-        *charts(_chart(arms, *one) for one in PANELS),
-        *charts([found for name in others if (found := _chart(arms, name, (name,), "linear"))], "more curves"),
-    ]
-    said = note("Lines are means over seeds, bands reach from the lowest to the highest seed.")
-    return [Block("clock"), *blocks, said] if blocks else []
+    blocks = metric_charts([run for arm in arms for run in arm.runs], lambda *chart: _chart(arms, *chart))
+    legend = note("Lines are means over seeds, bands reach from the lowest to the highest seed.")
+    return [Block("clock"), *blocks, legend] if blocks else []
 
 
 def _chart(arms: Sequence[RunGroup], title: str, names: tuple[str, ...], scale: str) -> dict[str, Any] | None:
@@ -78,9 +73,9 @@ def _chart(arms: Sequence[RunGroup], title: str, names: tuple[str, ...], scale: 
 
 
 def band(name: str, arm: RunGroup, metric: str, colour: str) -> list[Trace]:
-    """Return the mean of a metric over the seeds and, with several, the range of theirs; nothing if a seed lacks it.
+    """Return a metric's mean and, for several seeds, range over the seeds; [] if a seed lacks the metric.
 
-    Between its rows a seed's metric is interpolated; the curve ends where the first seed ends.
+    Each seed's curve is interpolated between its rows; the result ends where the shortest curve ends.
     """
     found = [curve_points(run.metrics, metric) for run in arm.runs]
     if any(len(points) < 2 for points, _ in found):

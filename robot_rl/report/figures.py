@@ -1,4 +1,4 @@
-"""Numbers formatted for reading, and numbers from files that may hold anything."""
+"""Formatting of numbers, and conversion of untrusted JSON values to numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 ABSENT = "\u2013"
-"""Shown where a figure was not recorded."""
+"""Shown for a figure that was not recorded."""
 _THIN = "\u202f"
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else."""
+    """Return a finite number as a float; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -21,7 +21,7 @@ def number(value: Any) -> float | None:
 
 
 def figure(value: Any, unit: str = "", digits: int = 3) -> str:
-    """Return a number with `digits` significant digits; whole numbers keep all of theirs: 12 345, 0.0123."""
+    """Format a number with `digits` significant digits, whole numbers with all digits: 12 345, 0.0123."""
     found = number(value)
     if found is None:
         return ABSENT
@@ -33,13 +33,13 @@ def figure(value: Any, unit: str = "", digits: int = 3) -> str:
 
 
 def percent(value: Any, digits: int = 1) -> str:
-    """Return a fraction as a percentage: 0.995 is 99.5 %, 0.54 is 54 %."""
+    """Format a fraction as a percentage: 0.995 is 99.5 %, 0.54 is 54 %."""
     found = number(value)
     return ABSENT if found is None else _trimmed(100 * found, digits) + _THIN + "%"
 
 
 def interval(low: Any, high: Any) -> str:
-    """Return an interval of fractions as percentages: 64.1–76.9 %."""
+    """Format an interval of fractions as percentages: 64.1–76.9 %."""
     a, b = number(low), number(high)
     return ABSENT if a is None or b is None else f"{_trimmed(100 * a, 1)}\u2013{percent(b)}"
 
@@ -51,7 +51,7 @@ def _trimmed(value: float, digits: int) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Return a time as 0.8 s, 42 s, 3 min 05 s or 2 h 10 min."""
+    """Format a time as 0.8 s, 42 s, 3 min 05 s or 2 h 10 min."""
     found = number(seconds)
     if found is None:
         return ABSENT
@@ -64,7 +64,7 @@ def duration(seconds: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return any JSON value as text for a table."""
+    """Format any JSON value for a table."""
     if value is None or value == "":
         return ABSENT
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Read run folders: every part may be missing, truncated or unknown."""
+"""Read run folders; any file may be missing, truncated or unknown."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PARTS = (
     "config.json", "provenance.json", "metrics.jsonl", "evaluation*.json", "dataset.json", "randomization.json",
     "loop.json", "episodes.jsonl", "videos/*.mp4", "bundle/policy.json",
 )  # fmt: skip
-"""Files of which any one makes a folder a run folder."""
+"""A folder with any of these files is a run folder."""
 
 
 @dataclass
 class RunFolder:
-    """The contents of one run folder."""
+    """Contents of a run folder."""
 
     path: Path
     name: str
@@ -41,18 +41,18 @@ class RunFolder:
 
     @property
     def started(self) -> str:
-        """Return when the run began, ISO 8601; empty if that was not recorded."""
+        """Return the start time of the run, ISO 8601; empty if not recorded."""
         value = self.provenance.get("started")
         return value if isinstance(value, str) else ""
 
     def setting(self, name: str) -> str:
-        """Return a top-level entry of the configuration as text, empty if it is not there."""
+        """Return a top-level entry of the configuration as text; empty if absent."""
         value = self.config.get(name)
         return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
-    """Read run folders, and folders of run folders, whose children come in the order in which they started."""
+    """Read run folders, and folders of run folders (sorted by start time)."""
     runs: list[RunFolder] = []
     seen: set[Path] = set()
     for folder in folders:
@@ -67,7 +67,7 @@ def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return a run folder and the run folders in it, by the order in which they started; ConfigError without any."""
+    """Return the folder itself if it is a run, then the runs in it by start time. Raises ConfigError without runs."""
     if not folder.exists():
         raise ConfigError(
             f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-<time>-demo"
@@ -84,7 +84,7 @@ def runs_in(folder: Path) -> list[Path]:
             f"{folder} is not a run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
             "evaluation.json or loop.json; name one that robot-rl wrote under runs/"
         )
-    # runs without a start time come first: the evaluation of random actions, which is the baseline, has none
+    # Runs without a start time come first, such as the baseline's evaluation (random actions).
     return own + sorted(children, key=_started)
 
 
@@ -103,7 +103,7 @@ def read_folder(folder: Path) -> RunFolder:
     run.config = read_json(folder / "config.json", dict, notes)
     run.provenance = read_json(folder / "provenance.json", dict, notes)
     run.metrics = _read_lines(folder / "metrics.jsonl", notes)
-    run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # a session on a robot
+    run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # of a session on a robot
     run.evaluations = [read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
     run.evaluations = [found for found in run.evaluations if found]
     run.dataset = read_json(folder / "dataset.json", dict, notes)
@@ -117,7 +117,7 @@ def read_folder(folder: Path) -> RunFolder:
 
 
 def read_json(path: Path, kind: type, notes: list[str]) -> Any:
-    """Return a file's content, or an empty `kind` with a note when it is damaged or holds something else."""
+    """Return a file's content; an empty `kind` and a note if the file is damaged or of another type."""
     if not path.is_file():
         return kind()
     try:
@@ -132,7 +132,7 @@ def read_json(path: Path, kind: type, notes: list[str]) -> Any:
 
 
 def _read_lines(path: Path, notes: list[str]) -> list[Row]:
-    """Return the rows of a file of JSON lines; lines cut short by a crash are counted in a note."""
+    """Return the rows of a JSON Lines file; a note counts unreadable lines, for example from a crash."""
     if not path.is_file():
         return []
     rows: list[Any] = []

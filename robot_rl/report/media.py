@@ -1,4 +1,4 @@
-"""Videos inside the page: mp4 and poster as base64, so that the report is one file."""
+"""Embedded videos: mp4 and poster as base64, which keeps the report in one file."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from robot_rl.report.blocks import Block
 from robot_rl.report.folders import RunFolder
 
 LARGEST = 32 * 2**20
-"""A larger video file is named instead of embedded, bytes; phones give up on pages beyond some 100 MB."""
+"""Size limit of an embedded video, bytes; larger videos get a note. Phones fail on pages of about 100 MB."""
 
 
 def videos_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return the videos of all runs side by side, with their captions; add a note for each that is left out."""
+    """Return the videos of all runs with captions; add a note to the run for each video left out."""
     videos: list[dict[str, Any]] = []
     for run in runs:
         for path in run.videos:
             caption = run.captions.get(path.name)
-            said = caption if isinstance(caption, str) and caption.strip() else path.stem.replace("_", " ")
+            shown = caption if isinstance(caption, str) and caption.strip() else path.stem.replace("_", " ")
             try:
-                videos.append({"run": run.name, "caption": said, **_embedded(path)})
+                videos.append({"run": run.name, "caption": shown, **_embedded(path)})
             except ValueError as error:
                 run.notes.append(f"{path} {error} and was left out")
     return [Block("videos", {"videos": videos})] if videos else []
 
 
 def _embedded(path: Path) -> dict[str, Any]:
-    """Return a video and its poster as base64, with width and height; a ValueError says why there is none."""
+    """Return a video and its poster as base64, with width and height. Raises ValueError with the reason on failure."""
     try:
         size = path.stat().st_size
         if size > LARGEST:
@@ -39,11 +39,11 @@ def _embedded(path: Path) -> dict[str, Any]:
     except OSError:
         raise ValueError("cannot be read") from None
     image, width, height = poster(data)
-    return {"mp4": _base64(data), "jpeg": _base64(image), "width": width, "height": height}
+    return {"mp4": base64_text(data), "jpeg": base64_text(image), "width": width, "height": height}
 
 
 def poster(data: bytes) -> tuple[bytes, int, int]:
-    """Return a frame from the middle of a video as JPEG, with width and height; a ValueError if it has none."""
+    """Return a frame from the middle of a video as JPEG, with width and height. Raises ValueError without a frame."""
     import av
     import cv2
 
@@ -59,5 +59,6 @@ def poster(data: bytes) -> tuple[bytes, int, int]:
     return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 85])[1].tobytes(), image.shape[1], image.shape[0]
 
 
-def _base64(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
+    """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")

@@ -1,8 +1,7 @@
-"""The whole page, rendered from its templates and written at once."""
+"""The report page: rendered from templates and written atomically."""
 
 from __future__ import annotations
 
-import base64
 import errno
 import gzip
 import hashlib
@@ -16,19 +15,26 @@ from typing import Any
 from robot_rl.report.blocks import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
-from robot_rl.report.instructions import instructions_section
-from robot_rl.report.media import videos_section
+from robot_rl.report.media import base64_text, videos_section
 from robot_rl.report.record import dataset_section, provenance_section, randomization_section, settings_section
-from robot_rl.report.results import Stage, evaluations_section, measures_section, sentence, stages, success_section
+from robot_rl.report.results import (
+    Stage,
+    evaluations_section,
+    instructions_section,
+    measures_section,
+    sentence,
+    stages,
+    success_section,
+)  # fmt: skip
 from robot_rl.report.timing import loop_section, shield_section
 from robot_rl.report.training import interventions_section, learning_section
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
-"""The page's generator; a file that does not bear it is never overwritten."""
+"""Generator name in the page; files without it are never overwritten."""
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that HTML or UTF-8 cannot hold: controls, lone surrogates, non-characters."""
+"""Characters that are invalid in HTML or UTF-8: controls, lone surrogates, non-characters."""
 Section = tuple[str, str, list[Block]]
 """Anchor, heading and content."""
 LIGHT = {
@@ -39,18 +45,18 @@ DARK = {
     "paper": "#14161a", "raised": "#1d2026", "ink": "#e9e7e2", "soft": "#a6a39c", "rule": "#333840",
     "c1": "#82b4f5", "c2": "#f2a36b", "c3": "#7fcfa5", "c4": "#d79be0", "c5": "#e2c35a", "c6": "#b3b7bf",
 }  # fmt: skip
-"""Colours of page and charts by day and by night; those for text have a contrast of at least 4.5."""
+"""Colours of page and charts in dark mode, as LIGHT by day; text colours have a contrast of at least 4.5."""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Write the report of run folders as one HTML file that needs nothing else.
+    """Write the report of run folders as one self-contained HTML file.
 
     Args:
         folders: run folders, or folders of run folders.
-        out: the file; replaced in one step, and only if it is a report already.
+        out: HTML file; replaced atomically, and only if it is a report.
 
     Returns:
-        report: path written; stages: each evaluation in order; notes: files that were left out, and why.
+        report: written path; stages: evaluations in order; notes: files left out, with reasons.
     """
     runs = read_folders(folders)
     found = stages(runs)
@@ -78,8 +84,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("provenance", "Provenance", provenance_section(runs)),
         ("settings", "Settings", settings_section(runs)),
     ]
-    # only some tasks measure more than success, or have instructions
-    optional = ("measures", "instructions")
+    optional = ("measures", "instructions")  # some tasks measure only success or have no instructions
     missing = [heading.lower() for name, heading, blocks in sections if not blocks and name not in optional]
     return assemble(title, sentence(found), runs, sections, missing)
 
@@ -87,7 +92,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
 def assemble(
     title: str, lead: str, runs: Sequence[RunFolder], sections: Sequence[Section], missing: Sequence[str] = ()
 ) -> str:
-    """Return a page of sections about runs as text; empty sections are left out."""
+    """Return a page of sections as text; empty sections are left out."""
     started = min((run.started for run in runs if run.started), default="")
     machines = dict.fromkeys(
         f"{plain(machine.get('cpu'))}, {plain(machine.get('cores'))} cores"
@@ -106,7 +111,7 @@ def assemble(
 
 @cache
 def _assets() -> tuple[Any, str, str]:
-    """Return the templates, plotly.js (gzip, base64) and the hashes of the scripts that the page may run."""
+    """Return the templates, plotly.js (gzip, base64) and the hashes of the scripts allowed to run in the page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
@@ -116,16 +121,12 @@ def _assets() -> tuple[Any, str, str]:
     )  # fmt: skip
     plotly = get_plotlyjs()
     scripts = (plotly, templates.get_template("charts.js").render())
-    hashes = " ".join(f"'sha256-{_base64(hashlib.sha256(script.encode()).digest())}'" for script in scripts)
-    return templates, _base64(gzip.compress(plotly.encode(), mtime=0)), hashes
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    hashes = " ".join(f"'sha256-{base64_text(hashlib.sha256(script.encode()).digest())}'" for script in scripts)
+    return templates, base64_text(gzip.compress(plotly.encode(), mtime=0)), hashes
 
 
 def write_page(out: Path, page: str) -> None:
-    """Write a page in one step; ConfigError for a folder, or for a file that is no page of ours."""
+    """Write a page atomically. Raises ConfigError if `out` is a folder or a file that is not a report."""
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
     try:

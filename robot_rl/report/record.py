@@ -1,4 +1,4 @@
-"""Dataset, randomization, how each run was made, and every setting."""
+"""Sections on datasets, randomization, provenance and settings of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robot_rl.util.statistics import wilson
 
 
 def dataset_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return the facts of the demonstrations; a dataset that several runs name is shown once."""
+    """Return facts about the demonstrations; a dataset of several runs is shown once."""
     found = {json.dumps(run.dataset, sort_keys=True): run for run in reversed(runs) if run.dataset}
     return [block for run in reversed(found.values()) for block in (heading(run.name), facts(_dataset(run.dataset)))]
 
@@ -40,7 +40,7 @@ def _dataset(row: Row) -> list[tuple[str, object]]:
 
 
 def randomization_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return what was randomized, with ranges in physical units; equal tables are shown once."""
+    """Return tables of the randomized parameters with ranges in physical units; equal tables are shown once."""
     keys = ("parameter", "low", "high", "unit", "distribution")
     groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for run in runs:
@@ -52,7 +52,7 @@ def randomization_section(runs: Sequence[RunFolder]) -> list[Block]:
 
 
 def provenance_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return when, from which commit and seed, by which command, on which machine and with which versions."""
+    """Return start time, seed, commit and command of each run, then machines, versions and policy bundles."""
     made = [run for run in runs if run.provenance]
     rows = [
         (run.name, plain(run.provenance.get("started")).replace("T", " "), run.setting("seed") or ABSENT,
@@ -62,21 +62,20 @@ def provenance_section(runs: Sequence[RunFolder]) -> list[Block]:
     blocks = [table("Runs", ("Run", "Started", "Seed", "Commit", "Command"), rows, code=3)] if rows else []
     machines: dict[str, tuple[Row, list[str]]] = {}
     for run in made:
-        here = {key: run.provenance.get(key) for key in ("machine", "python", "versions")}
-        machines.setdefault(json.dumps(here, sort_keys=True), (here, []))[1].append(run.name)
-    for here, names in machines.values():
+        machine = {key: run.provenance.get(key) for key in ("machine", "python", "versions")}
+        machines.setdefault(json.dumps(machine, sort_keys=True), (machine, []))[1].append(run.name)
+    for machine, names in machines.values():
         title = "Machine and versions" + (f", {', '.join(names)}" if len(machines) > 1 else "")
-        blocks += [heading(title), facts(_machine(here))]
+        blocks += [heading(title), facts(_machine(machine))]
     bundles = [(run.name, *_bundle(run.bundle)) for run in runs if run.bundle]
     return blocks + ([table("Policy bundles", ("Run", "Policy", "Robot", "Task"), bundles)] if bundles else [])
 
 
-def _machine(here: Row) -> list[tuple[str, object]]:
+def _machine(row: Row) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
-    for key in ("machine", "python", "versions"):
-        value = here.get(key)
-        named = value.items() if isinstance(value, dict) else [(key, value)] if value else []
-        pairs += [(str(name), str(item) if item is not None else None) for name, item in named]
+    for key, value in row.items():
+        items = value.items() if isinstance(value, dict) else [(key, value)] if value else []
+        pairs += [(str(name), str(item) if item is not None else None) for name, item in items]
     return pairs
 
 
@@ -105,7 +104,7 @@ def _command(provenance: Row) -> str:
 
 
 def settings_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return every resolved configuration, folded away."""
+    """Return the complete settings of each run, folded away."""
     return [
         Block("settings", {"name": run.name, "text": json.dumps(run.config, indent=2, ensure_ascii=False)})
         for run in runs

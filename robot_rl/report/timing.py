@@ -1,4 +1,4 @@
-"""The control loop's timing, and what the shield did to its commands."""
+"""Sections on the command loop's timing and on the shield's interventions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTED = {
     "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
     "pictures recorded again": ("stale picture",),
 }
-"""Units of the counts in `loop.json`."""
+"""Units of the counts in loop.json, and the names of the counts."""
 _TIMES = {
     "policy: from observation to action": "inference_ms",
     "command loop: age of the joint state": "state_age_ms",
@@ -25,7 +25,7 @@ _TIMES = {
 
 
 def loop_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return lateness and other times of every control loop, beside those of a bare loop on the same machine."""
+    """Return lateness and other times of every command loop, and of a bare loop on the same machine."""
     found = [run for run in runs if run.loop]
     if not found:
         return []
@@ -49,7 +49,7 @@ def loop_section(runs: Sequence[RunFolder]) -> list[Block]:
 def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
     late, ticks = dict(_part(loop, "lateness_us")), number(loop.get("ticks"))
     if ticks is not None and ticks < 1000:
-        late.pop("p999", None)  # with fewer than a thousand ticks it is the largest
+        late.pop("p999", None)  # equals the maximum
     return (
         name, learner, figure(loop.get("rate"), "Hz"), figure(ticks),
         *(figure(late.get(key), "\u00b5s") for key in ("p50", "p99", "p999", "max")),
@@ -58,7 +58,7 @@ def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
 
 
 def histogram(run: RunFolder) -> dict[str, Any] | None:
-    """Return the distribution of lateness: bars for the loop, a line for the bare loop, log scale."""
+    """Return a chart of the lateness distribution, log scale: bars for the loop, a line for the bare loop."""
     mine, bare = _fractions(run.loop), _fractions(_part(run.loop, "bare"))
     if mine is None:
         return None
@@ -71,14 +71,14 @@ def histogram(run: RunFolder) -> dict[str, Any] | None:
         traces.append(stairs)
     worst = figure(_part(run.loop, "lateness_us").get("max"), "\u00b5s")
     alt = f"Histogram of the lateness of {figure(total)} ticks of {run.name}; the largest is {worst}"
-    # the axis ends below a single tick, so that one late tick in a million is still seen
+    # The axis starts below a single tick's fraction: one late tick in a million stays visible.
     y = {"type": "log", "range": [-len(str(int(total))), 0.1], "tickformat": "~%", "hoverformat": ".4~%", "dtick": 1}
     return chart(f"Lateness, {run.name}, fraction of ticks", alt, traces, yaxis=y,
                  xaxis={"title": "\u00b5s", "type": "category"}, bargap=0.1)  # fmt: skip
 
 
 def _fractions(loop: Row) -> tuple[list[str], list[float], float] | None:
-    """Return names of the bins, fractions of the ticks, and the number of ticks; the last bin may be open."""
+    """Return bin names, fractions of the ticks, and the number of ticks; the last bin may be open."""
     found = _part(loop, "histogram")
     edges, counts = found.get("edges_us"), found.get("counts")
     if not isinstance(edges, list) or not isinstance(counts, list) or not counts:
@@ -94,7 +94,7 @@ def _fractions(loop: Row) -> tuple[list[str], list[float], float] | None:
 
 
 def shield_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return how often the shield or a watchdog stepped in, by reason."""
+    """Return a table of the interventions of shield and watchdogs by reason."""
     found = [(run, run.loop["shield"]) for run in runs if isinstance(run.loop.get("shield"), dict)]
     if not found:
         return []

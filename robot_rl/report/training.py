@@ -1,8 +1,8 @@
-"""Learning curves, and the episodes on a robot in which an operator helped."""
+"""Sections on learning curves and on interventions of an operator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from robot_rl.report.blocks import Block, charts, facts, heading, note
@@ -19,15 +19,15 @@ PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Critic loss", ("critic/loss",), "log"),
     ("Steps executed by a person, fraction so far", ("robot/corrected_share",), "fraction"),
 )
-"""Curves that are not folded away: title, metrics in one chart, vertical axis."""
+"""Charts that are not folded away: title, metrics, type of the vertical axis."""
 NAMES = {"critic/q": "of actions in the replay", "actor/q": "of the policy\u2019s actions"}
 CLOCKS = {"step", "seconds", "train/steps"}
 _WINDOW = 10
-"""Episodes in a moving average."""
+"""Episodes in the moving average."""
 
 
 def learning_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return the curves; runs of the same task and recipe, as from several seeds, share their charts."""
+    """Return the learning curves; runs of the same task and recipe share charts."""
     groups: dict[tuple[str, ...], list[RunFolder]] = {}
     for run in runs:
         if run.metrics:
@@ -38,15 +38,19 @@ def learning_section(runs: Sequence[RunFolder]) -> list[Block]:
 
 
 def _curves(group: list[RunFolder]) -> list[Block]:
-    known = CLOCKS | {name for _, names, _ in PANELS for name in names}
-    others = sorted({name for run in group for row in run.metrics for name in row} - known)
-    more = [chart for name in others if (chart := _panel(group, name, (name,), "linear"))]
-    blocks = [
-        *charts(_panel(group, *panel) for panel in PANELS),
-        *charts(more, f"{len(more)} more curve{'s' * (len(more) > 1)}"),
-    ]
+    blocks = metric_charts(group, lambda *chart: _panel(group, *chart))
     title = group[0].name if len(group) == 1 else f"{group[0].setting('recipe')}, {len(group)} runs"
     return [heading(title), *blocks] if blocks else []
+
+
+def metric_charts(
+    runs: Iterable[RunFolder], draw: Callable[[str, tuple[str, ...], str], dict[str, Any] | None]
+) -> list[Block]:
+    """Return the charts of all metrics by `draw`(title, metrics, scale); metrics outside PANELS are folded away."""
+    known = CLOCKS | {name for _, names, _ in PANELS for name in names}
+    others = sorted({name for run in runs for row in run.metrics for name in row} - known)
+    more = [chart for name in others if (chart := draw(name, (name,), "linear"))]
+    return [*charts(draw(*panel) for panel in PANELS), *charts(more, f"{len(more)} more curve{'s' * (len(more) > 1)}")]
 
 
 def _panel(group: list[RunFolder], title: str, names: tuple[str, ...], scale: str) -> dict[str, Any] | None:
@@ -60,7 +64,7 @@ def _panel(group: list[RunFolder], title: str, names: tuple[str, ...], scale: st
 
 
 def panel(title: str, traces: Sequence[Trace], scale: str) -> dict[str, Any] | None:
-    """Return a chart of curves; `scale` is fraction, log or linear; None without a curve."""
+    """Return a chart of curves, or None without a curve; `scale` is fraction, log or linear."""
     values = [v for trace in traces for v in trace["y"]]
     if not values:
         return None
@@ -76,14 +80,14 @@ def panel(title: str, traces: Sequence[Trace], scale: str) -> dict[str, Any] | N
 
 
 def curve_points(rows: Sequence[Row], metric: str) -> tuple[Points, bool]:
-    """Return (step, minutes, value) of a metric, and whether the minutes are known; else they are 0."""
+    """Return (step, minutes, value) of a metric, and whether the minutes are known; unknown minutes are 0."""
     found = [[drawable(row.get(key)) for key in ("step", "seconds", metric)] for row in rows]
     timed = all(seconds is not None for _, seconds, _ in found)
     return [(a, (b or 0.0) / 60, c) for a, b, c in found if a is not None and c is not None], timed
 
 
 def _curve(name: str, rows: Sequence[Row], metric: str, colour: str) -> Trace | None:
-    """Return a metric against steps, with the minutes beside them; None if there are fewer than two points."""
+    """Return a metric against steps and minutes; None for fewer than two points."""
     points, timed = curve_points(rows, metric)
     points = thinned(points)
     if len(points) < 2:
@@ -94,14 +98,14 @@ def _curve(name: str, rows: Sequence[Row], metric: str, colour: str) -> Trace | 
 
 
 def interventions_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return, for each run on a robot, how much the operator helped and the success, episode by episode."""
+    """Return the operator's share of the steps and the success by episode, for each run on a robot."""
     return [block for run in runs if run.episodes for block in _episodes(run)]
 
 
 def _episodes(run: RunFolder) -> list[Block]:
     rows = run.episodes
     times = [seconds for row in rows if (seconds := drawable(row.get("seconds"))) is not None]
-    # a resumed session starts its clock again: then episodes are counted instead
+    # A resumed session restarts its clock; the axis then counts episodes.
     timed = len(times) == len(rows) and times == sorted(times)
     x = [seconds / 60 for seconds in times] if timed else [float(i + 1) for i in range(len(rows))]
     axis = {"title": "minutes since the start" if timed else "episode"}
@@ -144,7 +148,7 @@ def _episodes(run: RunFolder) -> list[Block]:
 def _averaged(
     title: str, x: list[float], values: list[float], colour: str, axis: Row, signs: list[Trace]
 ) -> dict[str, Any]:
-    """Return a chart of one sign for each episode and the moving average of all."""
+    """Return a chart of a marker for each episode and their moving average."""
     mean = moving_average(values)
     alt = f"{title}, moving average: {percent(mean[0], 0)} at first, {percent(mean[-1], 0)} at the end"
     average = line("moving average", x, mean, colour, mode="lines")
@@ -152,13 +156,13 @@ def _averaged(
 
 
 def moving_average(values: Sequence[float], window: int = _WINDOW) -> list[float]:
-    """Return the mean of the last `window` values at each place, of fewer at the start."""
+    """Return the mean of the last `window` values at each index; of fewer values at the start."""
     parts = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
     return [sum(part) / len(part) for part in parts]
 
 
 def _helped(row: Row) -> float | None:
-    """Return the fraction of an episode's steps that the operator executed, None if it is not known."""
+    """Return the fraction of an episode's steps that the operator executed; None if unknown."""
     steps, by_hand = number(row.get("steps")), number(row.get("intervention_steps"))
     return None if not steps or by_hand is None or by_hand < 0 or steps < 0 else min(1.0, by_hand / steps)
 

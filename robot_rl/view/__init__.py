@@ -5,7 +5,7 @@
     view = SimulationView(env)            # prints nothing; view.page.address is its URL
     observation, _ = env.reset(seed=7)
     view.begin(0, 7)
-    while view.wait():                    # at the speed of the page; False after "reset"
+    while view.wait():                    # paced by the page's speed; False after "reset"
         observation, _, terminated, truncated, infos = env.step(action)
         view.show(observation, action)
 """

@@ -1,4 +1,4 @@
-"""Watch a robot or its twin from the states on its topics. Nothing is commanded, and nothing published."""
+"""Watch a robot or its twin through its topics; the view publishes nothing."""
 
 from __future__ import annotations
 
@@ -22,36 +22,30 @@ from sim.engines.model import compile_model
 from sim.scenes import SCENE, Scene
 
 RATE = 30.0
-"""Most scenes drawn per second."""
+"""Maximum frame rate, Hz."""
 OLD = 0.5
-"""Age above which a state is marked as old, s."""
+"""Age above which a state counts as old, s."""
 SHAPE = (96, 96)
-"""Height and width of a picture's place before the first has come, pixels."""
+"""Height and width of the placeholder for a picture, pixels."""
 
 
 class LiveView:
-    """Draw the newest joint states, object poses and camera pictures of one robot.
+    """View of the newest joint states, object poses and camera pictures of one robot.
 
-    A walking robot's orientation is its IMU's. Its place is that of `odometry` (nav_msgs/Odometry), which a twin sends;
-    without it, it stays at the origin with its lowest foot on the ground.
+    A legged robot's orientation comes from its IMU, its position from the topic `odometry` (nav_msgs/Odometry), which a
+    twin publishes. Without odometry, the robot is drawn at the origin with its lowest foot on the ground.
     """
 
     def __init__(
-        self,
-        node: Node,
-        robot: RobotSpec,
-        scene: Scene,
-        port: int = 0,
-        cameras: bool = True,
-        odometry: str = TRUTH_TOPIC,
-        mjcf: str = "",
-    ):
+        self, node: Node, robot: RobotSpec, scene: Scene, port: int = 0, cameras: bool = True,
+        odometry: str = TRUTH_TOPIC, mjcf: str = "",
+    ):  # fmt: skip
         self.node, self.robot = node, robot
         self.model = model = compile_model(robot, scene, mjcf)
         names = tuple(c.name for c in scene.cameras) if cameras else ()
         self.driver = open_driver(node, robot, tuple(box.name for box in scene.objects), names, dry_run=True)
         self._base: tuple[np.ndarray, float] = np.zeros(3), -math.inf
-        """Place of the trunk (3,), m, and when it was reported, monotonic s."""
+        """Position of the trunk (3,), m, and its arrival time, monotonic s."""
         if robot.base:
             self.odometry = node.subscribe("nav_msgs/msg/Odometry", odometry, qos.SENSOR, self._on_odometry)
         self._qpos = model.qpos0.copy()
@@ -61,7 +55,7 @@ class LiveView:
         self._objects = {box.name: model.joint(SCENE + box.name).qposadr[0] for box in scene.objects}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.asked = ""
-        """What the robot is asked to do; empty as long as nobody runs a policy on it."""
+        """Current instruction; empty while no policy runs on the robot."""
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
@@ -73,12 +67,12 @@ class LiveView:
         with self.page.folder("Joints", open_=False):
             self.page.add_text("joints")
         self._pictures = dict.fromkeys(names, -math.inf)
-        """When the picture that is shown came, monotonic s."""
+        """Arrival times of the displayed pictures, monotonic s."""
         self.drawn = 0
         """Number of scenes drawn."""
 
     def run(self, wait: Callable[[float], Any], seconds: float = 0.0) -> None:
-        """Draw until `wait` (of seconds) returns something true, or for some seconds; 0: no limit."""
+        """Draw until `wait`(seconds) returns true, at most for `seconds`; 0: no limit."""
         ends = time.monotonic() + seconds if seconds else math.inf
         due = time.monotonic()
         while (now := time.monotonic()) < ends:
@@ -100,10 +94,10 @@ class LiveView:
         self.page.text("status", self._status(reading))
 
     def close(self) -> None:
-        """Close the page; the node is the caller's."""
+        """Close the page; the caller closes the node."""
         self.page.close()
 
-    # ---- the state as positions of the model -------------------------------------------------------------------
+    # ---- state to model positions ------------------------------------------------------------------------------
     def _pose(self, reading: JointReading) -> None:
         self._qpos[self._joints] = reading.position
         if self._fingers:
@@ -117,7 +111,7 @@ class LiveView:
             self._qpos[start : start + 3] = self._place()
 
     def _place(self) -> np.ndarray:
-        """Return the place (3,) of the trunk, m."""
+        """Return the position (3,) of the trunk, m."""
         assert self.robot.base is not None
         place, received = self._base
         if time.monotonic() - received < OLD:
@@ -135,7 +129,7 @@ class LiveView:
     def _on_episode(self, sample: Stamped) -> None:
         try:
             self.asked = str(json.loads(sample.msg.data)["instruction"])
-        except (ValueError, TypeError, KeyError):  # another program's
+        except (ValueError, TypeError, KeyError):  # a message of another program
             self.asked = ""
 
     # ---- text and pictures -------------------------------------------------------------------------------------
@@ -146,7 +140,7 @@ class LiveView:
                 self._pictures[name] = received
                 try:
                     picture = self.driver.image(name)
-                except (UserError, ValueError):  # not a picture
+                except (UserError, ValueError):  # not decodable
                     continue
                 if picture is not None:
                     self.page.picture(name, np.ascontiguousarray(picture))

@@ -1,5 +1,4 @@
-"""One page in the browser, on this machine only: a 3D scene, pictures and text, by viser (Yi et al. 2025, arXiv
-2507.22885)."""
+"""Page in this machine's browser: 3D scene, pictures and text, by viser (Yi et al. 2025, arXiv 2507.22885)."""
 
 from __future__ import annotations
 
@@ -15,33 +14,33 @@ import numpy as np
 from robot_rl.util.errors import UserError
 
 HOST = "127.0.0.1"
-"""Nothing outside this machine can connect."""
+"""Listening address: only this machine can connect."""
 PORT = 8080
-"""First port that is tried."""
+"""First port to try."""
 PICTURE_RATE = 5.0
-"""Most new pictures per camera and second: each is a JPEG of some kilobytes."""
+"""Maximum rate of pictures per camera, Hz; each is a JPEG of several kilobytes."""
 TEXT_RATE = 10.0
-"""Most changes of a text per second."""
+"""Maximum rate of text updates, Hz."""
 _STYLE = "font-size:0.8em;line-height:1.45;margin:0.4em 1em 0.4em 0.75em"
 
 
 class Page:
-    """A viser server with a panel of texts and pictures, shared by all browsers that open it."""
+    """Viser server with a panel of texts and pictures, shared by all browsers that open the page."""
 
     def __init__(self, title: str, port: int = 0):
-        """`port` 0 takes 8080 or the next free one. Raises UserError without viser, or if the port is not free."""
+        """Start the server; port 0: 8080 or the next free. Raises UserError without viser or for a port in use."""
         try:
             import viser
         except ImportError as error:
             raise UserError(
                 f"the view needs the package viser ({error}): pip install -c constraints.txt -e '.[view]'"
             ) from None
-        with contextlib.redirect_stdout(io.StringIO()):  # viser prints a table of its own
+        with contextlib.redirect_stdout(io.StringIO()):  # hide viser's own output
             self.server: Any = viser.ViserServer(HOST, port or PORT, title, verbose=False)
-        if port and self.server.get_port() != port:  # viser then takes the next one
+        if port and self.server.get_port() != port:  # viser took another port
             self.close()
             raise UserError(f"port {port} is in use or not permitted; name another with --port, or leave it out")
-        # A page cannot make viser open its tunnel to the internet.
+        # Keep the page from opening viser's tunnel to the internet.
         self.server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
         self.server.gui.configure_theme(show_logo=False, show_share_button=False)
         self.server.gui.main_panel.dock_right()
@@ -58,19 +57,19 @@ class Page:
         return bool(self.server.get_clients())
 
     def folder(self, name: str, open_: bool = True) -> Any:
-        """Return a section of the panel; what is added in its `with` block appears there."""
+        """Return a section of the panel, to use in a `with` block that adds texts and pictures to it."""
         return self.server.gui.add_folder(name, expand_by_default=open_)
 
     def add_text(self, name: str) -> None:
-        """Reserve a place for a text here in the panel."""
+        """Add a named text to the panel."""
         self._texts[name] = self.server.gui.add_html(""), -np.inf
 
     def add_picture(self, name: str, height: int, width: int) -> None:
-        """Reserve a place for a picture here in the panel."""
+        """Add a named picture to the panel."""
         self._pictures[name] = self.server.gui.add_image(np.zeros((height, width, 3), np.uint8), label=name), -np.inf
 
     def text(self, name: str, content: str, now: bool = False) -> None:
-        """Show HTML at a reserved place; `now` also if it has just changed, otherwise it may be left out."""
+        """Set a named text to HTML; skipped above TEXT_RATE unless `now`."""
         handle, changed = self._texts[name]
         clock = time.monotonic()
         if now or clock - changed >= 1 / TEXT_RATE:
@@ -78,23 +77,23 @@ class Page:
             self._texts[name] = handle, clock
 
     def due(self, name: str) -> bool:
-        """Return whether a picture is so old that another would be shown."""
+        """Return whether PICTURE_RATE allows a new picture and a browser has the page open."""
         return self.watched and time.monotonic() - self._pictures[name][1] >= 1 / PICTURE_RATE
 
     def picture(self, name: str, picture: np.ndarray) -> None:
-        """Show a picture (H, W, 3) uint8 at its reserved place."""
+        """Set a named picture (H, W, 3) uint8."""
         handle = self._pictures[name][0]
         handle.image = picture
         self._pictures[name] = handle, time.monotonic()
 
     def close(self) -> None:
-        """End the server. Idempotent."""
+        """Stop the server. Idempotent."""
         with contextlib.redirect_stdout(io.StringIO()):
             self.server.stop()
 
 
 def table(rows: Iterable[Iterable[str]]) -> str:
-    """Return an HTML table of plain texts; all columns but the first are aligned to the right."""
+    """Return an HTML table of plain texts; columns after the first are aligned to the right."""
     lines = []
     for row in rows:
         first, *rest = (html.escape(cell) for cell in row)

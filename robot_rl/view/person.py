@@ -1,4 +1,4 @@
-"""A person who takes over in simulation with a teleop device in this terminal."""
+"""Person who takes over in simulation with a teleop device in this terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from robot_rl.util.errors import ConfigError
 
 
 class Person:
-    """An operator for `InterventionWrapper`: in control while the dead-man is held, as on a robot."""
+    """Operator for `InterventionWrapper`; in control while the enable button is held, as on a robot."""
 
     def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
-        """`reset` is called when the device's reset is pressed. Raises ConfigError if no action moves a tool."""
+        """Call `reset` when the device's reset is pressed. Raises ConfigError if the task's actions move no tool."""
         if not env.pipeline.controller.twist_limit.any():
             raise ConfigError(
                 f"{NO_TOOL}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
@@ -28,10 +28,10 @@ class Person:
         self._down = False
 
     def reset(self) -> None:
-        """Begin an episode; the device needs nothing."""
+        """Begin an episode (no effect)."""
 
     def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
-        """Return whether the person has control, and the action (1, A); `Finished` when they quit."""
+        """Return whether the person has control, and the action (1, A). Raises `Finished` when the person quits."""
         operator = self.device.read()
         if operator.reset and not self._down:
             self._reset_pressed()

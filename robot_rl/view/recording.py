@@ -1,4 +1,4 @@
-"""Show a simulation in which a person records demonstrations."""
+"""View of a simulation in which a person records demonstrations."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from robot_rl.view.simulation import SimulationView
 
 
 class RecordingView:
-    """A callback for `real.recording.record.Recording`: it draws the environment after every control period."""
+    """Callback for `real.recording.record.Recording` that draws the environment after every control period."""
 
     def __init__(self, say: Callable[[str], None], port: int = 0):
-        """`say` gets the page's address once it is there."""
+        """`say` is called with the page's address once the page is open."""
         self.say, self.port = say, port
         self.view: SimulationView | None = None
         self._state = ""
 
     def __call__(self, env: Any) -> None:
-        """Show the present state of a `RehearsalEnv`; it waits for the person while no step has been made."""
+        """Show the current state of a `RehearsalEnv`, which waits for the person before its first step."""
         if self.view is None:
             self.view = SimulationView(env.env, self.port, f"{env.env.task.name}, recording", controls=False)
             self.say(self.view.page.address)

@@ -1,7 +1,7 @@
-"""A robot's scene as meshes in the browser, moved by the positions of its MuJoCo model.
+"""A robot's scene as meshes in the browser, posed by the positions of its MuJoCo model.
 
-The package mjviser does the same and more; its versions since 0.0.13 need pillow 12.2, which genesis-world's moviepy
-excludes, and it draws a randomized box at its nominal size.
+The package mjviser is no alternative: versions since 0.0.13 need pillow 12.2, which genesis-world's moviepy excludes,
+and randomized boxes have their nominal size.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from trimesh import Trimesh
 
 GROUPS = (0, 1, 2)
-"""Groups of shapes that are drawn: not collision shapes beside visual meshes."""
+"""Geom groups that are drawn; excludes collision shapes."""
 GROUND, LINES = (231, 234, 238), (205, 210, 217)
 EDGE = 0.5
-"""Angle between faces above which an edge is drawn as one, rad."""
+"""Angle between faces above which an edge is drawn sharp, rad."""
 FACES = 1200
-"""Most faces of a shape's mesh: a Panda has 135,000, which a browser without a GPU draws once a second."""
+"""Maximum number of faces per mesh: a browser without a GPU draws a Panda's 135,000 faces at 1 Hz."""
 _DEFAULT = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo's colour of a shape without one, which then has its material's."""
+"""MuJoCo's default colour of a geom; such a geom takes its material's colour."""
 
 
 class SceneView:
-    """The bodies of a model in a viser server's scene. A walking robot stays at the centre; the ground moves."""
+    """Bodies of a model in a viser server's scene. A legged robot stays at the centre while the ground moves."""
 
     def __init__(self, server: Any, model: mujoco.MjModel, trunk: str = ""):
-        """`trunk`: body of a walking robot that the view follows; empty: the base stands at the origin."""
+        """Add the bodies; the view follows the body `trunk` of a legged robot, if any."""
         self.server, self.model, self.data = server, model, mujoco.MjData(model)
         scene = server.scene
-        scene.configure_environment_map(None)  # its reflections are most of the work without a GPU
+        scene.configure_environment_map(None)  # reflections are slow without a GPU
         scene.add_light_hemisphere("/light", sky_color=(255, 255, 255), ground_color=(180, 180, 190), intensity=2.0)
         self._trunk = model.body(trunk).id if trunk else 0
         reach = 40.0 if trunk else 4.0
@@ -46,7 +46,7 @@ class SceneView:
         scene.add_frame("/world", show_axes=False)
         self._bodies: list[tuple[int, Any]] = []
         self._shapes: list[tuple[int, Any]] = []
-        """Boxes of the scene, whose sizes may differ between episodes."""
+        """Boxes (geom, handle) whose sizes may differ between episodes."""
         for body in range(model.nbody):
             self._add_body(body)
         self._size = model.geom_size.copy()
@@ -55,7 +55,7 @@ class SceneView:
         server.initial_camera.fov = np.radians(40.0)
 
     def show(self, qpos: np.ndarray, sizes: np.ndarray | None = None) -> None:
-        """Draw positions (nq,), with sizes (ngeom, 3) of the shapes, m, if they are not the model's."""
+        """Draw positions (nq,); `sizes` (ngeom, 3), m, replaces the model's geom sizes."""
         self.data.qpos[:] = qpos
         mujoco.mj_kinematics(self.model, self.data)
         centre = self.data.xpos[self._trunk] * (1.0, 1.0, 0.0)
@@ -63,7 +63,7 @@ class SceneView:
             for body, handle in self._bodies:
                 handle.position, handle.wxyz = self.data.xpos[body] - centre, self.data.xquat[body]
             if self._trunk:
-                self._ground.position = -(centre % 1.0)  # its lines repeat every metre
+                self._ground.position = -(centre % 1.0)  # the grid repeats every metre
             for geom, handle in self._shapes:
                 size = self.model.geom_size[geom] if sizes is None else sizes[geom]
                 if not np.array_equal(size, self._size[geom]):
@@ -77,10 +77,10 @@ class SceneView:
         return heights
 
     def _add_body(self, body: int) -> None:
-        """Add a body's shapes, those of one colour as one mesh."""
+        """Add a body's shapes, merged into one mesh per colour."""
         model = self.model
         colours: dict[tuple[float, ...], list[Trimesh]] = {}
-        name = f"/world/{body}-{model.body(body).name.replace('/', '-')}"  # a slash would be a level of the tree
+        name = f"/world/{body}-{model.body(body).name.replace('/', '-')}"  # a slash would add a tree level
         for geom in range(model.body_geomadr[body], model.body_geomadr[body] + model.body_geomnum[body]):
             kind, colour = model.geom_type[geom], _colour(model, geom)
             if model.geom_group[geom] not in GROUPS or kind == mujoco.mjtGeom.mjGEOM_PLANE or not colour[3]:
@@ -93,15 +93,11 @@ class SceneView:
                 self._shapes.append((geom, handle))
             elif (mesh := _mesh(model, geom)) is not None:
                 colours.setdefault(colour, []).append(mesh)
-        if not colours and not self._named(body):
+        if not colours and not any(model.geom_bodyid[geom] == body for geom, _ in self._shapes):
             return
         self._bodies.append((body, self.server.scene.add_frame(name, show_axes=False)))
         for number, (colour, meshes) in enumerate(colours.items()):
             self._add_mesh(f"{name}/mesh{number}", meshes, colour)
-
-    def _named(self, body: int) -> bool:
-        first = self.model.body_geomadr[body]
-        return any(first <= geom < first + self.model.body_geomnum[body] for geom, _ in self._shapes)
 
     def _add_mesh(self, name: str, meshes: list[Trimesh], colour: tuple[float, ...]) -> None:
         import trimesh
@@ -128,7 +124,7 @@ def _opacity(colour: tuple[float, ...]) -> float | None:
 
 
 def _mesh(model: mujoco.MjModel, geom: int) -> Trimesh | None:
-    """Return a shape's mesh in the frame of its body; None for shapes that have none."""
+    """Return a geom's mesh in its body's frame; None for other geom types."""
     import trimesh
     from trimesh.transformations import quaternion_matrix
 
@@ -138,7 +134,7 @@ def _mesh(model: mujoco.MjModel, geom: int) -> Trimesh | None:
         data = model.mesh(model.geom_dataid[geom])
         vertices = model.mesh_vert[data.vertadr[0] : data.vertadr[0] + data.vertnum[0]]
         faces = model.mesh_face[data.faceadr[0] : data.faceadr[0] + data.facenum[0]]
-        made = trimesh.Trimesh(vertices, faces)  # joins the vertices that MuJoCo has once per normal
+        made = trimesh.Trimesh(vertices, faces)  # merges vertices that MuJoCo duplicates per normal
         if len(made.faces) > FACES:
             made = made.simplify_quadric_decimation(face_count=FACES)
     elif kind in (kinds.mjGEOM_SPHERE, kinds.mjGEOM_ELLIPSOID):

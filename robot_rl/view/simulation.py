@@ -1,4 +1,4 @@
-"""Watch one simulated robot: pause, single steps, speed, reset, randomized values, pictures, success."""
+"""View of one simulated robot with pause, single steps, speed, reset, randomized values, pictures and success."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from robot_rl.view.scene import SceneView
 
 SPEEDS = {"1/10": 0.1, "1/4": 0.25, "1/2": 0.5, "real time": 1.0, "2 times": 2.0, "as fast as it can": float("inf")}
 SHAPE = (180, 240)
-"""Height and width of the pictures of cameras that the policy does not see, pixels."""
+"""Height and width of pictures of cameras that the policy does not use, pixels."""
 FRAME_RATE = 60.0
-"""Most scenes drawn per second."""
+"""Maximum frame rate, Hz."""
 PAUSE_AFTER = 0.5
-"""Time for which the end of an episode is shown, s."""
+"""Pause after the end of an episode, s."""
 
 
 class ViewActor(Protocol):
-    """Act in a view: a `ChunkExecutor` on a policy or a demonstrator, or a person."""
+    """Source of actions in a view, such as a `ChunkExecutor` of a policy or demonstrator."""
 
     def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
         """Return actions (1, A) in [-1, 1]."""
@@ -35,37 +35,37 @@ class ViewActor(Protocol):
 
 
 class SimulationView:
-    """Show environment 0 of a `TaskEnv`, and let the page say how fast it goes on.
+    """View of environment 0 of a `TaskEnv`, with controls for its speed in the page.
 
     ::
 
         view.begin(number, seed)             # after env.reset
-        while view.wait():                   # before each step; False: reset was pressed, `view.next` is the episode
+        while view.wait():                   # before each step; False after "reset": continue with episode `view.next`
             ... env.step(action)
-            view.show(observation, action)   # after it, unless the episode has ended
+            view.show(observation, action)   # after each step except the episode's last
         view.end(success)
     """
 
     def __init__(self, env: Any, port: int = 0, title: str = "", speed: float = 1.0, controls: bool = True):
-        """Show the page; `env` may be wrapped. `speed` is that of simulated time until the page changes it; without
-        `controls` the page changes nothing."""
+        """Open the page of an environment, which may be wrapped. `speed` is the initial speed of simulated time;
+        without `controls` the page has no buttons."""
         self.env, self.page = env, Page("robot-rl", port)
         self.title = title or env.task.name
         base = env.robot.base
         self.scene = SceneView(self.page.server, env.engine.model, base.body if base else "")
         self.rate, self.horizon = env.rate, env.task.interface.horizon
         self.next = 0
-        """Number of the episode to begin when `wait` returns False."""
+        """Number of the next episode after `wait` returns False."""
         self.episodes = self.successes = 0
-        """Episodes that have ended by themselves, and those that succeeded."""
+        """Numbers of episodes that ended without a reset, and of successes."""
         self.asked = ""
-        """What the running episode asks for."""
+        """Instruction of the running episode."""
         self.number = self.seed = self.step = 0
         self.paused = False
         self._stands = False
-        """Paused, and the step that was under way is done."""
+        """Whether the simulation is paused and no step is in progress."""
         self._steps = 0
-        """Single steps that were pressed and not yet made."""
+        """Requested single steps that are still to do."""
         self._reset = False
         self._changed = threading.Event()
         self._note, self._due, self._drawn = "", time.monotonic(), 0.0
@@ -77,9 +77,9 @@ class SimulationView:
     def _build(self, speed: float) -> None:
         page, gui = self.page, self.page.server.gui
         page.add_text("status")
-        self._pause = gui.add_button("Pause", hint="stop simulated time, or let it go on")
-        self._single = gui.add_button("Single step", hint="one control period, paused")
-        self._again = gui.add_button("Reset", hint="begin the next episode; what is randomized is drawn anew")
+        self._pause = gui.add_button("Pause", hint="pause or continue simulated time")
+        self._single = gui.add_button("Single step", hint="advance by one control period")
+        self._again = gui.add_button("Reset", hint="begin the next episode with new randomized values")
         names = {value: name for name, value in SPEEDS.items()}
         self._speed = gui.add_dropdown("Speed", tuple(SPEEDS), initial_value=names.get(speed, "real time"))
         self._number = gui.add_number("Episode", 0, min=0, step=1, hint="begin this episode")
@@ -89,7 +89,7 @@ class SimulationView:
             try:
                 for name, shape in self._cameras.items():
                     self.env.engine.render(0, name, *shape)
-            except UserError as error:  # no OpenGL: the scene needs none
+            except UserError as error:  # no OpenGL; the 3D scene works without it
                 self._cameras = {}
                 page.add_text("cameras")
                 page.text("cameras", html.escape(str(error)))
@@ -109,9 +109,9 @@ class SimulationView:
         sees = any(p.camera == camera for p in self.env.task.interface.pictures)
         return f"{camera} (what the policy sees)" if sees else camera
 
-    # ---- what the page asks for --------------------------------------------------------------------------------
+    # ---- controls of the page ----------------------------------------------------------------------------------
     def pause(self, paused: bool = True) -> None:
-        """Stop or go on, as the page's button does."""
+        """Pause or continue, like the page's button."""
         self.paused, self._stands, self._steps = paused, False, 0
         self._pause.label = "Go on" if paused else "Pause"
         self._changed.set()
@@ -123,14 +123,14 @@ class SimulationView:
         self._changed.set()
 
     def reset(self, number: int | None = None) -> None:
-        """Begin episode `number` instead of going on, or the next one."""
+        """End the episode and begin episode `number`; default: the next."""
         self.next = self.number + 1 if number is None else number
         self._reset = True
         self._changed.set()
 
-    # ---- the loop that is watched ------------------------------------------------------------------------------
+    # ---- calls of the simulation loop --------------------------------------------------------------------------
     def begin(self, number: int, seed: int) -> None:
-        """Show the first state of an episode, and what was drawn for it."""
+        """Show the first state of an episode and its randomized values."""
         self.number, self.seed, self.step, self.next = number, seed, 0, number + 1
         self._reset, self._due = False, time.monotonic()
         self._number.value = number
@@ -141,7 +141,7 @@ class SimulationView:
         self._draw({}, now=True)
 
     def wait(self) -> bool:
-        """Wait until the next control period is due at the page's speed; return False if it asks for a reset."""
+        """Wait until the next control period is due at the page's speed; return False after a reset."""
         while not self._reset:
             self._changed.clear()
             if self._steps:
@@ -150,12 +150,12 @@ class SimulationView:
             speed = SPEEDS[self._speed.value]
             left = self._due + 1 / self.rate / speed - time.monotonic()
             if not self.paused and left <= 0:
-                self._due = max(self._due + 1 / self.rate / speed, time.monotonic() - 0.1)  # late: no burst
+                self._due = max(self._due + 1 / self.rate / speed, time.monotonic() - 0.1)  # no burst after a delay
                 return True
             if self.paused and not self._stands:
                 self._stands = True
                 self._say(now=True)
-            self._changed.wait(0.2 if self.paused else left)  # short, so that a signal is heard
+            self._changed.wait(0.2 if self.paused else left)  # short, so that signals are handled
             if self.paused:
                 self._due = time.monotonic()
         return False
@@ -171,11 +171,11 @@ class SimulationView:
         self._draw(observation, now=self.paused)
 
     def redraw(self, observation: dict[str, Tensor]) -> None:
-        """Show the state again, between steps."""
+        """Draw the state again without counting a step."""
         self._draw(observation)
 
     def end(self, success: bool, counted: bool = True) -> None:
-        """Show how an episode ended for a moment."""
+        """Show the outcome of an episode for PAUSE_AFTER."""
         if counted:
             self.episodes, self.successes = self.episodes + 1, self.successes + success
         self.step += 1
@@ -185,7 +185,7 @@ class SimulationView:
         self.note("")
 
     def note(self, text: str) -> None:
-        """Show a short text beside the episode, for example that it is being recorded."""
+        """Show a short text in the status, for example "recording"."""
         if text != self._note:
             self._note = text
             self._say(now=True)
@@ -196,8 +196,8 @@ class SimulationView:
 
     # ---- drawing -----------------------------------------------------------------------------------------------
     def _draw(self, observation: dict[str, Tensor], now: bool = False) -> None:
-        asked, clock = self.env.instruction(0), time.monotonic()
-        changed, self.asked = asked != self.asked, asked
+        instruction, clock = self.env.instruction(0), time.monotonic()
+        changed, self.asked = instruction != self.asked, instruction
         if now or clock - self._drawn >= 1 / FRAME_RATE:
             engine = self.env.engine
             sizes = engine.geom_sizes
@@ -225,7 +225,7 @@ class SimulationView:
 
 
 def play(env: Any, actor: ViewActor, view: SimulationView, episodes: int = 0, seed: int = 0) -> None:
-    """Run episodes of one environment in the view, number k with seed + k, until so many have ended; 0: for ever."""
+    """Run episodes of one environment in the view, episode k with seed + k; `episodes` 0: without end."""
     number = 0
     while not episodes or view.episodes < episodes:
         rng = torch.Generator().manual_seed(seed)
@@ -240,8 +240,8 @@ def play(env: Any, actor: ViewActor, view: SimulationView, episodes: int = 0, se
             if "intervention" in infos:
                 view.note("you have control" if infos["intervention"][0] else "")
             if infos.get("handed_back"):
-                actor.reset()  # a chunk planned before a person's correction is not executed after it
-            if not done:  # the environment has begun another episode otherwise
+                actor.reset()  # drop the chunk planned before the person's correction
+            if not done:  # after `done`, the environment has already begun the next episode
                 view.show(observation, infos.get("executed", action))
         if done:
             view.end(success)

@@ -1,6 +1,6 @@
-"""The documentation against the code: command lines parse, the cheap ones run, paths, links and defaults hold.
+"""The documentation against the code: commands parse, cheap commands run, and paths, links and defaults are correct.
 
-A command line that no check understands fails: nothing in a ```bash block goes unchecked.
+A line in a ```bash block that no check supports is an error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,17 @@ from robot_rl.cli.main import COMMANDS, main
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_FOR_REAL = {"tasks", "robots", "recipes", "dataset info", "dataset verify", "launch"}
-"""Cheap commands; the others are parsed and stopped before they start. `launch` is stopped before its processes."""
+"""Commands that run; the others are only parsed. `launch` stops before it starts processes."""
 PACKAGES = ("robot_rl", "policies", "sim", "real")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """Contents of a page's fenced blocks in one language."""
+    """Return the contents of a page's fenced blocks in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
 def lines(page: Path) -> list[str]:
-    """Command lines of a page, continued ones joined."""
+    """Return the command lines of a page, with continuation lines joined."""
     text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
     return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
@@ -43,7 +44,7 @@ DOCUMENTED = [pytest.param(page, line, id=f"{page.stem}: {line}") for page in PA
 
 
 def robot_rl_name(words: list[str]) -> str:
-    """Which command a robot-rl line runs, "" for `robot-rl --version` and the like."""
+    """Return the name of the command in a robot-rl line; "" for `robot-rl --version` and the like."""
     two = " ".join(words[:2])
     return two if two in COMMANDS else words[0] if words and not words[0].startswith("-") else ""
 
@@ -60,7 +61,7 @@ def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path) -> Callable[[list[str]], list[Any]]:
-    """Run `robot-rl WORDS` in an empty folder up to where the work would begin; return the parsed commands."""
+    """Run `robot-rl WORDS` in an empty folder, but stop before the work; return the parsed commands."""
     monkeypatch.chdir(tmp_path)
     parsed: list[Any] = []
 
@@ -81,7 +82,7 @@ def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path
                 if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "run"):
                     monkeypatch.setattr(value, "run", stop)
         if name == "launch":
-            # Policies that the reader has trained, and tasks and gamepads that the reader has added.
+            # The documented policies, tasks and gamepads do not exist here.
             monkeypatch.setattr("robot_rl.cli.launch.require_device", lambda _values: None)
             monkeypatch.setattr("robot_rl.cli.launch._check_known", lambda _values: None)
             monkeypatch.setattr("robot_rl.cli.launch._run", lambda _console, nodes: parsed.extend(nodes) or 0)
@@ -96,7 +97,7 @@ def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path
 
 
 def known(kind: str, page: Path) -> set[str]:
-    """Registered names, those that the page's entry points add, and the files that it writes."""
+    """Return registered names, names from the page's entry points, and modules that the page defines."""
     from robot_rl.recipes import recipes
     from robot_rl.robots import robots
     from sim.tasks import tasks
@@ -110,7 +111,7 @@ def known(kind: str, page: Path) -> set[str]:
 
 
 def check_names(command: Any, page: Path) -> None:
-    """Tasks, robots, recipes and devices in a parsed command exist."""
+    """Check that tasks, robots, recipes and devices in a parsed command exist."""
     for kind in ("task", "robot", "recipe"):
         value = getattr(command, kind, None)
         if value == "":  # a dataset alone is cloned without a task
@@ -120,7 +121,7 @@ def check_names(command: Any, page: Path) -> None:
 
             assert value.partition(":")[2] in testbeds, f"no testbed {value!r}"
         elif isinstance(value, str) and not value.startswith("gym:"):
-            name = value.partition(":")[0].replace(".", "/")  # of an import path the file
+            name = value.partition(":")[0].replace(".", "/")  # the file of an import path
             assert name in known(kind, page), f"no {kind} {value!r}"
     for policy in getattr(command, "policies", ()):
         what, _, task = str(policy).partition(":")
@@ -134,7 +135,7 @@ def check_names(command: Any, page: Path) -> None:
 
 
 def check_ros2(words: list[str]) -> None:
-    """`ros2 launch robot_rl FILE name:=value...`, or with the path of the file; or a message on one of our topics."""
+    """Check `ros2 launch robot_rl FILE name:=value...` (or a path), or `ros2 topic pub` on one of our topics."""
     import yaml
 
     from real import topics
@@ -154,7 +155,7 @@ def check_ros2(words: list[str]) -> None:
 
 
 def check_make(words: list[str]) -> None:
-    """The target and its variables are known to the Makefile."""
+    """Check that the Makefile has the target and its variables."""
     done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     makefile = (ROOT / "Makefile").read_text()
@@ -162,18 +163,22 @@ def check_make(words: list[str]) -> None:
         assert re.search(rf"^{variable} \?=", makefile, re.M), f"the Makefile has no variable {variable}"
 
 
+@cache
+def module_help(module: str) -> str:
+    command = [sys.executable, "-m", module, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def check_module(words: list[str]) -> None:
-    """`python -m MODULE` starts, and has the flags that are named."""
+    """Check that the flags of `python -m MODULE` are in the module's --help."""
     assert words[0] == "-m", "only `python -m` is checked"
-    help_text = subprocess.run(
-        [sys.executable, *words[:2], "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    help_text = module_help(words[1])
     for flag in [word.partition("=")[0] for word in words[2:] if word.startswith("-")]:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text), f"{words[1]} has no {flag}"
 
 
 def check_pip(words: list[str]) -> None:
-    """`pip install -e ".[extra]"` names extras that exist."""
+    """Check that the extras of `pip install -e ".[extra]"` exist."""
     assert words[:2] == ["install", "-e"] and len(words) == 3
     extras = re.fullmatch(r"\.\[([\w,]+)\]", words[2])
     assert extras is not None
@@ -183,7 +188,7 @@ def check_pip(words: list[str]) -> None:
 
 @pytest.fixture
 def page_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the modules that a page's Python blocks write importable."""
+    """Make the modules in a page's Python blocks importable."""
     for code in blocks(page, "python"):
         if path := re.match(r"# ([\w/]+\.py)\n", code):
             file = tmp_path / "site" / path[1]
@@ -197,11 +202,11 @@ def page_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.parametrize(("page", "line"), DOCUMENTED)
 @pytest.mark.usefixtures("page_code")
-def test_command(page: Path, line: str, robot_rl: Callable[[list[str]], list[Any]]) -> None:
+def test_documented_command_is_valid(page: Path, line: str, robot_rl: Callable[[list[str]], list[Any]]) -> None:
     program, *words = shlex.split(line)
     if program == "robot-rl":
         for command in robot_rl(words):
-            if hasattr(command, "ros_arguments"):  # a node of a launch file is a command as well
+            if hasattr(command, "ros_arguments"):  # a node of a launch file
                 for inner in robot_rl(list(command.command)) if command.condition else []:
                     check_names(inner, page)
             else:
@@ -226,7 +231,7 @@ def test_every_command_is_documented() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Fragments of a page's headings, as GitHub makes them."""
+    """Return the fragments of a page's headings, as on GitHub."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
@@ -247,12 +252,12 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 
 def option_tables(page: Path) -> Iterator[tuple[list[str], str, str, str]]:
-    """(command words, flag, other columns' first, documented default) of each row of each table of options."""
+    """Yield (command words, flag, launch argument, documented default) of each row of the option tables."""
     words: list[str] = []
     header: list[str] = []
     for line in page.read_text().replace("\\\n", "").splitlines():
         if line.startswith("robot-rl ") and robot_rl_name(line.split()[1:]) not in RUN_FOR_REAL | {"report", "doctor"}:
-            words = shlex.split(line)[1:]  # a table is about the command before it that has options worth one
+            words = shlex.split(line)[1:]  # a table belongs to the last command before it
         if not line.startswith("|"):
             header = []
             continue
@@ -272,7 +277,7 @@ def option_tables(page: Path) -> Iterator[tuple[list[str], str, str, str]]:
             yield command, flag, f"{launch} {cells[1]}" if launch else "", default
 
 
-def test_documented_defaults_are_the_codes(robot_rl: Callable[[list[str]], list[Any]]) -> None:
+def test_documented_defaults_are_correct(robot_rl: Callable[[list[str]], list[Any]]) -> None:
     commands: dict[str, Any] = {}
     rows = [(page, *row) for page in PAGES for row in option_tables(page)]
     assert len(rows) > 50
@@ -297,11 +302,11 @@ def test_documented_defaults_are_the_codes(robot_rl: Callable[[list[str]], list[
 
 
 def agree(text: str, value: Any) -> bool:
-    """Whether a table's cell says what a default is."""
+    """Return whether a table cell matches a default."""
     if isinstance(value, bool):
         return text == ("on" if value else "off")
     if isinstance(value, int | float):
         number = re.fullmatch(r"-?[\d,.]+", text)
         return number is not None and float(text.replace(",", "")) == value
-    # A default that is worked out later is described in words.
+    # Defaults that are computed later are described in words.
     return text == str(value) if value else not re.fullmatch(r"-?[\d,.]+", text)

@@ -1,4 +1,4 @@
-"""The pages that show how to add a task and a robot: a package outside the repository, built and run as they say."""
+"""The tutorials on adding tasks, robots and recipes: their package is built, installed and run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = ("add-a-task.md", "add-a-robot.md", "add-a-recipe.md")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages with the one of the pages, written as they say and installed by pip."""
+    """A site folder with the tutorials' package, installed by pip."""
     from robot_rl.robots.panda import PANDA
     from sim.scenes import robot_model
 
@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line in an empty folder; return what it printed."""
+    """Run a command line in an empty folder; return its stdout."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(site)
 
@@ -57,7 +57,7 @@ def run(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
         del sys.modules[name]
 
 
-def test_the_task_of_the_page_is_listed_demonstrated_and_measured(run: Any, tmp_path: Path) -> None:
+def test_documented_task_is_listed_collected_and_evaluated(run: Any, tmp_path: Path) -> None:
     from robot_rl.data import Dataset, verify
 
     assert "in-the-middle" in run("tasks") and "my-lab 0.1.0" in run("tasks")
@@ -69,7 +69,7 @@ def test_the_task_of_the_page_is_listed_demonstrated_and_measured(run: Any, tmp_
     assert chance["success"] <= 0.25
 
 
-def test_the_robot_of_the_page_fits_its_file_and_works(run: Any, tmp_path: Path) -> None:
+def test_documented_robot_matches_its_model_and_trains(run: Any, tmp_path: Path) -> None:
     from robot_rl.robots import robots
 
     assert "iiwa" in run("robots")
@@ -80,10 +80,10 @@ def test_the_robot_of_the_page_fits_its_file_and_works(run: Any, tmp_path: Path)
     run("collect my_lab.reach:TASK --episodes 4 --num-envs 4 --image-size 0")
     run("train my_lab.reach:TASK --recipe diffusion-bc --training.updates 2 --out run")
     measured = json.loads(run("evaluate run --episodes 2 --json"))
-    assert measured["steps"] > 0, "the bundle finds task and robot by the names in it"
+    assert measured["steps"] > 0, "the bundle's names identify task and robot"
 
 
-def test_the_recipes_of_the_page_train(run: Any, tmp_path: Path) -> None:
+def test_documented_recipes_train(run: Any, tmp_path: Path) -> None:
     assert "droq" in run("recipes") and "Hiraoka" in run("recipes droq")
     run(
         "train gym:Pendulum-v1 --recipe droq --out droq --training.steps 300 --training.updates-per-step 0.5"
@@ -98,17 +98,8 @@ def test_the_recipes_of_the_page_train(run: Any, tmp_path: Path) -> None:
     assert json.loads(run("evaluate linear --episodes 2 --num-envs 2 --json"))["episodes"] == 2
 
 
-def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
-    from robot_rl.robots import robots
-    from robot_rl.util.errors import UnknownName
-
-    assert "my_lab" not in sys.modules
-    with pytest.raises(UnknownName, match="iiwa"):
-        robots.get("iiwa")
-
-
 @pytest.mark.timeout(600)
-def test_the_python_page_shows_the_examples_and_they_run(tmp_path: Path) -> None:
+def test_documented_examples_are_current_and_run(tmp_path: Path) -> None:
     shown = re.findall(r"^```python\n# (examples/\w+\.py)\n(.*?)^```", (DOCS / "python.md").read_text(), re.M | re.S)
     assert {path for path, _ in shown} == {f"examples/{file.name}" for file in (DOCS.parent / "examples").glob("*.py")}
     here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "ROS_DOMAIN_ID": str(os.getpid() % 100)}

@@ -1,4 +1,4 @@
-"""The page on written rewards: its commands run, with stored replies in place of a model."""
+"""The page on written rewards: its commands run with stored replies instead of a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line]
 
 
-def test_the_commands_of_the_page_run(
+def test_documented_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -38,10 +38,10 @@ def test_the_commands_of_the_page_run(
     Path("answer.md").write_text(first)
     (write, *_, again) = [words for words in commands() if words[:2] == ["reward", "write"]]
     model, env = ReplyModel(ModelConfig(write[write.index("--model") + 1])), make("testbed:reach", 1)
-    asked = conversation(env, goal_of(env))
-    model.replies.put(model.request(asked), first)
+    messages = conversation(env, goal_of(env))
+    model.replies.put(model.request(messages), first)
     wish = again[again.index("--feedback") + 1]
-    model.replies.put(model.request(revision(asked, fenced(first), wish)), revised)
+    model.replies.put(model.request(revision(messages, fenced(first), wish)), revised)
     for words in commands():
         more = [*SMALL, *OF_RECIPE[words[words.index("--recipe") + 1]]] if words[0] == "train" else []
         assert main([*words, *more]) == 0, capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_the_commands_of_the_page_run(
     assert read_reward("rewards/pasted.py").source == fenced(first)
 
 
-def test_the_function_of_the_page_is_allowed() -> None:
+def test_documented_reward_compiles_and_prefers_the_goal() -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     near, far = ({"target_to_tip": torch.tensor([[x, 0.0]])} for x in (0.01, 0.3))
     pay = compile_reward(code)

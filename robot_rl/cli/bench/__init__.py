@@ -1,4 +1,4 @@
-"""`robot-rl bench sim`: measure the speed of the simulated tasks, with other libraries in the same run."""
+"""`robot-rl bench sim`: measure the simulation speed of tasks against other libraries in the same run."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from robot_rl.cli.options import Json
 from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass
 class Sim:
-    """Measure environment steps per second, compared with bare physics and with Gymnasium's vector environments.
+    """Measure environment steps per second against bare physics and Gymnasium's vector environments.
 
-    Bare physics is `mujoco.Batch` on the same model, from the same states (delay lines and solver included), with the
-    same commands. All take turns, so that other load on the machine affects all of them."""
+    Bare physics is `mujoco.Batch` with the same model, states (including delay lines and solver) and commands. The
+    measurements alternate, so that other load on the machine affects all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
     sizes: tuple[PositiveInt, ...] = (256, 1024)
-    """Numbers of environments compared with bare physics."""
+    """Numbers of environments for the comparison with bare physics."""
     peers: NonNegativeInt = 64
-    """Number of environments compared with Gymnasium's; 0 skips them."""
+    """Number of environments for the comparison with Gymnasium; 0 skips it."""
     seconds: PositiveFloat = 10.0
     """Duration of each measurement, s."""
     threads: PositiveInt = 2
     """Threads outside the physics, which uses all cores."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         import torch
 
         from robot_rl.cli.console import bar, show
@@ -62,7 +61,7 @@ class Sim:
 
 
 class Bare:
-    """Physics alone: a `mujoco.Batch` with copies of an engine's model."""
+    """Bare physics: a `mujoco.Batch` with copies of an engine's model."""
 
     def __init__(self, engine: Any):
         from sim.rendering.gl import batch
@@ -70,7 +69,7 @@ class Bare:
         self.engine, self.batch = engine, batch.Batch(engine.model, nsim=engine.num_envs)
 
     def start(self) -> None:
-        """Copy the engine's state: positions, speeds, delay lines and the solver's initial forces."""
+        """Copy the engine's state: positions, velocities, delay lines and the solver's initial forces."""
         for key, values in self.engine.state_dict().items():
             kind, name = key.split(".", 1)
             if kind == "state":
@@ -83,7 +82,7 @@ class Bare:
 
 
 def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Return steps/s of our environment and of bare physics, and their ratio."""
+    """Return steps/s of the task environment and of bare physics, and their ratio."""
     import torch
 
     from sim.env import TaskEnv
@@ -107,7 +106,7 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
         with engine.recording(commands):
             first = _timed(act)
         second = _timed(lambda: bare.follow(commands))
-        if steps:  # the first round warms up
+        if steps:  # the first round is a warm-up
             ours, physics = ours + first, physics + second
         steps += _ROUND
     env.close()
@@ -116,14 +115,14 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Return steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
+    """Return steps/s of the task environment and of Gymnasium's vector environments of the same registered task."""
     import gc
 
     import gymnasium as gym
 
     from sim.gym import IDS
 
-    gc.collect()  # a forked process that frees an engine would wait for threads that it does not have
+    gc.collect()  # a forked process that frees an engine would wait forever for the parent's threads
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
     envs = {kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode) for kind, mode in kinds.items()}
@@ -132,7 +131,7 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
     for env in envs.values():
         env.reset(seed=0)
         env.action_space.seed(0)
-        _burst(env.step, env.action_space.sample)  # warms up
+        _burst(env.step, env.action_space.sample)  # warm-up
     while min(spent.values()) < seconds:
         for kind, env in envs.items():
             if spent[kind] < seconds:
@@ -147,7 +146,7 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 _ROUND, _BURST = 8, 10
-"""Steps between two readings of the clock."""
+"""Environment steps per time measurement."""
 
 
 def _burst(step: Callable[[Any], Any], sample: Callable[[], Any]) -> float:

@@ -1,4 +1,4 @@
-"""`robot-rl bench loop`: measure the lateness of a robot's commands, compared with an idle loop."""
+"""`robot-rl bench loop`: measure the lateness of the command loop against a bare loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from robot_rl.cli.options import Json
 from robot_rl.util.limits import Interval
 
 if TYPE_CHECKING:
@@ -19,22 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Loop:
-    """Measure lateness of the command loop of `robot-rl launch` on the twin, and of the guard, if the robot has one.
+    """Measure the lateness of the command loop of `robot-rl launch` on the twin, and of the guard of a legged robot.
 
-    Twin, guard and policy are separate processes, on a private ROS domain of this machine. A bare loop at the same rate
-    runs for half the time before and half after them: the machine's own lateness."""
+    Twin, guard and policy are separate processes in a private ROS domain on this machine. A bare loop at the same rate
+    runs for half the time before and half after the episode: it measures the machine's own lateness."""
 
     robot: tyro.conf.Positional[str] = "go2"
-    """Robot whose twin to command, see `robot-rl robots`."""
+    """Robot name, see `robot-rl robots`."""
     policy: Path | None = None
-    """Bundle, or a run folder that holds one; default: zero actions, computed by a network."""
+    """Bundle, or a run folder that contains one; default: a network with zero actions."""
     seconds: Annotated[float, Interval(ge=1)] = 60.0
-    """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Episode length, s; the loop also runs before and after the episode."""
+    json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         from real.control.clock import bare_loop
         from robot_rl.cli.console import console, show
         from robot_rl.robots import robots
@@ -43,7 +42,7 @@ class Loop:
         robot = robots.get(self.robot)
         bundle = acting(robot, self.policy)
         half, rate = self.seconds / 2, robot.command_rate
-        # Print lines instead of a live bar, whose thread would make the loops late.
+        # No progress bar: its thread would make the loops late.
         console.print(f"bare loop at {rate:g} Hz, {half:g} s")
         before = bare_loop(rate, half)
         console.print(f"command loop of {self.robot} and its twin, {self.seconds:g} s")
@@ -62,7 +61,7 @@ class Loop:
 
 
 def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
-    """Return the bundle to deploy; without one, a network with zero actions for the robot's first task."""
+    """Return the bundle in `policy`, or a bundle of a zero-action network for the robot's first task."""
     from torch import nn
 
     from policies.base import Size
@@ -74,21 +73,21 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
     if policy is not None:
         bundle = load_bundle(policy)
         bundle.check_robot(robot)
-        tasks.get(bundle.interface.task)  # the twin needs it
+        tasks.get(bundle.interface.task)  # raises if the twin cannot simulate the task
     else:
         interface = task_of(robot.name).interface
         pipeline = Pipeline(interface)
         network = FeedforwardPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size))
         head = network.actor[-1]
         assert isinstance(head, nn.Linear)
-        nn.init.zeros_(head.weight)  # its bias is 0
+        nn.init.zeros_(head.weight)  # the bias is zero already
         bundle = Bundle(network, interface, robot.fingerprint())
-    # An arm does not end its episode on success, but at the time limit.
+    # Without a success test, an arm's episode lasts until the time limit.
     return replace(bundle, contract=replace(bundle.interface, success=""))
 
 
 def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> dict[str, Any]:
-    """Run one episode of the robot's launch file; return the timing of its command loop and, if any, its guard."""
+    """Run one episode of the robot's launch file; return the timing of the command loop and of any guard."""
     import os
     import tempfile
 
@@ -126,7 +125,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
 
 
 def _first_to_end(output: list[tuple[str, str]]) -> str:
-    """Return which process ended before it had measured, with its own message."""
+    """Return a sentence that names the first process that ended early, with the process's error message."""
     ended = [line for node, line in output if node == "launch" and (" exited with " in line or " was killed " in line)]
     first = ended[0] if ended else output[-1][1]
     errors = [line for node, line in output if node == first.split()[0] and line.startswith("robot-rl: ")]
@@ -135,16 +134,13 @@ def _first_to_end(output: list[tuple[str, str]]) -> str:
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
     """Print a table with a row for each loop."""
-    from rich.console import Console
-    from rich.table import Table
+    from robot_rl.cli.console import print_table
 
-    table = Table(title="lateness, \u00b5s; above: p99 above the bare loop's", box=None, title_justify="left")
-    heads = ("loop", "Hz", "ticks", "missed", ">1 ms", "drift", "p50", "p99", "p99.9", "max", "above")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "loop" else "right", no_wrap=True)
+    rows = []
     for name, row in loops.items():
         late = [f"{row['lateness_us'][key]:.0f}" for key in ("p50", "p99", "p999", "max")]
-        counts = f"{row['rate']:g}", str(row["ticks"]), str(row["missed"]), f"{row['late_share']:.2%}"
+        counts = f"{row['rate']:g}", row["ticks"], row["missed"], f"{row['late_share']:.2%}"
         difference = f"{above[name]:+.0f}" if name in above else ""
-        table.add_row(name, *counts, f"{row['drift_us']:.0f}", *late, difference)
-    Console(highlight=False).print(table)
+        rows.append((name, *counts, f"{row['drift_us']:.0f}", *late, difference))
+    head = ("loop", "Hz", "ticks", "missed", ">1 ms", "drift", "p50", "p99", "p99.9", "max", "above")
+    print_table("lateness, \u00b5s; above: p99 above the bare loop's", head, rows, left=("loop",))

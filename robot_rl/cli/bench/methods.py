@@ -6,33 +6,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robot_rl.cli.options import Json
 from robot_rl.util.limits import PositiveInt
 
 
 @dataclass
 class Methods:
-    """Train and evaluate each method and its control on the task where they should differ, with the same data, seeds
-    and episodes. What is finished is not run again: the same command goes on after Ctrl-C or a kill."""
+    """Train and evaluate each method and its control on the task on which they should differ, with the same data, seeds
+    and episodes. After Ctrl-C or a kill, the same command continues; finished runs are not repeated."""
 
     only: tuple[str, ...] = ()
-    """Checks to run; default all."""
+    """Checks to run; default: all."""
     seeds: PositiveInt = 3
     """Number of training seeds: 0, 1, ..."""
     work: Path = Path("runs/methods")
     """Folder of the runs, their logs and results.json."""
     jobs: PositiveInt = 1
-    """Seeds that run side by side, with a core each."""
+    """Seeds to run in parallel, one core each."""
     episodes: PositiveInt = 200
-    """Episodes of each seed: held-out ones with --publish, else others, by which settings may be chosen."""
+    """Episodes per seed: held-out episodes with --publish, else development episodes."""
     publish: bool = False
-    """Also put what was measured into benchmarks/results/methods.json."""
+    """Also write the results to benchmarks/results/methods.json."""
     table: bool = False
-    """Run nothing; write the table of published results into docs/methods.md."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Run nothing; write the table of published results to docs/methods.md."""
+    json: Json = False
 
     def run(self) -> int:
-        """Run the checks; return 1 if one could not be measured."""
+        """Run the checks; return 1 if any could not be measured."""
         from robot_rl.bench.checks import checks
         from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
         from robot_rl.bench.results import check_size, judge, merge, publish, write_table
@@ -70,7 +70,7 @@ class Methods:
 
 
 def _line(record: dict[str, Any]) -> str:
-    """Return a check in one line."""
+    """Return a one-line summary of a check."""
     arms = record["method"], record["control"]
     if "difference" not in record:
         return "; ".join(f"{arm['recipe']}: {arm['error']}" for arm in arms if "error" in arm)

@@ -1,4 +1,4 @@
-"""`robot-rl bench vla`: measure a vision-language-action model of half a billion weights on a GPU."""
+"""`robot-rl bench vla`: measure a vision-language-action model with 500M parameters on a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from robot_rl.cli.options import Json
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 SMOLVLM: dict[str, dict[str, Any]] = {
@@ -18,35 +19,32 @@ SMOLVLM: dict[str, dict[str, Any]] = {
         "image_size": 512, "patch_size": 16,
     },
 }  # fmt: skip
-"""Sizes of SmolVLM2-500M, whose first 16 layers SmolVLA (Shukor et al. 2025, arXiv 2506.01844) reads with."""
+"""Sizes of SmolVLM2-500M; SmolVLA (Shukor et al. 2025, arXiv 2506.01844) uses its first 16 layers."""
 
 
 @dataclass
 class Vla:
-    """Measure training steps per second, memory and the latency of one robot's chunk for SmolVLA's network.
+    """Measure training speed, memory and the inference latency of one chunk for SmolVLA's network.
 
-    Its half a billion weights are drawn at random: speed does not depend on what they are. Without a GPU nothing is
-    measured."""
+    The weights are random: speed does not depend on them. Without a GPU, the measurement is skipped."""
 
     batch: PositiveInt = 8
-    """Samples of a training step."""
+    """Batch size of a training step."""
     steps: PositiveInt = 20
-    """Training steps that are timed."""
+    """Timed training steps."""
     chunks: PositiveInt = 100
-    """Chunks that are timed."""
+    """Timed chunks."""
     cameras: PositiveInt = 2
-    """Pictures of an observation, 512x512."""
+    """Camera images per observation, 512x512 pixels."""
     words: PositiveInt = 16
     """Tokens of the instruction."""
     device: str = "auto"
-    """Device: cuda, cuda:1 and the like, or auto for cuda if there is one."""
+    """Torch device: cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: NonNegativeInt = 0
-    """Threads of torch; 0: its own choice."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
+    """Torch threads; 0: torch's default."""
+    json: Json = False
 
     def run(self) -> int:
-        """Measure and print; return the exit status."""
         import torch
 
         from policies.networks.pretrained import require
@@ -66,7 +64,7 @@ class Vla:
         return 0
 
     def measure(self, device: Any, sizes: dict[str, dict[str, Any]] = SMOLVLM, layers: int = 16) -> dict[str, Any]:
-        """Return weights, training steps/s, memory (GB) and latencies (ms) on a device."""
+        """Return parameter counts, training steps/s, memory (GB) and latencies (ms) on a device."""
         import torch
 
         from policies.networks.pretrained import require

@@ -1,4 +1,4 @@
-"""`robot-rl demo`: from training to a robot; every stage is a command."""
+"""`robot-rl demo`: from training to the twin of a robot; each stage is a command."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from robot_rl.util.limits import Seed
 
 @dataclass
 class Demo:
-    """Run a demonstration end to end: panda-lift trains a Panda to lift a cube, deploys it on the twin and corrects it
-    there; go2 trains a Go2 to walk, evaluates it in Genesis and on the twin, steers, stops and resets it; vla trains a
-    small policy that sees and reads, lets it practise, and tells it what to do on the twin.
+    """Run a demonstration and write report.html. Two CPU cores take 11 minutes (panda-lift), 9 (go2) or 25 (vla).
 
-    About 11 minutes (panda-lift), 9 minutes (go2) or 25 minutes (vla) on two CPU cores; ends with report.html."""
+    panda-lift: a Panda learns to lift a cube, then is deployed and corrected on the twin. go2: a Go2 learns to walk,
+    is evaluated in Genesis and on the twin, and is steered, stopped and reset. vla: a small vision-language-action
+    policy is cloned, improved by reinforcement learning, and given instructions on the twin."""
 
     name: tyro.conf.Positional[str] = "panda-lift"
-    """Which demonstration: panda-lift, go2 or vla."""
+    """Demonstration: panda-lift, go2 or vla."""
     quick: bool = False
-    """Run small stages, three minutes in all, and check that the policy learned."""
+    """Run small stages, three minutes in total, and check that the policy learned."""
     seed: Seed = 0
-    """Seed of everything random except held-out episodes, which are always the same."""
+    """Seed of everything random, except the held-out episodes, which never change."""
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
-    """Include the stages on the twin: deploy, correct, steer or tell."""
+    """Include the stages on the twin."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> int:
@@ -60,7 +60,7 @@ class Demo:
         begin = time.monotonic()
         for number, (stage, command) in enumerate(stages, 1):
             console.rule(f"[bold]{number}. {stage}", align="left")
-            line = "$ robot-rl " + shlex.join(command)  # in one piece, so that it can be pasted
+            line = "$ robot-rl " + shlex.join(command)  # unwrapped, for copy and paste
             console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
             start = time.monotonic()
             code = _finish([sys.executable, "-m", "robot_rl.cli.main", *command], environment)
@@ -79,23 +79,24 @@ class Demo:
 
 
 def _finish(command: list[str], environment: dict[str, str]) -> int:
-    """Run a stage to its end, also after a signal, so that it saves its work. No signal raises here: an exception
-    between the end of the stage and the record of its status would lose it.
+    """Run a stage to its end, even after a signal, so that it saves its work; return its exit status.
+
+    Signals raise no exception here: between the stage's end and the record of its status, the status would be lost.
     """
     stage: subprocess.Popen[bytes] | None = None
     received: set[int] = set()
 
     def on_signal(number: int, frame: object) -> None:
         received.add(number)
-        if stage and number == signal.SIGTERM:  # a terminal sends Ctrl-C to the stage as well
+        if stage and number == signal.SIGTERM:  # a terminal sends SIGINT to the stage itself
             stage.terminate()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         stage = subprocess.Popen(command, env=environment)
-        if signal.SIGTERM in received:  # while it started
+        if signal.SIGTERM in received:  # during the start
             stage.terminate()
-        return stage.wait() or (128 + min(received) if received else 0)  # it may have finished despite the signal
+        return stage.wait() or (128 + min(received) if received else 0)  # the stage may have finished despite a signal
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,20 +1,56 @@
-"""The stages of the demonstrations; each is a command."""
+"""Stages of the demonstrations; each stage is a `robot-rl` command."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.cli.demo.stages import Journey, Options, Stage, evaluation, success
-from robot_rl.cli.demo.vla_journey import learned as vla_learned
-from robot_rl.cli.demo.vla_journey import stages as vla
+Stage = tuple[str, list[str]]
+"""Name, and arguments of `robot-rl`."""
 
 
-# ---- an arm: demonstrations, cloning, reinforcement learning, a twin, corrections -----------------------------------
+@dataclass(frozen=True)
+class Options:
+    """Options of a demonstration."""
+
+    folder: Path
+    seed: int
+    quick: bool
+    """Run small stages."""
+    robot: bool
+    """Include the stages on the twin."""
+
+
+@dataclass(frozen=True)
+class Journey:
+    """A demonstration."""
+
+    stages: Callable[[Options], list[Stage]]
+    check: Callable[[Path], bool]
+    """Return whether a quick demonstration learned."""
+
+
+def evaluation(
+    policy: str, label: str, episodes: int, film: int, folder: Path, *options: str, name: str = ""
+) -> list[str]:
+    """Return the command that evaluates a policy; `folder` gets its result and a video of `film` episodes."""
+    suffix = f"_{name}" if name else ""
+    video = ["--video", str(folder / "videos" / f"simulation{suffix}.mp4"), "--video-episodes", str(film)]
+    out = ["--out", str(folder / f"evaluation{suffix}.json")]
+    return ["evaluate", policy, "--label", label, "--episodes", str(episodes), *out, *(video if film else []), *options]
+
+
+def success(file: Path) -> float:
+    """Return the success rate of an evaluation."""
+    return float(json.loads(file.read_text())["success"])
+
+
+# ---- arm: demonstrations, cloning, reinforcement learning, corrections on the twin ---------------------------------
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of the stages of the arm's demonstration."""
+    """Sizes of the arm demonstration's stages."""
 
     demonstrations: int = 15
     updates: int = 2000
@@ -26,7 +62,7 @@ class Scale:
 
 
 QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
-"""Sizes for three minutes in all, enough to show that each stage works and learns."""
+"""Sizes for three minutes in total: enough to show that each stage works and learns."""
 
 
 def _panda(o: Options) -> list[Stage]:
@@ -35,22 +71,13 @@ def _panda(o: Options) -> list[Stage]:
     imitate, improve, tuned = (o.folder / n for n in ("imitate", "improve", "finetune"))
     learn = ["--dataset", data, *seed]
     stages: list[Stage] = [
-        (
-            "collect",
-            ["collect", task, "--episodes", str(scale.demonstrations), "--out", data, *seed]
-            + ["--log", str(o.folder / "collect")],
-        ),
-        (
-            "imitate",
-            ["train", task, "--recipe", "diffusion-bc", "--out", str(imitate), *learn]
-            + ["--training.updates", str(scale.updates)],
-        ),
-        (
-            "improve",
-            ["train", task, "--recipe", "resfit", "--base", str(imitate), "--out", str(improve), *learn]
-            + ["--training.steps", str(scale.steps)],
-        ),
-    ]
+        ("collect", ["collect", task, "--episodes", str(scale.demonstrations), "--out", data, *seed,
+                     "--log", str(o.folder / "collect")]),
+        ("imitate", ["train", task, "--recipe", "diffusion-bc", "--out", str(imitate), *learn,
+                     "--training.updates", str(scale.updates)]),
+        ("improve", ["train", task, "--recipe", "resfit", "--base", str(imitate), "--out", str(improve), *learn,
+                     "--training.steps", str(scale.steps)]),
+    ]  # fmt: skip
     for run, label, stage in (
         (imitate, "cloned policy", "evaluate the cloned policy"),
         (improve, "after reinforcement learning", "evaluate the improved policy"),
@@ -65,31 +92,23 @@ def _panda(o: Options) -> list[Stage]:
         before, after = o.folder / "deploy-before", o.folder / "deploy-after"
         episodes = f"episodes:={scale.robot_episodes}"
         stages += [
-            (
-                "deploy on the twin",
-                ["launch", "arm", *twin, f"policy:={improve}", episodes, f"out:={before}"]
-                + ["label:=zero-shot on the twin"],
-            ),
-            (
-                "correct on the twin",
-                ["launch", "finetune", *twin, "teleop:=scripted", f"policy:={improve}", f"out:={tuned}"]
-                + [f"minutes:={scale.minutes}"],
-            ),
-            (
-                "deploy again",
-                ["launch", "arm", *twin, f"policy:={tuned}", episodes, f"out:={after}"] + ["label:=after corrections"],
-            ),
-        ]
+            ("deploy on the twin", ["launch", "arm", *twin, f"policy:={improve}", episodes, f"out:={before}",
+                                    "label:=zero-shot on the twin"]),
+            ("correct on the twin", ["launch", "finetune", *twin, "teleop:=scripted", f"policy:={improve}",
+                                     f"out:={tuned}", f"minutes:={scale.minutes}"]),
+            ("deploy again", ["launch", "arm", *twin, f"policy:={tuned}", episodes, f"out:={after}",
+                              "label:=after corrections"]),
+        ]  # fmt: skip
     return stages
 
 
 def _panda_learned(folder: Path) -> bool:
-    """Return whether cloning beats chance, and reinforcement learning beats cloning."""
+    """Return whether cloning beats random actions and reinforcement learning beats cloning."""
     chance, cloned, improved = (success(folder / n / "evaluation.json") for n in ("random", "imitate", "improve"))
     return chance < cloned < improved
 
 
-# ---- a quadruped: reinforcement learning, the other engine, a twin that is steered ---------------------------------
+# ---- quadruped: reinforcement learning, evaluation in both engines, steering on the twin ---------------------------
 def _go2(o: Options) -> list[Stage]:
     task, train = "go2-velocity", o.folder / "train"
     steps = ["--training.steps", "1200000"] if o.quick else []
@@ -97,11 +116,9 @@ def _go2(o: Options) -> list[Stage]:
     stages: list[Stage] = [
         ("train", ["train", task, "--recipe", "ppo", "--out", str(train), "--seed", str(o.seed), *steps]),
         ("evaluate in MuJoCo", evaluation(str(train), "in MuJoCo", count, film, train)),
-        (
-            "evaluate in Genesis",
-            evaluation(str(train), "in Genesis", count, film, train, "--engine", "genesis", name="genesis"),
-        ),
-    ]
+        ("evaluate in Genesis",
+         evaluation(str(train), "in Genesis", count, film, train, "--engine", "genesis", name="genesis")),
+    ]  # fmt: skip
     if o.robot:
         twin = ["robot:=go2", "twin:=true", f"task:={task}", f"seed:={o.seed}", f"policy:={train}"]
         episodes = f"episodes:={1 if o.quick else 3}"
@@ -110,23 +127,97 @@ def _go2(o: Options) -> list[Stage]:
         person = ["seconds:=12", "teleop:=scripted", "commands:=person", "episodes:=2"]
         stages += [
             ("deploy on the twin", ["launch", "quadruped", *twin, episodes, *pushed, deploy, "label:=on the twin"]),
-            (
-                "steer, stop and resume on the twin",
-                ["launch", "quadruped", *twin, *person, intervene]
-                + ["label:=steered by a person, with a stop in the first of two walks"],
-            ),
-        ]
+            ("steer, stop and resume on the twin", ["launch", "quadruped", *twin, *person, intervene,
+                                                    "label:=steered by a person, stopped in the first of 2 episodes"]),
+        ]  # fmt: skip
     return stages
 
 
 def _go2_learned(folder: Path) -> bool:
-    """Return whether it tracks better than a standing robot."""
+    """Return whether the policy tracks velocity commands better than a standing robot."""
     measured = json.loads((folder / "train" / "evaluation.json").read_text())
     return bool(measured["velocity_error"]["mean"] < 0.45)
+
+
+# ---- a vision-language-action policy: imitation, reinforcement learning, instructions on the twin --------------------
+TASK = "tabletop"
+PRACTICE = "resfit"
+"""Recipe that improves the cloned policy."""
+PRACTISED = "lift the"
+"""Prefix of the instructions for reinforcement learning."""
+
+
+@dataclass(frozen=True)
+class VLAScale:
+    """Sizes of the vision-language-action demonstration's stages."""
+
+    demonstrations: int = 400
+    updates: int = 2800
+    batch: int = 64
+    steps: int = 16_000
+    episodes: int = 60
+    """Episodes per evaluation."""
+    robot_episodes: int = 5
+    video_episodes: int = 3
+    taught: str = "training"
+    """Instructions of the demonstrations."""
+
+
+QUICK_VLA = VLAScale(75, 1000, 32, 1_600, 32, 1, 2, "touch the")
+"""Sizes for a few minutes in total: one verb, and too few steps for reinforcement learning to help."""
+
+
+def _vla(o: Options) -> list[Stage]:
+    scale, seed = QUICK_VLA if o.quick else VLAScale(), ["--seed", str(o.seed)]
+    data = str(o.folder / "collect" / "dataset")
+    imitate, practise = o.folder / "imitate", o.folder / "practise"
+    practised = scale.taught if o.quick else PRACTISED
+    subset, learn = ["--instructions", practised], ["--dataset", data, *seed]
+    episodes, film = scale.episodes, scale.video_episodes
+    stages: list[Stage] = [
+        ("collect", ["collect", TASK, "--episodes", str(scale.demonstrations), "--num-envs", "25", "--skill", "STEADY",
+                     "--changes", "0.3", "--instructions", scale.taught,
+                     "--out", data, *seed, "--log", str(o.folder / "collect")]),
+        ("imitate", ["train", TASK, "--recipe", "vla-sft", *learn, "--out", str(imitate),
+                     "--training.updates", str(scale.updates), "--training.batch", str(scale.batch)]),
+        ("practise", ["train", TASK, "--recipe", PRACTICE, "--base", str(imitate), *learn, *subset,
+                      "--out", str(practise), "--training.steps", str(scale.steps)]),
+    ]  # fmt: skip
+    cloned, floor = str(imitate), f"random:{TASK}"
+    if o.quick:
+        measure = evaluation(floor, "random actions", episodes, 0, o.folder / "random", *subset)
+        stages.append(("evaluate random actions", measure))
+    else:
+        for kind in ("training", "held-out"):
+            words, label = ["--instructions", kind], f"{kind} instructions"
+            measure = evaluation(cloned, f"cloned, {label}", episodes, film, imitate, *words, name=kind)
+            stages.append((f"evaluate the cloned policy, {label}", measure))
+    verb = practised.split()[0]
+    stages += [
+        (f"evaluate the cloned policy, {verb}",
+         evaluation(cloned, f"cloned, {verb}", episodes, film if o.quick else 0, imitate, *subset)),
+        (f"evaluate the practised policy, {verb}",
+         evaluation(str(practise), f"practised, {verb}", episodes, film, practise, *subset)),
+    ]  # fmt: skip
+    if o.robot:
+        twin = ["robot:=panda", "twin:=true", f"task:={TASK}", f"seed:={o.seed}", f"episodes:={scale.robot_episodes}"]
+        policy = [f"policy:={practise}", f"instruction:={practised} red cube"]
+        if not o.quick:
+            out = [f"out:={o.folder / 'deploy'}", "label:=practised, on the twin"]
+            stages.append(("deploy on the twin", ["launch", "arm", *twin, *policy, *out]))
+        policy = [f"policy:={imitate}", "instruction:=touch the red cube", f"then:={practised} green ball", "after:=1"]
+        out = [f"out:={o.folder / 'talk'}", "label:=cloned, on the twin, instruction changed midway"]
+        stages.append(("change the instruction on the twin", ["launch", "arm", *twin, *policy, *out]))
+    return stages
+
+
+def _vla_learned(folder: Path) -> bool:
+    """Return whether the cloned policy succeeds more often than random actions."""
+    return success(folder / "imitate" / "evaluation.json") > success(folder / "random" / "evaluation.json")
 
 
 JOURNEYS = {
     "panda-lift": Journey(_panda, _panda_learned),
     "go2": Journey(_go2, _go2_learned),
-    "vla": Journey(vla, vla_learned),
+    "vla": Journey(_vla, _vla_learned),
 }

@@ -1,4 +1,4 @@
-"""`robot-rl bench loop` with real processes over loopback: its figures, and that it leaves nothing running."""
+"""`robot-rl bench loop` with real processes over loopback: consistent figures, and no process left running."""
 
 from __future__ import annotations
 
@@ -24,38 +24,34 @@ from sim.tasks import tasks
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main", "bench", "loop"]
 WAIT = 200.0
-"""Seconds at most until everything has started, on a busy machine."""
+"""Timeout for the start of all processes on a busy machine, s."""
 pytestmark = pytest.mark.timeout(400)
 
 
 class Bench:
-    """The command in a process of its own, with a folder for temporary files by which its children are known."""
+    """The command in a separate process; its temporary folder identifies its child processes."""
 
     def __init__(self, folder: Path, *words: str):
         self.folder = folder
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ROS_")} | {"TMPDIR": str(folder)}
         self.process = subprocess.Popen(
-            [*PROGRAM, *words],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=_heed_ctrl_c,
-        )
+            [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=_handle_ctrl_c,
+        )  # fmt: skip
 
     def running(self) -> dict[int, str]:
-        """Command lines of every process that has our folder in its environment, itself included."""
+        """Return pid and command line of each process with the folder in its environment, including the command."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if f"TMPDIR={self.folder}\0".encode() in (process / "environ").read_bytes():
                     found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
-            except OSError:  # it has just ended, or is not ours
+            except OSError:  # it has just ended, or belongs to another user
                 continue
         return found
 
     def child(self, command: str) -> int:
-        """The process that runs `command`, once it runs."""
+        """Wait for the child process that runs `command`; return its pid."""
         end = time.monotonic() + WAIT
         while time.monotonic() < end and self.process.poll() is None:
             for number, line in self.running().items():
@@ -65,7 +61,7 @@ class Bench:
         raise AssertionError(f"{command} was never started: {self.process.communicate()}")
 
     def waits(self) -> int:
-        """How often its threads have waited for something."""
+        """Return the number of voluntary context switches of the command's threads."""
         waits = 0
         for thread in Path(f"/proc/{self.process.pid}/task").glob("*/status"):
             with suppress(OSError):  # it has just ended
@@ -80,8 +76,8 @@ class Bench:
         return not self.running() and not list(self.folder.iterdir())
 
 
-def _heed_ctrl_c() -> None:
-    """A shell ignores Ctrl-C for processes in the background."""
+def _handle_ctrl_c() -> None:
+    """Restore the default SIGINT handler: a shell ignores SIGINT for background processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -100,7 +96,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
-    """Every row is whole, and agrees with itself."""
+    """Check that every row is complete and consistent."""
     bare = result["loops"]["bare loop"]
     assert bare["ticks"] + bare["missed"] >= rate * seconds
     assert set(result["p99_above_bare_us"]) == set(result["loops"]) - {"bare loop"}
@@ -114,19 +110,19 @@ def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
             assert result["p99_above_bare_us"][name] == pytest.approx(late["p99"] - bare["lateness_us"]["p99"])
 
 
-def test_a_go2_is_measured_through_its_guard(bench: Callable[..., Bench]) -> None:
+def test_legged_robot_reports_command_loop_and_guard(bench: Callable[..., Bench]) -> None:
     one = bench("go2", "--seconds", "2", "--json")
     code, out, err = one.end()
     assert code == 0, err
     result = json.loads(out)
     assert list(result["loops"]) == ["command loop", "guard", "bare loop"] and result["policy"] == "zero actions"
     check_loops(result, 500, 2)
-    assert result["loops"]["guard"]["ticks"] > result["loops"]["command loop"]["ticks"], "it is there first and last"
+    assert result["loops"]["guard"]["ticks"] > result["loops"]["command loop"]["ticks"], "the guard runs longest"
     assert result["provenance"]["command"][1:] == ["bench", "loop", "go2", "--seconds", "2", "--json"]
     assert one.nothing_left()
 
 
-def test_an_arm_has_no_guard_and_the_table_a_row_for_each_loop(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_arm_has_no_guard_and_the_table_has_a_row_per_loop(bench: Callable[..., Bench], tmp_path: Path) -> None:
     from policies.bundle import save_bundle
 
     save_bundle(acting(robots.get("panda"), None), tmp_path / "policy")
@@ -138,8 +134,8 @@ def test_an_arm_has_no_guard_and_the_table_a_row_for_each_loop(bench: Callable[.
     assert all(row[1] == "200" and int(row[2]) + int(row[3]) >= 400 for row in rows), out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_nothing_running(bench: Callable[..., Bench], number: signal.Signals) -> None:
+def test_signal_leaves_no_process(bench: Callable[..., Bench]) -> None:
+    number = signal.SIGTERM
     one = bench("go2", "--seconds", "2")
     one.child("deploy")
     assert {"twin", "guard"} <= {line.split("robot_rl.cli.main ")[1].split()[0] for line in one.running().values()}
@@ -150,17 +146,17 @@ def test_a_signal_leaves_nothing_running(bench: Callable[..., Bench], number: si
     assert one.nothing_left()
 
 
-def test_ctrl_c_does_not_wait_for_the_bare_loop(bench: Callable[..., Bench]) -> None:
+def test_ctrl_c_interrupts_the_bare_loop(bench: Callable[..., Bench]) -> None:
     one = bench("go2", "--seconds", "1000")
     assert one.process.stderr is not None and "bare loop at 500 Hz" in one.process.stderr.readline()
     begun = one.waits()
-    while one.waits() < begun + 100:  # the loop turns
+    while one.waits() < begun + 100:  # until the loop runs
         assert one.process.poll() is None
     one.process.send_signal(signal.SIGINT)
     assert one.end()[0] == 130 and one.nothing_left()
 
 
-def test_a_twin_that_dies_is_one_sentence(bench: Callable[..., Bench]) -> None:
+def test_killed_twin_gives_one_sentence(bench: Callable[..., Bench]) -> None:
     one = bench("go2", "--seconds", "2")
     twin = one.child("twin")
     one.child("deploy")
@@ -171,7 +167,7 @@ def test_a_twin_that_dies_is_one_sentence(bench: Callable[..., Bench]) -> None:
     assert one.nothing_left()
 
 
-def test_without_a_policy_every_robot_with_a_task_gets_zero_actions() -> None:
+def test_default_policy_gives_zero_actions_for_every_robot_with_a_task() -> None:
     import torch
 
     with_task = sorted({tasks.get(name).interface.robot for name in tasks})
@@ -187,10 +183,8 @@ def test_without_a_policy_every_robot_with_a_task_gets_zero_actions() -> None:
         bundle.check_robot(robot)
 
 
-def test_a_robot_that_no_task_uses_has_nothing_to_be_measured_with(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As after the first steps of docs/add-a-robot.md; said before the bare loop has run its half of the time."""
+def test_robot_without_a_task_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes before the bare loop; docs/add-a-robot.md reaches this state."""
     monkeypatch.setitem(robots.entries, "idle", (f"{__name__}:IDLE", "no task is for it"))
     monkeypatch.setattr(sys.modules[__name__], "IDLE", replace(robots.get("panda"), name="idle"), raising=False)
     assert main(["bench", "loop", "idle", "--seconds", "100"]) == 2

@@ -1,4 +1,4 @@
-"""`robot-rl bench sim`, small: its figures are whole, and bare physics does the same work as the environment's."""
+"""`robot-rl bench sim` on a small scale: consistent figures, and bare physics equal to the environment's physics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TASKS = ("go2-velocity", "panda-lift")
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_bare_physics_does_the_work_of_the_environment(task: str) -> None:
-    """From the middle of an episode: commands are in the delay lines, and contacts in the solver."""
+def test_bare_physics_reaches_the_same_state(task: str) -> None:
+    """Start in mid-episode, with commands in the delay lines and contacts in the solver."""
     env = TaskEnv(task, 3, randomize=False, threads=1)
     env.reset(seed=0)
     rng = torch.Generator().manual_seed(0)
 
     def act(steps: int) -> int:
-        """Act gently, so that no robot falls; return the number of ended episodes."""
+        """Take small actions, with which no robot falls; return the number of ended episodes."""
         ended = 0
         for _ in range(steps):
             _, _, terminated, truncated, _ = env.step(0.3 * torch.rand(3, env.pipeline.actions.size, generator=rng))
@@ -46,7 +46,7 @@ def test_bare_physics_does_the_work_of_the_environment(task: str) -> None:
     env.close()
 
 
-def test_the_figures_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_complete_and_consistent(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     try:
         code = main(["bench", "sim", "--sizes", "4", "--peers", "2", "--seconds", "0.2", "--json"])
@@ -55,11 +55,6 @@ def test_the_figures_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out)
     assert code == 0 and result.pop("provenance")["command"]
     assert set(result) == {f"{task}, {rest}" for task in TASKS for rest in ("4", "2, gymnasium")}
-    check(result)
-
-
-def check(result: dict[str, dict[str, float]]) -> None:
-    """Every figure is one, and every ratio is that of its figures."""
     for name, row in result.items():
         assert all(math.isfinite(value) and value > 0 for value in row.values()), (name, row)
         if name.endswith("gymnasium"):

@@ -1,4 +1,4 @@
-"""The measurement of a large policy: skipped without a GPU, and right on a tiny network."""
+"""`robot-rl bench vla`: skipped without a GPU, and plausible on a tiny network."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(capsys: Any) -> None:
+def test_skipped_without_a_gpu(capsys: Any) -> None:
     assert main(["bench", "vla", "--json"]) == 0
     assert "no GPU" in json.loads(capsys.readouterr().out)["skipped"]
 
 
-def test_a_tiny_network_is_measured() -> None:
+def test_figures_of_a_tiny_network() -> None:
     tiny: dict[str, dict[str, Any]] = {
         "text_config": SMOLVLM["text_config"] | {
             "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,

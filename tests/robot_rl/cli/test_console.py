@@ -1,4 +1,4 @@
-"""What a result looks like on the screen and as JSON."""
+"""Results as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from robot_rl.cli.console import show
 from robot_rl.evaluation import Evaluation
 
 
-def test_means_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mean_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
     show({"height": {"mean": 0.31234, "low": 0.3, "high": 0.33}, "episodes": 5}, False)
     shown = capsys.readouterr().out
     assert "0.3123 [0.3, 0.33]" in shown and "5" in shown
 
 
-def test_a_name_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_names_is_shown_literally(capsys: pytest.CaptureFixture[str]) -> None:
     show({"[/x]": "runs/[bold]walk[/bold]/:wave:"}, False)
     assert capsys.readouterr().out.split() == ["[/x]", "runs/[bold]walk[/bold]/:wave:"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_progress_of_a_fine_tuning_is_one_line_of_80_columns(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool
-) -> None:
+def test_progress_of_finetune_fits_80_columns(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     file, text = StringIO(), "s, 112 episodes: 10/10 won, 10 helped, v12000"
     monkeypatch.setattr(console, "console", Console(file=file, width=80, force_terminal=terminal, color_system=None))
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=iter(range(0, 100, 20)).__next__))
@@ -42,15 +40,13 @@ def test_the_progress_of_a_fine_tuning_is_one_line_of_80_columns(
 
 
 @pytest.mark.parametrize("values", [[], [0.3], [float("nan")]])
-def test_a_measure_without_interval_can_be_shown_and_read(
+def test_metric_without_interval_is_shown_and_valid_json(
     capsys: pytest.CaptureFixture[str], values: list[float]
 ) -> None:
     summary = Evaluation([True], [10], [0.0], {"height": values}).summary()
     show(summary, False)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(row for row in rows if row[:1] == ["height"]) == ["height", "0.3" if values == [0.3] else "?"], (
-        "the figure alone"
-    )
+    assert next(row for row in rows if row[:1] == ["height"]) == ["height", "0.3" if values == [0.3] else "?"]
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")

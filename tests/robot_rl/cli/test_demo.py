@@ -1,10 +1,9 @@
-"""A signal to the demo lets the stage that runs save and end by itself."""
+"""Stages of the demonstrations are valid commands, and signals let the running stage save its work."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -18,8 +17,7 @@ import pytest
 from real.launching.launch import describe
 from real.teleop.scripted_walker import ROUTE
 from robot_rl.cli.demo import Demo, _finish
-from robot_rl.cli.demo.journeys import JOURNEYS
-from robot_rl.cli.demo.stages import Journey, Options
+from robot_rl.cli.demo.journeys import JOURNEYS, Journey, Options
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.launch import parse
 from robot_rl.cli.main import COMMANDS
@@ -34,7 +32,7 @@ from pathlib import Path
 
 signals = {signal.SIGINT, signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-Path(sys.argv[1]).write_text(str(os.getpid()))  # opens when the test reads: from here on signals are heard
+Path(sys.argv[1]).write_text(str(os.getpid()))  # opens when the test reads; signals are now blocked
 number = signal.sigwait(signals)
 Path(sys.argv[2]).write_text("whole")
 sys.exit(128 + number)
@@ -42,15 +40,7 @@ sys.exit(128 + number)
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_the_stages_have_names_that_read(tmp_path: Path, name: str) -> None:
-    stages = [stage for stage, _ in JOURNEYS[name].stages(Options(tmp_path, 0, True, True))]
-    assert len(set(stages)) == len(stages) and not [
-        stage for stage in stages if re.search(r"\bthe (after|in)\b", stage)
-    ]
-
-
-@pytest.mark.parametrize("name", JOURNEYS)
-def test_the_seed_reaches_every_stage_but_the_held_out_evaluations(tmp_path: Path, name: str) -> None:
+def test_every_stage_but_evaluation_gets_the_seed(tmp_path: Path, name: str) -> None:
     for stage, words in JOURNEYS[name].stages(Options(tmp_path, 7, False, True)):
         seeded = "--seed 7" in " ".join(words) or "seed:=7" in words
         assert seeded == (words[0] != "evaluate"), stage
@@ -59,8 +49,8 @@ def test_the_seed_reaches_every_stage_but_the_held_out_evaluations(tmp_path: Pat
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", JOURNEYS)
 def test_every_stage_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, quick: bool) -> None:
-    """Processes that a launch file starts included."""
-    for kind in (Train, Finetune):  # they find their recipe first
+    """Includes the processes that launch files start."""
+    for kind in (Train, Finetune):
         monkeypatch.setattr(kind, "run", lambda self: 0)
     for _, words in JOURNEYS[name].stages(Options(tmp_path, 0, quick, True)):
         nodes = describe(words[1], parse(words[2:])) if words[0] == "launch" else []
@@ -73,22 +63,22 @@ def test_every_stage_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert found(rest) == 0
 
 
-def test_the_vla_is_told_something_else_while_it_works(tmp_path: Path) -> None:
+def test_vla_demo_changes_between_two_known_instructions(tmp_path: Path) -> None:
     commands = dict(JOURNEYS["vla"].stages(Options(tmp_path, 0, False, True)))
-    file, *words = commands["change its mind on the twin"][1:]
+    file, *words = commands["change the instruction on the twin"][1:]
     first, second = next(node for node in describe(file, parse(words)) if node.name == "tell").command[1:3]
     known = [each.text for each in tasks.get("tabletop").interface.instructions]
-    assert {first, second} <= set(known) and first != second, "each has a test that judges it"
+    assert {first, second} <= set(known) and first != second
 
 
-def test_a_quick_vla_has_learned_if_it_beats_random_actions(tmp_path: Path) -> None:
+def test_quick_vla_demo_must_beat_random_actions(tmp_path: Path) -> None:
     for cloned, learned in ((0.05, False), (0.02, False), (0.1, True)):
         for name, rate in (("random", 0.05), ("imitate", cloned)):
             write_json(tmp_path / name / "evaluation.json", {"success": rate})
         assert JOURNEYS["vla"].check(tmp_path) == learned
 
 
-def test_a_person_steers_and_stops_the_go2(tmp_path: Path) -> None:
+def test_scripted_person_steers_and_stops_the_go2(tmp_path: Path) -> None:
     for quick in (True, False):
         commands = dict(JOURNEYS["go2"].stages(Options(tmp_path, 0, quick, True)))
         launch, file, *words = commands["steer, stop and resume on the twin"]
@@ -96,19 +86,19 @@ def test_a_person_steers_and_stops_the_go2(tmp_path: Path) -> None:
         teleop = next(node for node in describe(file, parse(words)) if node.name == "teleop")
         assert teleop.condition and teleop.command[:2] == ("teleop", "scripted") and "go2" in teleop.command
         values = parse(words)
-        assert values["commands"] == "person" and int(values["episodes"]) > 1, "it walks on after the stop"
-        assert float(values["seconds"]) > sum(seconds for seconds, _, _ in ROUTE), "the stop falls into the first"
+        assert values["commands"] == "person" and int(values["episodes"]) > 1, "it continues after the stop"
+        assert float(values["seconds"]) > sum(seconds for seconds, _, _ in ROUTE), "it stops in the first episode"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> None:
+def test_stage_ends_by_itself_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     ready, saved = tmp_path / "ready", tmp_path / "saved"
     os.mkfifo(ready)
 
     def press() -> None:
         stage = int(ready.read_text())
         os.kill(os.getpid(), number)
-        if number is signal.SIGINT:  # a terminal sends it to everyone; here last to the stage, which it ends
+        if number is signal.SIGINT:  # a terminal sends it to the stage too
             os.kill(stage, number)
 
     threading.Thread(target=press, daemon=True).start()
@@ -119,9 +109,7 @@ def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_the_very_end_does_not_hide_how_the_stage_ended(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_signal_at_the_end_does_not_hide_the_status(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     reap = os.waitpid
 
     def reap_and_press(pid: int, options: int) -> tuple[int, int]:
@@ -131,10 +119,10 @@ def test_a_signal_at_the_very_end_does_not_hide_how_the_stage_ended(
 
     monkeypatch.setattr(os, "waitpid", reap_and_press)
     assert _finish([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
-    assert _finish([sys.executable, "-c", ""], dict(os.environ)) == 128 + number, "nor is it lost where it ended well"
+    assert _finish([sys.executable, "-c", ""], dict(os.environ)) == 128 + number
 
 
-def test_a_signal_while_the_stage_starts_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_the_start_ends_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pressed(subprocess.Popen[bytes]):
         def __init__(self, *words: Any, **options: Any) -> None:
             super().__init__(*words, **options)
@@ -145,10 +133,10 @@ def test_a_signal_while_the_stage_starts_reaches_it(monkeypatch: pytest.MonkeyPa
     assert code == -signal.SIGTERM
 
 
-def test_the_commands_can_be_pasted_from_a_pipe_or_a_narrow_terminal(
+def test_printed_commands_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing wraps, and nothing in brackets is taken for markup."""
+    """Long lines are not wrapped, and brackets are not interpreted as markup."""
     command = ["lists", "--out", str(tmp_path / "a folder [red]" / ("x" * 200))]
     monkeypatch.setitem(JOURNEYS, "panda-lift", Journey(lambda o: [("one", command)], lambda folder: True))
     monkeypatch.setattr("robot_rl.cli.demo._finish", lambda command, environment: 0)

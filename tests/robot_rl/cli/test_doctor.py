@@ -1,4 +1,4 @@
-"""The doctor: what it finds here, and what it says about a machine that lacks something."""
+"""`robot-rl doctor`: results on this machine, and remedies for simulated defects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_json_is_one_object_and_every_problem_has_a_remedy(capsys: pytest.Captur
         assert bool(check["remedy"]) == (check["status"] != "ok"), check
 
 
-def test_table_shows_remedies_and_a_failure_is_the_exit_code(
+def test_table_shows_remedies_and_failure_sets_the_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Diagnosis("a", "ok", "fine"), Diagnosis("b", "warn", "[so] so", "fix b")]
@@ -44,7 +44,7 @@ def test_table_shows_remedies_and_a_failure_is_the_exit_code(
     assert Doctor().run() == 0
 
 
-def test_a_missing_or_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_old_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     requires = ["numpy>=999", "no-such-thing>=1", 'mujoco>=4.0; extra == "sim"', 'ruff; extra == "dev"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
     core, *others = doctor.packages()
@@ -55,24 +55,18 @@ def test_a_missing_or_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(doctor.packages())[2].status == "warn"
 
 
-def test_rendering_that_fails_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_rendering_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_probe", lambda name: (False, "ImportError: Unable to load EGL library"))
     check = doctor.rendering()
     assert check.status == "fail" and "EGL library" in check.detail and "libegl1" in check.remedy
 
 
-def test_transport_on_an_impossible_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_or_absent_transport_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "9999")
     check = doctor.transport()
     assert check.status == "fail" and "9999" in check.detail and "ROS_DOMAIN_ID" in check.remedy
-
-
-def test_no_transport_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert doctor.transport().status == doctor.rendering().status == "warn"
-
-
-def test_a_probe_that_crashes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert doctor._probe("egl") == (False, "the test ended with code 1")
 
@@ -87,7 +81,7 @@ def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, sta
     assert check.status == status and f"{1000 * late:.2f} (largest)" in check.detail
 
 
-def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
         free = 0.1 * 1024**3
 
@@ -96,7 +90,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.status == "fail" and "free disk space" in check.remedy
 
 
-def test_a_gamepad_that_teleop_would_refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_gamepad_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "js0")
     monkeypatch.setattr(Path, "glob", lambda path, pattern: [tmp_path / "js0"])
     monkeypatch.setattr("real.teleop.joystick.glob", lambda pattern: [str(tmp_path / "js0")])

@@ -1,7 +1,7 @@
-"""kill -9 at several points of progress, then --resume: finished work is intact, and the end is the same.
+"""Signals during collect, train and finetune: finished work is intact, and --resume reaches the same end.
 
-Progress is what appears on disk. The processes are real; those of `collect` and `train` are forked from one server
-that has the imports done, so that twenty of them fit into a test.
+Files on disk time the kills. The processes of `collect` and `train` are forked from a server with preloaded imports,
+which makes twenty processes per test affordable.
 """
 
 from __future__ import annotations
@@ -22,25 +22,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
-from robot_rl.data import Dataset, DatasetWriter, verify
-from robot_rl.data.recording import features
-from robot_rl.interface.environment import EnvInfo
-from robot_rl.interface.pipeline import Pipeline
+from robot_rl.data import Dataset, verify
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.run import read_metrics
 from sim.tasks import tasks
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
 WAIT = 250.0
-"""s for what takes seconds; a learner has only the processor time that nobody else wants."""
+"""Timeout, s; learners have low priority and are slow on a loaded machine."""
 pytestmark = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
-PIPELINE = Pipeline(LIFT)
-SIZE = PIPELINE.observer.spec.size
 COLLECT = ["collect", "panda-lift", "--num-envs", "2", "--skill", "STEADY", "--keep-failures"]
 CLONE = [
     "train", "panda-lift", "--recipe", "diffusion-bc", "--training.updates", "400", "--training.batch", "16",
@@ -52,14 +45,12 @@ IMPROVE = [
     "--training.warmup", "128", "--training.learning-starts", "64", "--training.capacity", "600",
     "--agent.hidden", "16", "16",
 ]  # fmt: skip
+Start = Callable[..., Any]
 
 
 # ---- processes ---------------------------------------------------------------------------------------------------
-Server = Any
-
-
 @pytest.fixture(scope="module")
-def server() -> Server:
+def server() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["torch", "diffusers.optimization", "diffusers.training_utils", "sim.collect", "sim.engines.mujoco",
@@ -69,7 +60,7 @@ def server() -> Server:
 
 
 @pytest.fixture
-def start(server: Server) -> Iterator[Callable[..., Any]]:
+def start(server: Any) -> Iterator[Start]:
     started = []
 
     def build(*argv: object) -> Any:
@@ -89,14 +80,21 @@ def finish(process: Any) -> None:
     assert process.exitcode == 0
 
 
-def kill_when(process: Any, holds: Callable[[], Any]) -> bool:
-    """SIGKILL as soon as `holds()`; False if the process was done before."""
+def wait_until(holds: Callable[[], Any], alive: Callable[[], bool]) -> bool:
+    """Return True once `holds()`, False if the process ends before."""
     end = time.monotonic() + WAIT
     while not holds():
-        if not process.is_alive():
+        if not alive():
             return False
         assert time.monotonic() < end
         time.sleep(0.001)
+    return True
+
+
+def kill_when(process: Any, holds: Callable[[], Any]) -> bool:
+    """Send SIGKILL as soon as `holds()`; return False if the process ended before."""
+    if not wait_until(holds, process.is_alive):
+        return False
     process.kill()
     process.join()
     assert process.exitcode in (-signal.SIGKILL, 0)
@@ -104,56 +102,32 @@ def kill_when(process: Any, holds: Callable[[], Any]) -> bool:
 
 
 def damage(dataset: Path) -> list[str]:
-    """Problems besides what the next writer mends: files of an episode that was never committed, and statistics
-    that are derived from the episodes and written after them."""
-    mended = (
+    """Return the problems of a dataset that the next writer does not repair (uncommitted files, statistics)."""
+    repaired = (
         "a writer was killed; DatasetWriter.append moves it aside",
         "of other episodes; DatasetWriter.append writes it",
     )
-    return [problem for problem in verify(dataset) if not any(text in problem for text in mended)]
+    return [problem for problem in verify(dataset) if not any(text in problem for text in repaired)]
 
 
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def write_dataset(root: Path) -> Path:
-    rng = torch.Generator().manual_seed(0)
-    with DatasetWriter.create(root, fps=20, features=features(EnvInfo.of(PIPELINE)), robot_type="panda") as writer:
-        for _ in range(3):
-            last = torch.zeros(30, 1, dtype=torch.bool)
-            last[-1] = True
-            action = PIPELINE.actions.to_physical(2 * torch.rand(30, 4, generator=rng) - 1)
-            columns = {
-                "observation.state": PIPELINE.observer.spec.to_physical(2 * torch.rand(30, SIZE, generator=rng) - 1),
-                "action": action,
-                "action.policy": action, "next.reward": last.float(), "next.success": last, "next.done": last,
-                "intervention": torch.zeros(30, 1, dtype=torch.bool),
-            }  # fmt: skip
-            writer.add_episode(columns, LIFT.instruction)
-    return root
+@pytest.fixture(scope="module")
+def demos(write_demos: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demos(tmp_path_factory.mktemp("kill") / "demos", 3, 30)
 
 
 @pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("kill") / "demos")
-
-
-@pytest.fixture(scope="module")
-def base(demos: Path) -> Path:
-    torch.manual_seed(0)
-    config = DiffusionConfig(hidden=16, layers=1, train_steps=10, sample_steps=2)
-    policy = DiffusionPolicy(Size(SIZE, 4), config)
-    made = Bundle(policy, LIFT, PIPELINE.robot.fingerprint(), {"dataset": str(demos)})
-    save_bundle(made, demos.parent / "base")
-    return demos.parent / "base"
+def base(save_policy: Callable[..., Path], demos: Path) -> Path:
+    return save_policy(demos.parent / "base", demos)
 
 
 # ---- collect -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", [0, 16], ids=["no pictures", "pictures"])
-def test_collect(start: Callable[..., Any], tmp_path: Path, size: int) -> None:
+def test_killed_collect_keeps_finished_episodes(start: Start, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    words = [*COLLECT, "--episodes", 4, "--image-size", size, "--out", out, "--resume"]
+    words = [*COLLECT, "--episodes", 4, "--image-size", 16, "--out", out, "--resume"]
     info = out / "meta" / "info.json"
 
     def episodes() -> int:
@@ -162,23 +136,17 @@ def test_collect(start: Callable[..., Any], tmp_path: Path, size: int) -> None:
         except (OSError, ValueError):
             return 0
 
-    points: list[Callable[[], Any]] = [
-        out.exists,
-        info.exists,
-        lambda: any((out / "data").glob("**/*.parquet")),
-        lambda: episodes() >= 2,
-    ]
     kept: list[Any] = []
-    for point in points:
-        if not kill_when(start(*words), point):
+    for point in (
+        out.exists, info.exists, lambda: any((out / "data").glob("**/*.parquet")), lambda: episodes() >= 2,
+    ):  # fmt: skip
+        if not kill_when(start(*words), point) or not info.exists():
             continue
-        if not info.exists():
-            continue
-        assert damage(out) == [], "what had finished is sound, without any repair"
+        assert damage(out) == []
         data = Dataset(out)
         now = [(e.length, data.columns(["action"])["action"][e.start : e.start + e.length]) for e in data.episodes]
-        for (length, action), (was_length, was_action) in zip(now, kept, strict=False):
-            assert length == was_length and torch.equal(action, was_action), "and what was there before is untouched"
+        for (length, action), (old_length, old_action) in zip(now, kept, strict=False):
+            assert length == old_length and torch.equal(action, old_action), "earlier episodes are unchanged"
         assert len(now) >= len(kept)
         kept = now
     assert len(kept) >= 2
@@ -187,12 +155,12 @@ def test_collect(start: Callable[..., Any], tmp_path: Path, size: int) -> None:
     data = Dataset(out)
     assert data.num_episodes == 4
     starts = torch.stack([data.columns(["observation.state"])["observation.state"][e.start] for e in data.episodes])
-    assert len(torch.unique(starts, dim=0)) == 4, "no episode twice: seeds go on"
+    assert len(torch.unique(starts, dim=0)) == 4, "seeds continue: no episode occurs twice"
 
 
 # ---- train -------------------------------------------------------------------------------------------------------
 def check_same(one: Path, two: Path, curve: str) -> None:
-    """Weights and critics to the bit, and the same curve."""
+    """Check that weights and critics are bit-identical and the curves equal."""
     for name in ("policy.safetensors", "critic.safetensors"):
         assert (one / "bundle" / name).exists() == (two / "bundle" / name).exists()
         if (one / "bundle" / name).exists():
@@ -203,19 +171,18 @@ def check_same(one: Path, two: Path, curve: str) -> None:
     assert curves[0] == curves[1] and len(curves[0]) > 5
 
 
-def kill_and_resume(start: Callable[..., Any], words: list[object], out: Path, points: list[Callable[[], Any]]) -> int:
+def kill_and_resume(start: Start, words: list[object], out: Path, points: list[Callable[[], Any]]) -> int:
+    """Resume a run and kill it at each point; return the number of kills before the run ended."""
     killed = 0
     for point in points:
-        process = start(*words, "--out", out, "--resume")
-        if not kill_when(process, point):
+        if not kill_when(start(*words, "--out", out, "--resume"), point):
             break
         killed += 1
         checkpoint = out / "checkpoint.safetensors"
         if checkpoint.exists():
-            assert load_state(checkpoint)["step"] > 0, "the last checkpoint is whole"
+            assert load_state(checkpoint)["step"] > 0
         if (out / "bundle").exists():
             load_bundle(out / "bundle")
-    finish(start(*words, "--out", out, "--resume"))
     return killed
 
 
@@ -226,84 +193,66 @@ def step_of(out: Path) -> int:
         return 0
 
 
-def test_clone(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
+def interrupt(words: list[object], out: Path, number: signal.Signals) -> None:
+    """Resume a run and send a signal after its first checkpoint; the run must save another checkpoint and end."""
+    command = [*PROGRAM, *map(str, words), "--out", str(out), "--resume"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    before = step_of(out)
+    assert wait_until(lambda: step_of(out) > before, lambda: process.poll() is None)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + number, err
+    (line,) = [line for line in err.splitlines() if line.startswith("robot-rl: ")]
+    assert f"stopped by {number.name} at step {step_of(out)}, which is saved" in line and "--resume" in line
+    assert "Traceback" not in err and not (out / "bundle").exists()
+
+
+def test_interrupted_cloning_resumes_bit_identically(start: Start, demos: Path, tmp_path: Path) -> None:
     words: list[object] = [*CLONE, "--dataset", demos]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(*words, "--out", whole))
     metrics = broken / "metrics.jsonl"
-    points: list[Callable[[], Any]] = [
-        broken.exists,  # nothing but a folder
-        lambda: lines(metrics) >= 3,  # before the first checkpoint
-        lambda: list(broken.glob(".checkpoint*.part")) or step_of(broken) >= 50,  # while it is written
-        lambda: step_of(broken) >= 150,
+    # an empty folder; before the first checkpoint; after a signal; between checkpoints; while the bundle is written
+    killed = kill_and_resume(start, words, broken, [broken.exists, lambda: lines(metrics) >= 3])
+    interrupt(words, broken, signal.SIGINT)
+    killed += kill_and_resume(start, words, broken, [
+        lambda: list(broken.glob(".checkpoint*.part")) or step_of(broken) >= 150,
         lambda: lines(metrics) >= 27,
-        lambda: list(broken.glob(".bundle*.part")) or (broken / "bundle").exists(),  # while the bundle is written
-    ]
-    assert kill_and_resume(start, words, broken, points) >= 4
+        lambda: list(broken.glob(".bundle*.part")) or (broken / "bundle").exists(),
+    ])  # fmt: skip
+    assert killed >= 3
+    finish(start(*words, "--out", broken, "--resume"))
     check_same(whole, broken, "bc/loss")
 
 
-def test_improve(start: Callable[..., Any], demos: Path, base: Path, tmp_path: Path) -> None:
+def test_interrupted_off_policy_training_resumes_bit_identically(
+    start: Start, demos: Path, base: Path, tmp_path: Path
+) -> None:
     words: list[object] = [*IMPROVE, "--dataset", demos, "--base", base]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(*words, "--out", whole))
     metrics = broken / "metrics.jsonl"
-    points: list[Callable[[], Any]] = [
-        lambda: lines(metrics) >= 1,
-        lambda: step_of(broken) >= 128,
+    killed = kill_and_resume(start, words, broken, [lambda: lines(metrics) >= 1])
+    interrupt(words, broken, signal.SIGTERM)
+    killed += kill_and_resume(start, words, broken, [
         lambda: lines(metrics) >= 11 and step_of(broken) >= 256,
         lambda: list(broken.glob(".checkpoint*.part")) and step_of(broken) >= 384,
-    ]
-    assert kill_and_resume(start, words, broken, points) >= 3
+    ])  # fmt: skip
+    assert killed >= 2
+    finish(start(*words, "--out", broken, "--resume"))
     check_same(whole, broken, "critic/loss")
 
 
-def end_and_resume(start: Callable[..., Any], words: list[object], out: Path, number: signal.Signals) -> None:
-    """Let `number` end a run after its first rows of metrics, then resume it."""
-    process = subprocess.Popen([*PROGRAM, *map(str, words), "--out", str(out)], stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + WAIT
-    while lines(out / "metrics.jsonl") < 2:
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.001)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=WAIT)
-    assert process.returncode == 128 + number, said
-    (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
-    assert f"stopped by {number.name} at step {step_of(out)}, which is saved" in line and "--resume" in line
-    assert "Traceback" not in said and step_of(out) > 0 and not (out / "bundle").exists()
-    finish(start(*words, "--out", out, "--resume"))
-
-
-def test_ctrl_c_of_clone(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
-    words: list[object] = [*CLONE, "--dataset", demos]
-    finish(start(*words, "--out", tmp_path / "whole"))
-    end_and_resume(start, words, tmp_path / "broken", signal.SIGINT)
-    check_same(tmp_path / "whole", tmp_path / "broken", "bc/loss")
-
-
-def test_sigterm_of_improve(start: Callable[..., Any], demos: Path, base: Path, tmp_path: Path) -> None:
-    words: list[object] = [*IMPROVE, "--dataset", demos, "--base", base]
-    finish(start(*words, "--out", tmp_path / "whole"))
-    end_and_resume(start, words, tmp_path / "broken", signal.SIGTERM)
-    check_same(tmp_path / "whole", tmp_path / "broken", "critic/loss")
-
-
-def test_resume_clears_what_a_kill_left_behind(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
-    """A checkpoint with its replay is large: one half-written file for each kill must not pile up."""
+def test_resuming_a_finished_run_only_removes_leftovers(start: Start, demos: Path, tmp_path: Path) -> None:
+    """A checkpoint with its replay buffer is large: partial files of killed runs must not accumulate."""
     words: list[object] = [*CLONE, "--dataset", demos, "--training.updates", 20, "--out", tmp_path / "r"]
     finish(start(*words))
+    before = load_file(tmp_path / "r" / "bundle" / "policy.safetensors")
     left = [tmp_path / "r" / ".checkpoint.safetensors.12345.part", tmp_path / "r" / ".bundle.12345.part"]
     left[0].write_bytes(b"half a checkpoint")
     left[1].mkdir()
     finish(start(*words, "--resume"))
     assert not [path for path in left if path.exists()]
-
-
-def test_resuming_what_is_done_changes_nothing(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
-    words: list[object] = [*CLONE, "--dataset", demos, "--training.updates", 20, "--out", tmp_path / "r"]
-    finish(start(*words))
-    before = load_file(tmp_path / "r" / "bundle" / "policy.safetensors")
-    finish(start(*words, "--resume"))
     after = load_file(tmp_path / "r" / "bundle" / "policy.safetensors")
     assert all(torch.equal(before[k], after[k]) for k in before)
 
@@ -311,7 +260,7 @@ def test_resuming_what_is_done_changes_nothing(start: Callable[..., Any], demos:
 # ---- finetune ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def graph() -> Iterator[dict[str, str]]:
-    """A loopback domain of this test alone, and a twin in it."""
+    """Environment variables of a private loopback domain, in which a twin runs."""
     uri = (
         "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
         "<AllowMulticast>false</AllowMulticast></General>"
@@ -337,115 +286,99 @@ def graph() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def short(base: Path, tmp_path: Path) -> Path:
-    """The base with episodes of half a second."""
-    made = load_bundle(base)
-    short = Bundle(made.policy, LIFT.from_json(LIFT.to_json() | {"horizon": 10}), made.robot, made.provenance)
-    save_bundle(short, tmp_path / "short")
-    return tmp_path / "short"
+def session(
+    graph: dict[str, str], base: Path, demos: Path, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start or resume a session with episodes of half a second in tmp_path/session."""
+    made, short = load_bundle(base), tmp_path / "short"
+    interface = LIFT.from_json(LIFT.to_json() | {"horizon": 10})
+    save_bundle(Bundle(made.policy, interface, made.robot, made.provenance), short)
+    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", tmp_path / "session", "--json", "--no-camera"]
+    words += ["--resume", "--agent.hidden", "16", "16", "--minutes"]
+
+    def start(minutes: float = 5) -> subprocess.Popen[str]:
+        argv = [str(word) for word in [*words, minutes]]
+        process = subprocess.Popen(argv, env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    started: list[subprocess.Popen[str]] = []
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for_episodes(process: subprocess.Popen[str], out: Path, count: int) -> None:
+    """Wait until a session has `count` episodes and its learner has published weights."""
+    ready = lambda: lines(out / "episodes.jsonl") >= count and (out / "weights.safetensors").exists()  # noqa: E731
+    assert wait_until(ready, lambda: process.poll() is None), process.communicate()
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
-def test_finetune_keeps_what_was_learned_when_its_robot_dies_or_hangs(
-    graph: dict[str, str],
-    demos: Path,
-    short: Path,
-    tmp_path: Path,
-    learners: Callable[[Path], list[int]],
-    number: signal.Signals,
-) -> None:
+def test_finetune_keeps_its_results_when_the_robot_dies_or_hangs(
+    graph: dict[str, str], session: Callable[..., subprocess.Popen[str]], tmp_path: Path,
+    learners: Callable[[Path], list[int]], number: signal.Signals,
+) -> None:  # fmt: skip
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--json", "--no-camera", "--minutes", 5]
-    process = subprocess.Popen(
-        [str(w) for w in [*words, "--agent.hidden", "16", "16"]],
-        env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    end = time.monotonic() + WAIT
-    while not (lines(out / "episodes.jsonl") >= 2 and (out / "weights.safetensors").exists()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    process = session()
+    wait_for_episodes(process, out, 2)
     os.kill(int(graph["TWIN"]), number)
-    printed, said = process.communicate(timeout=WAIT)
-    assert process.returncode == 1 and "Traceback" not in said, said
-    (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+    printed, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 1 and "Traceback" not in err, err
+    (line,) = [line for line in err.splitlines() if line.startswith("robot-rl: ")]
     assert "no joint state for 0.5 s" in line and "--resume" in line
     assert "no joint state" in json.loads(printed)["ended"]
     load_bundle(out / "bundle")
     data = Dataset(out / "dataset")
     assert data.num_episodes == lines(out / "episodes.jsonl") and verify(data.root) == [] and not learners(out)
-    events = [json.loads(row) for row in (out / "events.jsonl").read_text().splitlines()]
-    assert {"event": "hold", "what": "stale state"}.items() <= events[-1].items() or "hold" in {
-        event["event"] for event in events
-    }
+    assert "hold" in {json.loads(row)["event"] for row in (out / "events.jsonl").read_text().splitlines()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_finetune(
-    graph: dict[str, str], demos: Path, short: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
+def test_finetune_resumes_after_a_kill_and_a_signal_without_losing_episodes(
+    session: Callable[..., subprocess.Popen[str]], tmp_path: Path, learners: Callable[[Path], list[int]]
 ) -> None:
-    """A session is killed, interrupted, told to end, comes to its end, and goes on each time: no episode is lost."""
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--json", "--no-camera"]
-    words += ["--agent.hidden", "16", "16"]
     rows = out / "episodes.jsonl"
-
-    def work(done: int) -> subprocess.Popen[str]:
-        """A session with some episodes beyond those, and a learner that has published."""
-        process = subprocess.Popen(
-            [str(w) for w in [*words, "--minutes", 5]],
-            env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        end = time.monotonic() + WAIT
-        while not (lines(rows) >= done + 2 and (out / "weights.safetensors").exists()):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end
-            time.sleep(0.005)
-        return process
-
     try:
-        killed = work(0)
+        killed = session()
+        wait_for_episodes(killed, out, 2)
         killed.kill()
         killed.wait()
         data = Dataset(out / "dataset")
         before = data.num_episodes
-        assert before >= 1 and damage(data.root) == [], "each finished episode but at most the one in hand"
+        assert before >= 1 and damage(data.root) == [], "at most the running episode is lost"
         load_state(out / "weights.safetensors")
-        end = time.monotonic() + WAIT
-        while learners(out):  # it notices that its robot is gone, and lets the folder go
-            assert time.monotonic() < end, "the learner outlives its robot"
-            time.sleep(0.02)
+        assert wait_until(lambda: not learners(out), lambda: True), "the learner ends when its parent is gone"
         killed.communicate()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            process = work(before)
-            process.send_signal(number)
-            printed, said = process.communicate(timeout=WAIT)
-            assert process.returncode == 128 + number, said
-            summary = json.loads(printed)
-            (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
-            assert f"ended by {number.name} after {summary['episodes']} episodes" in line and "--resume" in line
-            assert "Traceback" not in said and not learners(out)
-            data = Dataset(out / "dataset")
-            assert data.num_episodes == before + summary["episodes"] == lines(rows) and verify(data.root) == []
-            assert json.loads((out / "loop.json").read_text())["ticks"] > 0
-            published = load_state(out / "weights.safetensors")["actor"]
-            learned = load_bundle(out / "bundle").policy.actor.state_dict()
-            assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
-            critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
-            assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
-            (out / "bundle" / "policy.json").unlink()
-            (out / "loop.json").unlink()
-            before = data.num_episodes
-
-        ended = subprocess.run(
-            [str(w) for w in [*words, "--minutes", 0.04]], env=graph, capture_output=True, text=True, timeout=WAIT
-        )
-        assert ended.returncode == 0, ended.stderr
-        summary = json.loads(ended.stdout)
+        process = session()
+        wait_for_episodes(process, out, before + 2)
+        process.send_signal(signal.SIGTERM)
+        printed, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 128 + signal.SIGTERM, err
+        summary = json.loads(printed)
+        (line,) = [line for line in err.splitlines() if line.startswith("robot-rl: ")]
+        assert f"ended by SIGTERM after {summary['episodes']} episodes" in line and "--resume" in line
+        assert "Traceback" not in err and not learners(out)
         data = Dataset(out / "dataset")
-        assert data.num_episodes == before + summary["episodes"] > before and verify(data.root) == []
+        assert data.num_episodes == before + summary["episodes"] == lines(rows) and verify(data.root) == []
+        assert json.loads((out / "loop.json").read_text())["ticks"] > 0
+        published = load_state(out / "weights.safetensors")["actor"]
+        learned = load_bundle(out / "bundle").policy.actor.state_dict()
+        assert all(torch.equal(learned[k], published[k]) for k in published), "the bundle has the newest weights"
+        critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
+        assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "--agent.hidden took effect"
+        (out / "bundle" / "policy.json").unlink()
+        before = data.num_episodes
+
+        process = session(0.04)
+        printed, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 0, err
+        data = Dataset(out / "dataset")
+        assert data.num_episodes == before + json.loads(printed)["episodes"] > before and verify(data.root) == []
         load_bundle(out / "bundle")
         assert not learners(out)
     finally:

@@ -1,4 +1,4 @@
-"""What `robot-rl launch` refuses before it starts anything."""
+"""`robot-rl launch` refuses wrong arguments before it starts a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robot_rl.robots import robots
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the processes that would have been started."""
+    """Names of the processes that launch would start."""
     names: list[str] = []
 
     class Runner:
@@ -33,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle of each kind of robot, one of them in a run folder."""
+    """Bundles of an arm and of a legged robot (in a run folder), a stopped run, and a damaged bundle."""
     monkeypatch.chdir(tmp_path)
     save_bundle(acting(robots.get("panda"), None), tmp_path / "arm")
     save_bundle(acting(robots.get("go2"), None), tmp_path / "walk" / "bundle")
@@ -49,10 +49,8 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("quadruped policy:=walk robot:=panda twin:=true", "robot 'panda', which does not walk: use launch arm"),
         ("arm policy:=arm robot:=go2 twin:=true", "robot 'go2', which walks: use launch quadruped"),
-        ("finetune policy:=walk robot:=go2", "robot 'go2', which walks: use launch quadruped"),
         ("arm policy:=runs/nope twin:=true", "runs/nope is no bundle: it has no policy.json"),
         ("arm policy:=stopped", "stopped is a run that was stopped before its bundle: make one with `robot-rl bundle "),
-        ("finetune policy:=nope", "nope is no bundle: it has no policy.json"),
         ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
         ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
         ("arm policy:=walk", "bundle walk/bundle is for robot 'go2', which walks: use launch quadruped robot:=go2"),
@@ -62,7 +60,7 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_started(
+def test_wrong_arguments_are_refused_before_the_start(
     bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], words: str, message: str
 ) -> None:
     assert main(["launch", *words.split()]) == 2
@@ -71,7 +69,7 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
     assert not started
 
 
-def test_a_gamepad_that_is_not_there_is_an_error_before_anything_moves(
+def test_missing_gamepad_is_refused_before_the_start(
     bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joystick, "glob", lambda pattern: [])
@@ -91,5 +89,5 @@ def test_a_gamepad_that_is_not_there_is_an_error_before_anything_moves(
         ("twin robot:=go2 task:=go2-velocity", ["twin"]),
     ],
 )
-def test_what_fits_is_started(bundles: None, started: list[str], words: str, names: list[str]) -> None:
+def test_valid_launch_starts_its_processes(bundles: None, started: list[str], words: str, names: list[str]) -> None:
     assert main(["launch", *words.split()]) == 0 and started == names

@@ -1,4 +1,4 @@
-"""`train --resume` with more steps than before: exact where nothing depends on the total, else refused."""
+"""`train --resume` to more steps: bit-identical to a longer run if the recipe allows it, else refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = ("--training.num-envs", "4", "--training.rollout", "20", "--policy.hidde
 
 @pytest.fixture
 def train(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Train a Go2 for a number of steps: exit status and stderr."""
+    """Train a Go2 for a number of steps; return exit status and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(out: str, steps: int, *more: str) -> tuple[int, str]:
@@ -39,21 +39,20 @@ def curves(folder: str) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k not in clock} for row in read_metrics(Path(folder))]
 
 
-def test_a_finished_run_goes_on_with_the_floats_of_a_longer_one(train: Train) -> None:
+def test_extended_on_policy_run_equals_a_longer_run(train: Train) -> None:
     assert train("whole", 480)[0] == 0 and train("longer", 240)[0] == 0
     first = learned("longer")
     assert train("longer", 480, "--resume")[0] == 0
     assert learned("longer") == learned("whole") != first
     assert curves("longer") == curves("whole") and curves("whole")[-1]["step"] == 480
     assert json.loads(Path("longer/config.json").read_text())["config"]["training"]["steps"] == 480
-    # What it has become is what it is from now on.
     code, said = train("longer", 240, "--resume")
     assert code == 2 and "was started with different settings (config): config was training steps 480" in said, said
     assert learned("longer") == learned("whole")
 
 
-def test_an_off_policy_run_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From offline updates alone to environment steps, and to more of them."""
+def test_extended_off_policy_run_equals_a_longer_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend offline updates by environment steps, and these by more steps."""
     monkeypatch.chdir(tmp_path)
     assert main(["collect", "testbed:push", "--skill", "WEAK", "--keep-failures", "--out", "data"]) == 0
     words = ["train", "testbed:push", "--recipe", "iql", "--dataset", "data", "--policy.hidden", "16"]
@@ -67,7 +66,7 @@ def test_an_off_policy_run_goes_on_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert [row["step"] for row in curves("longer")] == [20, 40, 60, 80, 100, 120, 140]
 
 
-def test_nothing_else_may_differ(train: Train) -> None:
+def test_other_changed_settings_are_refused(train: Train) -> None:
     assert train("r", 80)[0] == 0
     for more in (["--agent.epochs", "2"], ["--seed", "1"]):
         code, said = train("r", 160, "--resume", *more)
@@ -75,7 +74,7 @@ def test_nothing_else_may_differ(train: Train) -> None:
     assert json.loads(Path("r/config.json").read_text())["config"]["training"]["steps"] == 80
 
 
-def test_a_run_that_read_no_files_goes_on_from_another_folder(
+def test_run_without_input_files_resumes_from_another_folder(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert train("r", 80)[0] == 0

@@ -1,11 +1,10 @@
-"""`evaluate ws://HOST:PORT`: the same figures as of the bundle, and foreign servers by the contract of a task."""
+"""`evaluate ws://HOST:PORT`: the same results as with the bundle; foreign servers follow a task's contract."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ Serve = Callable[..., tuple[str, subprocess.Popen[str]]]
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)
 SHORT = dict(horizon=8, execute=4, hidden=16, layers=1, train_steps=10, sample_steps=2)
-OF_THE_POLICY = ("success", "steps", "action_change", "nonfinite", "episodes", "per_episode", "task", "divergences")
+COMPARED = ("success", "steps", "action_change", "nonfinite", "episodes", "per_episode", "task", "divergences")
 
 
 def diffusion(observation: int, action: int) -> DiffusionPolicy:
@@ -40,52 +39,47 @@ def diffusion(observation: int, action: int) -> DiffusionPolicy:
 
 def measured(what: Any, folder: Path, **options: Any) -> dict[str, Any]:
     out = folder / "e.json"
-    Evaluate((Path(what),), **{"episodes": 4, "num_envs": 3, "threads": 1, "out": out, "json": True, **options}).run()
+    Evaluate((Path(what),), **{"episodes": 2, "num_envs": 2, "threads": 1, "out": out, "json": True, **options}).run()
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 
 @pytest.fixture(scope="module")
 def lifting(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A bundle of a robot's task, and the address of its server."""
+    """A bundle for a robot's task, and the address of its server."""
     folder = tmp_path_factory.mktemp("lifting") / "bundle"
     policy = diffusion(PIPELINE.observer.spec.size, PIPELINE.actions.size)
     save_bundle(Bundle(policy, LIFT, PIPELINE.robot.fingerprint()), folder)
     return folder, serve(folder, "--threads", "1")[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"execution": "realtime", "inference_delay": 100}, {"interval": 2}])
-def test_a_served_policy_is_measured_as_its_bundle(
+@pytest.mark.parametrize("options", [{}, {"execution": "realtime", "inference_delay": 100}])
+def test_served_policy_gives_the_results_of_its_bundle(
     lifting: tuple[Path, str], tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    local, there = (measured(what, tmp_path, **options) for what in lifting)
-    for name in OF_THE_POLICY:
-        assert there[name] == local[name], name
+    local, remote = (measured(what, tmp_path, **options) for what in lifting)
+    for name in COMPARED:
+        assert remote[name] == local[name], name
     assert local["action_change"] > 0.01
-    server = there["server"]
+    server = remote["server"]
     assert server["address"] == lifting[1] and server["requests"] > 20 and server["failures"] == {}
 
 
-@pytest.mark.parametrize("correct", [False, True])
-def test_so_is_one_of_a_testbed_and_one_with_a_state(serve: Serve, tmp_path: Path, correct: bool) -> None:
-    policy: Any = diffusion(10, 2)
-    if correct:
-        policy = ResidualPolicy(policy)
-        with torch.no_grad():
-            for parameter in policy.actor.parameters():
-                parameter.add_(0.3 * torch.randn(parameter.shape))
+def test_served_policy_with_a_state_for_a_testbed_gives_the_same_results(serve: Serve, tmp_path: Path) -> None:
+    policy = ResidualPolicy(diffusion(10, 2))
+    with torch.no_grad():
+        for parameter in policy.actor.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
     save_bundle(Bundle(policy, None, {}, task="testbed:push"), tmp_path / "bundle")
     address, _ = serve(tmp_path / "bundle", "--threads", "1")
-    local, there = (measured(what, tmp_path, episodes=7) for what in (tmp_path / "bundle", address))
-    for name in OF_THE_POLICY:
-        assert there[name] == local[name], name
+    local, remote = (measured(what, tmp_path, episodes=7, num_envs=3) for what in (tmp_path / "bundle", address))
+    for name in COMPARED:
+        assert remote[name] == local[name], name
     with pytest.raises(WrongBundle, match=f"the policy at {address} is for testbed:push, which no robot runs"):
         Deploy(Path(address), video_episodes=0).run()
 
 
-def test_a_servers_policy_is_refused_for_another_robot_or_task(
-    lifting: tuple[Path, str], serve: Serve, tmp_path: Path
-) -> None:
+def test_served_policy_is_refused_for_another_robot_or_task(lifting: tuple[Path, str], tmp_path: Path) -> None:
     bundle, address = lifting
     with pytest.raises(WrongBundle, match=f"the policy at {address} is for robot 'panda', not for 'ur5e'"):
         Deploy(Path(address), robot="ur5e", video_episodes=0).run()
@@ -97,14 +91,9 @@ def test_a_servers_policy_is_refused_for_another_robot_or_task(
         measured(address, tmp_path, runtime="onnx")
     with pytest.raises(ConfigError, match="--task is for a server"):
         measured(bundle, tmp_path, task="panda-lift")
-    other = replace(LIFT, horizon=7)
-    policy = diffusion(PIPELINE.observer.spec.size, PIPELINE.actions.size)
-    save_bundle(Bundle(policy, other, PIPELINE.robot.fingerprint()), tmp_path / "other")
-    with pytest.raises(WrongBundle, match="trained for other horizon"):
-        measured(serve(tmp_path / "other")[0], tmp_path)
 
 
-def test_a_server_that_is_killed_ends_the_evaluation_with_a_sentence(
+def test_killed_server_ends_the_evaluation_with_an_error(
     lifting: tuple[Path, str], serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from robot_rl import evaluation
@@ -128,7 +117,7 @@ def test_a_server_that_is_killed_ends_the_evaluation_with_a_sentence(
 
 @pytest.fixture
 def rising(foreign: Callable[..., str]) -> tuple[str, list[dict[str, Any]]]:
-    """A server of another program: it wants the arm upwards, 5 actions at once; and what it was sent."""
+    """A foreign server that moves the arm up in chunks of 5 actions, and the list of its received messages."""
     got: list[dict[str, Any]] = []
     up = PIPELINE.actions.high.numpy() * np.array([0, 0, 1, 1])
 
@@ -142,7 +131,7 @@ def rising(foreign: Callable[..., str]) -> tuple[str, list[dict[str, Any]]]:
     return foreign(talk), got
 
 
-def test_a_foreign_server_is_measured_by_the_contract_of_a_task(
+def test_foreign_server_follows_the_contract_of_a_task(
     rising: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     address, got = rising
@@ -161,7 +150,7 @@ def test_a_foreign_server_is_measured_by_the_contract_of_a_task(
         measured(address, tmp_path, task="panda-lift", execution="realtime")
 
 
-def test_nobody_at_the_address_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_server_gives_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     from robot_rl.cli.main import main
 
     assert main(["evaluate", "ws://127.0.0.1:9", "--episodes", "1"]) == 1

@@ -1,4 +1,4 @@
-"""A demo's run folders, made up but in the shape and size in which the commands write them."""
+"""Synthetic run folders of a demonstration, with the format and size of real ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evaluation(label: str, where: str, successes: int, episodes: int = 200) -> d
 
 
 def write(folder: Path, minute: int, command: str, **parts: Any) -> Path:
-    """Write a run folder: JSON for each part, lines for lists of rows called metrics and episodes."""
+    """Write a run folder with a JSON file per part, and JSON Lines files for metrics and episodes."""
     folder.mkdir(parents=True)
     parts.setdefault("provenance", {
         "commit": COMMIT, "python": "3.12.4", "command": ["robot-rl", *command.split()],
@@ -61,7 +61,7 @@ def loop(rng: random.Random, worst: float, learner: str) -> dict[str, Any]:
 
 
 def video(hue: int, size: tuple[int, int] = (240, 320)) -> bytes:
-    """A dozen frames of a ball that crosses a gradient."""
+    """Encode 12 frames of a ball that crosses a gradient."""
     height, width = size
     ys, xs = np.mgrid[:height, :width]
     frames = []
@@ -73,7 +73,7 @@ def video(hue: int, size: tuple[int, int] = (240, 320)) -> bytes:
 
 
 def make_demo(root: Path) -> Path:
-    """Write collect, imitate, improve, deploy-before, finetune and deploy-after; names do not sort in this order."""
+    """Write the runs collect, imitate, improve, deploy-before, finetune and deploy-after (not in sorted order)."""
     rng = random.Random(0)
     randomization = [
         {"parameter": "object mass", "low": 0.05, "high": 0.2, "unit": "kg", "distribution": "uniform"},
@@ -133,5 +133,5 @@ def make_demo(root: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's folder; tests read it, those that change it make their own."""
+    """The demonstration's folder, read-only for tests."""
     return make_demo(tmp_path_factory.mktemp("runs") / "20261120-demo")

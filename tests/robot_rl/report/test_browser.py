@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders by day and by night, on a desk and on a phone, without an error."""
+"""The report in a real browser, in light and dark mode, on a desktop and a phone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium: a
 
 
 def browse(page: Path, profile: Path, *flags: str) -> tuple[str, str]:
-    """Open a page and let its scripts run; return what the browser printed, and what it logged, console included."""
+    """Open a page and run its scripts; return the browser's stdout, and its log with console messages."""
     done = subprocess.run(
         [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
@@ -36,9 +36,9 @@ def report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("width", "colours"), [(1200, LIGHT), (1200, DARK), (400, LIGHT), (400, DARK)])
-def test_renders(report: Path, tmp_path: Path, width: int, colours: dict[str, str]) -> None:
+def test_page_renders_without_errors(report: Path, tmp_path: Path, width: int, colours: dict[str, str]) -> None:
     shot, frame = tmp_path / "shot.png", tmp_path / "frame.html"
-    # in a frame, for the browser's window is never narrower than 500 pixels
+    # In a frame, because the browser's window is at least 500 pixels wide.
     style = f"border:0;width:{width}px;height:3000px"
     frame.write_text(f'<body style="margin:0"><iframe src="{report.as_uri()}" style="{style}"></iframe>')
     night = "0" if colours is DARK else "1"
@@ -56,20 +56,20 @@ def test_renders(report: Path, tmp_path: Path, width: int, colours: dict[str, st
     assert (image == line).all(-1).sum() > 500, "no curve is drawn"
 
 
-def test_every_chart_that_is_not_folded_away_is_drawn(report: Path, tmp_path: Path) -> None:
+def test_every_unfolded_chart_is_drawn(report: Path, tmp_path: Path) -> None:
     page, _ = browse(report, tmp_path / "profile", "--dump-dom")
     folded = sum(part.partition("</details>")[0].count('class="plot') for part in page.split("<details>")[1:])
     drawn = page.count('class="plot-container')
     assert drawn == page.count('role="img"') - folded and drawn > 8
 
 
-def test_prints(report: Path, tmp_path: Path) -> None:
+def test_page_prints(report: Path, tmp_path: Path) -> None:
     _, said = browse(report, tmp_path / "profile", f"--print-to-pdf={tmp_path / 'report.pdf'}")
     assert "CONSOLE" not in said and (tmp_path / "report.pdf").stat().st_size > 50_000
 
 
-def test_a_script_of_another_is_refused(report: Path, tmp_path: Path) -> None:
-    """The checks above can fail: the page's own policy refuses the script, and the console says so."""
+def test_injected_script_is_refused(report: Path, tmp_path: Path) -> None:
+    """The page's content security policy refuses the script, and the console check notices it."""
     page = tmp_path / "bad.html"
     page.write_text(report.read_text().replace("<main>", "<main><script>document.title = 'owned'</script>"))
     shown, said = browse(page, tmp_path / "profile", "--dump-dom")

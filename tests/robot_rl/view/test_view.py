@@ -1,4 +1,4 @@
-"""The live view in a real browser: what it draws, what its buttons do, and that it only listens."""
+"""The live view in a real browser: drawing, buttons, and no commands to the robot."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def number(browser: Browser, pattern: re.Pattern[str]) -> int:
 
 
 def shown(browser: Browser, colour: tuple[int, int, int], reach: int = 60) -> float:
-    """Share of the scene's pixels near a colour (R, G, B)."""
+    """Return the fraction of the scene's pixels near a colour (R, G, B)."""
     image = cv2.imdecode(np.frombuffer(browser.picture(), np.uint8), cv2.IMREAD_COLOR)
-    scene = image[150:, :650, ::-1].astype(int)  # neither the panel nor viser's notice
+    scene = image[150:, :650, ::-1].astype(int)  # without the panel and viser's notice
     return float((np.abs(scene - colour) < reach).all(-1).mean())
 
 
 @pytest.fixture
 def watched() -> Iterator[Callable[..., SimulationView]]:
-    """A simulation that plays in a thread, as a command does in the main one."""
+    """Play a simulation in a thread."""
     with contextlib.ExitStack() as stack:
 
         def start(task: str, seed: int = 7) -> SimulationView:
             ready: list[SimulationView] = []
 
-            def run() -> None:  # OpenGL belongs to the thread that opened it
+            def run() -> None:  # OpenGL requires rendering in the thread that opened it
                 env = TaskEnv(task, 1)
                 view = SimulationView(env)
                 ready.append(view)
@@ -87,12 +87,27 @@ def watched() -> Iterator[Callable[..., SimulationView]]:
         yield start
 
 
+@pytest.fixture
+def opened() -> Iterator[Callable[..., tuple[TaskEnv, SimulationView]]]:
+    """Open an environment and its view; both are closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def build(task: str, speed: float = 1.0, **options: Any) -> tuple[TaskEnv, SimulationView]:
+            env = TaskEnv(task, 1, **options)
+            stack.callback(env.close)
+            view = SimulationView(env, speed=speed)
+            stack.callback(view.close)
+            return env, view
+
+        yield build
+
+
 class _Ended(Exception):  # noqa: N818
     pass
 
 
 class _Until:
-    """An actor until the test ends."""
+    """Actor that raises `_Ended` once an event is set."""
 
     def __init__(self, actor: Any, ended: threading.Event):
         self.actor, self.ended = actor, ended
@@ -106,13 +121,13 @@ class _Until:
 
 
 @browses
-def test_a_simulation_is_drawn_and_obeys_the_page(watched: Any, browser: Browser) -> None:
+def test_simulation_is_drawn_and_controlled_by_the_page(watched: Any, browser: Browser) -> None:
     view = watched("panda-lift")
     browser.open(view.page.address)
     browser.until(lambda: number(browser, STEP) > 0, 60.0)
     red, ground = (217, 51, 38), (225, 228, 232)  # the cube's colour, and the plane's
     browser.until(lambda: shown(browser, red) > 0.0003 and shown(browser, ground, 25) > 0.2, 60.0)
-    # The camera's picture is in the panel, and is none of one colour.
+    # The panel contains the camera's picture, which has more than one colour.
     camera = browser.evaluate(
         "(async () => {const i = [...document.images].find(i => i.naturalHeight == 180); if (!i) return 0;"
         "const c = new OffscreenCanvas(240, 180), x = c.getContext('2d'); x.drawImage(i, 0, 0);"
@@ -130,7 +145,7 @@ def test_a_simulation_is_drawn_and_obeys_the_page(watched: Any, browser: Browser
 
     browser.click("Single step")
     browser.until(lambda: number(browser, STEP) == stopped + 1)
-    assert int(view.env.steps[0]) in (steps + 1, 0), "0: the episode ended with it"
+    assert int(view.env.steps[0]) in (steps + 1, 0), "0 if the episode ended"
 
     before, drawn = number(browser, EPISODE), view.env.episode_record(0)
     browser.click("Reset")
@@ -145,22 +160,18 @@ def test_a_simulation_is_drawn_and_obeys_the_page(watched: Any, browser: Browser
 
 
 @browses
-def test_a_walking_robot_stays_in_the_picture(browser: Browser) -> None:
-    env = TaskEnv("go2-velocity", 1)
-    view = SimulationView(env)
+def test_view_follows_a_legged_robot(opened: Any, browser: Browser) -> None:
+    env, view = opened("go2-velocity")
     env.reset(seed=3)
     env.engine.qpos[0, :2] = 300.7, -41.2  # metres away
     view.begin(0, 3)
     browser.open(view.page.address)
     dark = (25, 25, 25)  # legs
     browser.until(lambda: shown(browser, dark, 30) > 0.002, 60.0)
-    view.close()
-    env.close()
 
 
-def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
-    env = TaskEnv("panda-lift", 1)
-    view = SimulationView(env, speed=float("inf"))
+def test_successes_are_counted_and_randomized_boxes_have_their_size(opened: Any) -> None:
+    env, view = opened("panda-lift", float("inf"))
     play(env, ChunkExecutor(ExpertPolicy(env, "STEADY", 0), 1), view, episodes=2, seed=11)
     assert view.episodes == 2 and view.successes >= 1
     geom = env.engine.model.geom("scene/cube").id
@@ -169,36 +180,25 @@ def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
     (cube,) = [handle for k, handle in view.scene._shapes if k == geom]
     assert cube.dimensions == pytest.approx([2 * env.episode_record(0)["randomization/cube.size"]] * 3, abs=1e-6)
     assert cube.dimensions[0] != pytest.approx(2 * env.engine.model.geom_size[geom][0], abs=1e-5)
-    view.close()
-    env.close()
 
 
-def test_what_is_asked_is_shown_and_changes_with_the_episode() -> None:
-    env = TaskEnv("tabletop", 1, threads=1, changes=1.0)
-    view, shown = SimulationView(env, speed=float("inf")), []
-    write = view.page.text
-
-    def text(name: str, content: str, now: bool = False) -> None:
-        if name == "status":
-            shown.append(html.unescape(content))
-        write(name, content, now)
-
-    view.page.text = text  # type: ignore[method-assign]
+def test_current_instruction_is_shown(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, view = opened("tabletop", float("inf"), threads=1, changes=1.0)
+    shown: list[str] = []
+    monkeypatch.setattr(view.page, "text", lambda name, content, now=False: shown.append(html.unescape(content)))
     observation, _ = env.reset(seed=3)
     view.begin(0, 3)
-    first, still = env.instruction(0), env.hold_action()
+    first, hold = env.instruction(0), env.hold_action()
     while env.instruction(0) == first:
         assert view.asked == first and first in shown[-1]
-        observation, *_ = env.step(still)
-        view.show(observation, still)
+        observation, *_ = env.step(hold)
+        view.show(observation, hold)
     assert view.asked == env.instruction(0) and view.asked in shown[-1] and first not in shown[-1]
-    view.close()
-    env.close()
 
 
 @pytest.mark.usefixtures("domain")
-def test_what_a_robot_is_asked_is_shown() -> None:
-    """A view that begins in the middle of an episode hears it too."""
+def test_instruction_of_a_robot_is_shown() -> None:
+    """A view that starts in mid-episode receives the instruction too."""
     from real.bus import make, open_node, qos
     from real.topics import EPISODE_TOPIC
     from robot_rl.robots import robots
@@ -216,7 +216,7 @@ def test_what_a_robot_is_asked_is_shown() -> None:
 
 
 class Hands:
-    """A teleop device that lifts, then asks for a reset, then ends."""
+    """Teleop device that lifts, then requests a reset, then quits."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -233,15 +233,14 @@ class Hands:
         pass
 
 
-def test_a_person_takes_over_and_resets() -> None:
+def test_person_takes_over_and_resets(opened: Any) -> None:
     from policies.base import RandomPolicy
     from policies.execution import ChunkExecutor
     from real.teleop import Finished
     from robot_rl.operators.intervention import InterventionWrapper
     from robot_rl.view.person import Person
 
-    env = TaskEnv("panda-lift", 1)
-    view = SimulationView(env, speed=float("inf"))
+    env, view = opened("panda-lift", float("inf"))
     heights: list[tuple[int, float]] = []
     show = view.show
 
@@ -254,16 +253,13 @@ def test_a_person_takes_over_and_resets() -> None:
     with pytest.raises(Finished):
         play(InterventionWrapper(env, Person(env, Hands(), view.reset)), actor, view, seed=5)
     first = [height for number, height in heights if number == 0]
-    assert len(first) == 21 and heights[-1][0] == 1, "one reset, although the button was down twice"
+    assert len(first) == 21 and heights[-1][0] == 1, "one reset while the button is held"
     assert first[19] - first[4] > 0.1 and abs(first[4] - first[0]) < 0.02
     assert view.episodes == 0
-    view.close()
-    env.close()
 
 
-def test_speed_is_that_of_simulated_time() -> None:
-    env = TaskEnv("panda-lift", 1)
-    view = SimulationView(env)
+def test_view_runs_in_real_time_until_a_reset(opened: Any) -> None:
+    env, view = opened("panda-lift")
     env.reset(seed=0)
     began = time.monotonic()
     view.begin(0, 0)
@@ -272,11 +268,9 @@ def test_speed_is_that_of_simulated_time() -> None:
     assert time.monotonic() - began >= 5.9 / env.rate
     view.reset(4)
     assert not view.wait() and view.next == 4
-    view.close()
-    env.close()
 
 
-def test_the_page_is_on_this_machine_only_and_its_port_is_its_own() -> None:
+def test_page_accepts_only_this_machine_and_has_its_own_port() -> None:
     page = Page("one")
     port = page.server.get_port()
     assert page.address == f"http://127.0.0.1:{port}"
@@ -286,21 +280,21 @@ def test_the_page_is_on_this_machine_only_and_its_port_is_its_own() -> None:
                 pass
     with pytest.raises(UserError, match=rf"port {port} is in use"):
         Page("two", port)
-    other = Page("two")  # without a port the next one
+    other = Page("two")  # default: the next free port
     assert other.server.get_port() != port
     assert page.server.request_share_url() is None
     other.close()
     page.close()
 
 
-def test_without_viser_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_viser_gives_install_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "viser", None)
     with pytest.raises(UserError, match=r"\.\[view\]"):
         Page("nothing")
 
 
 class Topics:
-    """A Panda that is nothing but its joint states, sent from a thread."""
+    """Publisher of a Panda's joint states and of a cube's pose."""
 
     def __init__(self, node: Any, turn: float):
         from real.bus import make, qos
@@ -334,7 +328,7 @@ def domain(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @browses
 @pytest.mark.usefixtures("domain")
-def test_a_robot_is_drawn_from_its_states_and_hears_nothing(browser: Browser) -> None:
+def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -> None:
     from real.bus import open_node
     from robot_rl.robots import robots
     from sim.tasks import tasks
@@ -368,7 +362,7 @@ def test_a_robot_is_drawn_from_its_states_and_hears_nothing(browser: Browser) ->
 
 
 @pytest.mark.usefixtures("domain")
-def test_a_walking_robot_without_odometry_stands_on_its_feet() -> None:
+def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
     from real.bus import open_node
     from real.robots.base import JointReading
     from real.robots.unitree import TrunkReading
@@ -389,21 +383,6 @@ def test_a_walking_robot_without_odometry_stands_on_its_feet() -> None:
         view.close()
 
 
-@pytest.mark.parametrize("file", ["arm", "quadruped", "finetune", "twin"])
-def test_a_launch_goes_on_without_its_view(file: str) -> None:
-    from real.launching.launch import describe
-
-    given = {} if file == "twin" else {"policy": "runs/x"}
-    nodes = {
-        node.name: node for node in describe(file, given | {"view": "true", "robot": "go2", "task": "go2-velocity"})
-    }
-    view = nodes["view"]
-    assert view.condition and not (view.required or view.commands_robot or view.guards_robot or view.interactive)
-    assert view.command[:4] == ("view", "robot:go2", "--task", "go2-velocity")
-    assert not any(node.start_after == "view" for node in nodes.values())
-    assert not {node.name: node for node in describe(file, given)}["view"].condition
-
-
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     return subprocess.run(
@@ -412,7 +391,7 @@ def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_command_plays_an_episode_without_a_display() -> None:
+def test_command_plays_an_episode_without_a_display() -> None:
     done = command("panda-lift", "--episodes", "1", "--speed", "max")
     assert done.returncode == 0, done.stderr
     assert "http://127.0.0.1:" in done.stderr and "of 1 episodes succeeded" in done.stderr
@@ -422,14 +401,13 @@ def test_the_command_plays_an_episode_without_a_display() -> None:
     ("words", "said"),
     [
         (["panda-lfit"], "did you mean panda-lift"),
-        (["robot:pnada"], "did you mean panda"),
         (["robot:panda", "--teleop", "keyboard"], "robot-rl teleop keyboard"),
         (["gym:CartPole-v1"], "cannot draw"),
         (["expert:go2-velocity"], "zero:go2-velocity"),
         (["panda-lift", "--port", "70000"], "--port"),
     ],
 )
-def test_wrong_words_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     from robot_rl.cli.main import main
 
     assert main(["view", *words]) in (1, 2)
