@@ -1,19 +1,20 @@
 """Autoregressive soft Q-network: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
 Auto-Regressive Soft Q-Network" (ARSQ, arXiv 2502.00288).
 
-Policy: bins of each dimension in turn, 2 levels of 5, sampled in training, the likeliest deployed; critic: 2 values and
-advantages, minimum; no actor; data: half demonstrations of any quality, half online; reward: success, or the task's.
-The values have a network of their own here, and the averaged network acts; with --policy.no-conditional dimensions are
-independent at a level, as in cqn."""
+Policy: bins of one dimension after another, 2 levels of 5, sampled in training, the most probable deployed; critic: 2
+values and advantages, minimum; no actor; data: half demonstrations of any quality, half online; reward: success, or the
+task's. Here values have their own network, and the averaged network acts. With --policy.no-conditional the dimensions
+of a level are independent, as in cqn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
+from policies.base import Policy
 from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -22,15 +23,13 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 @dataclass(frozen=True)
 class AutoregressiveSoftQ(OffPolicyRecipe):
-    """Learn values of dependent bins from data of any quality."""
+    """Learn values of dependent action bins from data of any quality."""
 
     policy: AutoregressiveConfig = field(default_factory=AutoregressiveConfig)
     agent: ARSQConfig = field(default_factory=lambda: ARSQConfig(tau=0.005, noise=0.0))
     training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, demos="all"))
-
-    def make_policy(self, job: Job) -> AutoregressivePolicy:
-        return AutoregressivePolicy(job.size, self.policy)
+    policy_class: ClassVar[type[Policy]] = AutoregressivePolicy
 
     def build(self, job: Job, env: Any = None) -> ARSQ:
         torch.manual_seed(job.seed)
-        return ARSQ(self.make_policy(job).to(job.device), self.agent, job.seed)
+        return ARSQ(AutoregressivePolicy(job.size, self.policy).to(job.device), self.agent, job.seed)

@@ -1,23 +1,45 @@
-"""Behaviour cloning by regression: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural Network".
-
-Policy: tanh-Gaussian with a fixed standard deviation, one action per step; loss: squared error of the mean; data:
-demonstrations. It averages where demonstrations disagree: diffusion-bc and flow-bc do not."""
+"""Behaviour cloning by regression, diffusion or flow: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural
+Network"."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from policies.actor import GaussianPolicy
+from policies.base import Policy
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.flow import FlowConfig, FlowPolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import CloningRecipe
 
 
 @dataclass(frozen=True)
 class BC(CloningRecipe):
-    """Clone demonstrations by regression."""
+    """Clone demonstrations by regression.
+
+    Policy: tanh-Gaussian with a fixed standard deviation, one action per step; loss: squared error of the mean. It
+    averages over modes of the demonstrations; diffusion-bc and flow-bc do not."""
 
     policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+
+@dataclass(frozen=True)
+class DiffusionBC(CloningRecipe):
+    """Clone demonstrations with a diffusion policy over action chunks.
+
+    Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion" (arXiv 2303.04137). Loss:
+    denoising."""
+
+    policy: DiffusionConfig = field(default_factory=DiffusionConfig)
+    policy_class: ClassVar[type[Policy]] = DiffusionPolicy
+
+
+@dataclass(frozen=True)
+class FlowBC(CloningRecipe):
+    """Clone demonstrations with a flow policy over action chunks.
+
+    Lipman et al. 2023, "Flow Matching for Generative Modeling" (arXiv 2210.02747), on action chunks as in Black et al.
+    2024, pi0 (arXiv 2410.24164). Loss: error of the clean chunk, which determines the velocity."""
+
+    policy: FlowConfig = field(default_factory=lambda: FlowConfig(prediction="sample"))
+    policy_class: ClassVar[type[Policy]] = FlowPolicy

@@ -2,7 +2,7 @@
 
 Policy: the best of 8 actions of a cloned flow and 8 edits of them; critics: 10 with LayerNorm, minimum of 2, no
 entropy in the backup; data: half demonstrations, half online; reward: success, or the task's. With policy.scale 0 it
-is qc's best-of-N form. The paper makes 20 updates per step, this 1."""
+is qc's best-of-N form. The paper makes 20 updates per step, this recipe 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 @dataclass(frozen=True)
 class EXPO(QChunking):
-    """Learn to edit a clone's actions, and execute the best."""
+    """Learn to edit the actions of a cloned flow, and execute the best candidate."""
 
     policy: BestOfConfig = field(
         default_factory=lambda: BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))

@@ -2,27 +2,25 @@
 
 Policy: tanh-Gaussian; critics: 2, minimum, backed up by an expectile of their values over the data's actions; actor:
 advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
-task's. Numbers as in the paper's AntMaze experiments (expectile 0.9, temperature 10), whose reward is -1 per step: for
-a 1 at success advantages are 1 - discount times as large."""
+task's. Expectile 0.9 and temperature 10 are those of the paper's AntMaze experiments, whose reward is -1 per step. With
+a reward of 1 at success, advantages are smaller by the factor 1 - discount."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.iql import IQL, IQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class ImplicitQ(OffPolicyRecipe):
-    """Learn offline from any data, then go on online."""
+    """Learn offline from any data, then continue online."""
 
     policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.3, layer_norm=False))
     agent: IQLConfig = field(
@@ -33,6 +31,3 @@ class ImplicitQ(OffPolicyRecipe):
     )  # fmt: skip
     training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
     agent_class: ClassVar[type[ActorCritic]] = IQL
-
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)

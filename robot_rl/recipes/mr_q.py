@@ -1,27 +1,27 @@
 """Model-based representations for Q-learning: Fujimoto et al. 2025, "Towards General-Purpose Model-Free Reinforcement
 Learning" (MR.Q, arXiv 2501.16142).
 
-Policy: deterministic with exploration noise of 0.2, of an embedded state; critics: 2 of an embedded state and action,
-minimum, 3-step targets; model: predicts embedding, reward and termination five steps ahead; data: online; reward: the
-task's. The embedding has a quarter of the paper's width, and rows are sampled uniformly."""
+Policy: deterministic with exploration noise of 0.2, on a state embedding; critics: 2 on an embedding of state and
+action, minimum, 3-step targets; model: predicts embedding, reward and termination five steps ahead; data: online;
+reward: the task's. The embedding has a quarter of the paper's width, and sampling is uniform."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from policies.base import Policy
 from policies.embedded import EmbeddedConfig, EmbeddedPolicy
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.mr_q import MRQ, MRQConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class ModelRepresentations(OffPolicyRecipe):
-    """Learn values of an embedding that predicts what follows."""
+    """Learn values on an embedding that predicts the next step."""
 
     policy: EmbeddedConfig = field(default_factory=lambda: EmbeddedConfig(std=0.2))
     agent: MRQConfig = field(
@@ -33,6 +33,4 @@ class ModelRepresentations(OffPolicyRecipe):
     )  # fmt: skip
     training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
     agent_class: ClassVar[type[ActorCritic]] = MRQ
-
-    def make_policy(self, job: Job) -> EmbeddedPolicy:
-        return EmbeddedPolicy(job.size, self.policy)
+    policy_class: ClassVar[type[Policy]] = EmbeddedPolicy

@@ -1,29 +1,29 @@
 """Policy-only RL: Xiao et al. 2025, "Efficient Online RL Fine-Tuning with Offline Pre-Trained Policy Only" (PORL, arXiv
 2505.16856).
 
-Policy: a tanh-Gaussian that starts from a cloned or trained one; critics: 10 new ones with LayerNorm; data: online
-alone, after steps with the given policy and 10 % random actions, from which only the critics learn; reward: success, or
-the task's."""
+Policy: a tanh-Gaussian base, cloned or trained; critics: 10 new ones with LayerNorm; data: online only. At first the
+base acts with 10 % random actions, and only the critics learn; reward: success, or the task's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from policies.actor import GaussianPolicy, gaussian_from
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.recipe import Need, OffPolicyRecipe
+from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 from robot_rl.util.limits import ActionStd
 
 
 @dataclass(frozen=True)
 class PolicyOnly(OffPolicyRecipe):
-    """Improve a policy without its data or values."""
+    """Improve a policy without its training data or critics."""
 
     initial_std: ActionStd = 0.1
-    """Standard deviation that exploration starts from."""
+    """Initial standard deviation of exploration."""
     agent: ActorCriticConfig = field(
         default_factory=lambda: ActorCriticConfig(
             critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, actor_lr=1e-4, l2=0.0, ema_decay=0.99,
@@ -33,10 +33,7 @@ class PolicyOnly(OffPolicyRecipe):
     training: OffPolicyConfig = field(
         default_factory=lambda: replace(ONE_ENV, steps=40_000, warmup=5_000, demo_share=0.0)
     )
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("base", *super().needs)
+    needs_base: ClassVar[bool] = True
 
     def make_policy(self, job: Job) -> GaussianPolicy:
         return gaussian_from(job.require_base().policy, self.initial_std)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
@@ -32,6 +30,3 @@ class RLPD(OffPolicyRecipe):
         )
     )  # fmt: skip
     training: OffPolicyConfig = field(default_factory=lambda: ONE_ENV)
-
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)

@@ -7,19 +7,19 @@ actor: maximizes the first critic at every second update; data: online; reward: 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
-from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+from robot_rl.training.off_policy import OFFLINE, ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class TD3(OffPolicyRecipe):
-    """Learn from the task's reward, off-policy, with a deterministic policy."""
+    """Learn a deterministic policy off-policy, from the task's reward."""
 
     policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, layer_norm=False))
     agent: ActorCriticConfig = field(
@@ -31,5 +31,16 @@ class TD3(OffPolicyRecipe):
     )  # fmt: skip
     training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+
+@dataclass(frozen=True)
+class TD3PlusBC(TD3):
+    """Learn offline from any data by values and cloning, then online.
+
+    TD3+BC: Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning" (arXiv 2106.06860). Actor:
+    maximizes the first critic, normalized to a mean absolute value of 1, and clones the data's actions; data: offline
+    updates, then half demonstrations, half online; reward: success, or the task's. With agent.alpha 0 it is behaviour
+    cloning."""
+
+    agent: TD3BCConfig = field(default_factory=lambda: TD3BCConfig(**vars(TD3().agent)))
+    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    agent_class: ClassVar[type[ActorCritic]] = TD3BC

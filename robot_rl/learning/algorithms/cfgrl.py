@@ -2,7 +2,7 @@
 
     velocity = v(a; s) + w (v(a; s, better) - v(a; s)),   better = [Q(s, a) > V(s)], with the values of IQL
 
-The policy is proportional to pi(a | s) p(better | s, a)^w: w is chosen after training.
+The policy is proportional to pi(a | s) p(better | s, a)^w. The weight w is chosen after training.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
 from policies.generative import FlowActor
 from robot_rl.data.replay import Batch
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, Limits
+from robot_rl.learning.algorithms.actor_critic import Limits
 from robot_rl.learning.algorithms.iql import IQL, IQLConfig
 from robot_rl.learning.parts.objectives import masked_mean
 from robot_rl.util.errors import ConfigError
@@ -24,20 +23,21 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class CFGRLConfig(IQLConfig):
-    """Hyperparameters of the update; `temperature` and `heaviest` are not used."""
+    """Hyperparameters of the update. `temperature` and `heaviest` have no effect."""
 
     unconditional: NonNegativeFloat = 0.1
-    """Weight of cloning all actions beside the better ones."""
+    """Weight of the unconditional loss, which clones all actions."""
 
 
 class CFGRL(IQL):
-    """IQL's values, and a guided flow for an actor."""
+    """IQL whose actor is a guided flow."""
 
     config: CFGRLConfig
 
-    def __init__(self, policy: ActorPolicy, config: CFGRLConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        super().__init__(policy, config, seed, value_limits)
-        if not isinstance(policy.actor, FlowActor) or not policy.actor.config.guided:
+    def _extend(self, value_limits: Limits) -> None:
+        super()._extend(value_limits)
+        actor = self.policy.actor
+        if not isinstance(actor, FlowActor) or not actor.config.guided:
             raise ConfigError("cfgrl guides a flow: use --policy.kind flow --policy.guided")
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

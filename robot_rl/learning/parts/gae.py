@@ -7,18 +7,13 @@ from torch import Tensor
 
 
 def advantages(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    done: Tensor,
-    discount: float,
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, discount: float,
     gae_lambda: float | Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return advantages and value targets, (T, N) each, of T steps of N environments.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return advantages and value targets, (T, N) each, for T steps of N environments.
 
-    `value` is V(s_t) and `next_value` V of the state after the step, in the same episode. A truncation bootstraps from
-    `next_value`, a termination does not; advantages do not cross episodes. `gae_lambda` may differ by step (T, N)::
+    `value` is V(s_t), and `next_value` is V of the state after the step, in the same episode. A truncation bootstraps
+    from `next_value`, a termination does not. Advantages do not cross episodes. `gae_lambda` may vary by step (T, N)::
 
         delta_t = r_t + discount * [not terminated] next_value_t - value_t
         A_t     = delta_t + discount * gae_lambda * [not done] A_{t+1}

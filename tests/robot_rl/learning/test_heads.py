@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robot_rl.learning.parts.critics import BatchNormCritic, Critic
 from robot_rl.learning.parts.heads import C51, GaussianHead, HLGauss, Scalar, build_head, clipped_square
-from robot_rl.learning.parts.targets import pessimistic
+from robot_rl.learning.parts.heads import pessimistic
 from robot_rl.util.errors import ConfigError
 
 LOW, HIGH, BINS = -2.0, 3.0, 51
