@@ -50,7 +50,7 @@ class Recipe:
 
     def make_policy(self, job: Job) -> Policy:
         """Return the policy with fresh weights."""
-        return self.policy_class(job.size, self.policy)  # type: ignore[attr-defined,call-arg]
+        return self.policy_class(job.size, self.policy)  # type: ignore[attr-defined]
 
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:
@@ -147,7 +147,7 @@ class GroupRecipe(Recipe):
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
         if isinstance(env, InstructionCurriculum):
-            raise ConfigError("learners from groups already skip groups that always or never succeed; leave out --choose")
+            raise ConfigError("groups that always or never succeed are skipped in any case; leave out --choose")
         agent = self.build(job, env)
         train_groups(env, agent, self.training, job.opened, job.seed, job.counting("rounds", self.training.rounds))
         env.close()

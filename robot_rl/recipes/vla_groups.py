@@ -23,7 +23,7 @@ class TokenGroupRecipe(GroupRecipe):
     """Improve a token policy by comparing its episodes."""
 
     agent: TokenGroupsConfig = field(default_factory=TokenGroupsConfig)
-    agent_class: ClassVar[type[TokenGroups]] = TokenGroups
+    agent_class: ClassVar[type[TokenGroups]]
 
     def build(self, job: Job, env: Any = None) -> TokenGroups:
         torch.manual_seed(job.seed)

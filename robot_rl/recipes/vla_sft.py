@@ -27,7 +27,7 @@ class VlaRecipe(CloningRecipe):
 
     def make_policy(self, job: Job) -> Policy:
         backbone = replace(self.policy.encoder, words=words_of(job.instructions()))
-        return self.policy_class(job.size, replace(self.policy, encoder=backbone))  # type: ignore[call-arg]
+        return self.policy_class(job.size, replace(self.policy, encoder=backbone))
 
 
 @dataclass(frozen=True)
