@@ -8,7 +8,7 @@ of a level are independent, as in cqn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,9 +25,9 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class AutoregressiveSoftQ(OffPolicyRecipe):
     """Learn values of dependent action bins from data of any quality."""
 
-    policy: AutoregressiveConfig = field(default_factory=AutoregressiveConfig)
-    agent: ARSQConfig = field(default_factory=lambda: ARSQConfig(tau=0.005, noise=0.0))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, demos="all"))
+    policy: AutoregressiveConfig = AutoregressiveConfig()
+    agent: ARSQConfig = ARSQConfig(tau=0.005, noise=0.0)
+    training: OffPolicyConfig = replace(ONE_ENV, demos="all")
     policy_class: ClassVar[type[Policy]] = AutoregressivePolicy
 
     def build(self, job: Job, env: Any = None) -> ARSQ:

@@ -3,7 +3,7 @@ Network"."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.base import Policy
@@ -20,7 +20,7 @@ class BC(CloningRecipe):
     Policy: tanh-Gaussian with a fixed standard deviation, one action per step; loss: squared error of the mean. It
     averages over modes of the demonstrations; diffusion-bc and flow-bc do not."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
+    policy: GaussianConfig = GaussianConfig(std=0.1)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DiffusionBC(CloningRecipe):
     Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion" (arXiv 2303.04137). Loss:
     denoising."""
 
-    policy: DiffusionConfig = field(default_factory=DiffusionConfig)
+    policy: DiffusionConfig = DiffusionConfig()
     policy_class: ClassVar[type[Policy]] = DiffusionPolicy
 
 
@@ -41,5 +41,5 @@ class FlowBC(CloningRecipe):
     Lipman et al. 2023, "Flow Matching for Generative Modeling" (arXiv 2210.02747), on action chunks as in Black et al.
     2024, pi0 (arXiv 2410.24164). Loss: error of the clean chunk, which determines the velocity."""
 
-    policy: FlowConfig = field(default_factory=lambda: FlowConfig(prediction="sample"))
+    policy: FlowConfig = FlowConfig(prediction="sample")
     policy_class: ClassVar[type[Policy]] = FlowPolicy

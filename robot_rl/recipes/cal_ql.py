@@ -7,7 +7,7 @@ bound. With agent.conservative 0 it is SAC."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
@@ -22,12 +22,10 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 class CalibratedQ(OffPolicyRecipe):
     """Learn calibrated values offline, then continue online."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    agent: CalQLConfig = field(
-        default_factory=lambda: CalQLConfig(
-            tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
-            exploration=ExplorationConfig(noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(initial_std=0.5)
+    agent: CalQLConfig = CalQLConfig(
+        tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
+        exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    training: OffPolicyConfig = OFFLINE
     agent_class: ClassVar[type[ActorCritic]] = CalQL

@@ -7,7 +7,7 @@ own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,10 +31,10 @@ from robot_rl.util.errors import ConfigError
 class ChunksToSteps(OffPolicyRecipe):
     """Learn in chunks at first, in single steps later."""
 
-    chunk: BestOfConfig = field(default_factory=lambda: QChunking().policy)
-    step: GaussianConfig = field(default_factory=lambda: RLPD().policy)
-    agent: SwitchingConfig = field(default_factory=lambda: SwitchingConfig(QChunking().agent, RLPD().agent))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(OFFLINE, offline_updates=5_000, steps=50_000))
+    chunk: BestOfConfig = QChunking().policy
+    step: GaussianConfig = RLPD().policy
+    agent: SwitchingConfig = SwitchingConfig(QChunking().agent, RLPD().agent)
+    training: OffPolicyConfig = replace(OFFLINE, offline_updates=5_000, steps=50_000)
 
     def build(self, job: Job, env: Any = None) -> Switching:
         if 0 < self.training.steps <= self.agent.first:

@@ -6,7 +6,7 @@ same noise; data: observations of demonstrations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -23,8 +23,8 @@ from robot_rl.training.supervised import SupervisedConfig
 class Consistency(CloningRecipe):
     """Distill a diffusion or flow policy into a policy that evaluates its network once."""
 
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
+    agent: CloningConfig = CloningConfig()
+    training: SupervisedConfig = SupervisedConfig(updates=6_000)
     needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")
 
     def make_policy(self, job: Job) -> ChunkPolicy:

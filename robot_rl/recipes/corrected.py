@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,12 +36,12 @@ from robot_rl.util.errors import ConfigError
 class CorrectedRecipe(Recipe):
     """Actor-critic with a person who takes over; it starts from a bundle or, in simulation, from scratch."""
 
-    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
-    training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
-    gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
+    agent: ActorCriticConfig = ActorCriticConfig()
+    training: HumanInTheLoopConfig = HumanInTheLoopConfig()
+    gaussian: GaussianConfig = GaussianConfig(initial_std=0.5)
     """Policy that starts from scratch. Of a bundle's policy it sets the gripper critic (`grasp`), and the initial
     standard deviation if that policy is Gaussian."""
-    operator: OperatorConfig = field(default_factory=OperatorConfig)
+    operator: OperatorConfig = OperatorConfig()
     """Scripted operator in simulation; on a robot it is a person."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
     reward: ClassVar[SuccessReward | TakeoverReward] = SuccessReward()

@@ -9,7 +9,7 @@ noise 0.01."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ from robot_rl.util.errors import ConfigError
 class CoarseToFineQ(OffPolicyRecipe):
     """Learn values of action bins from demonstrations and online data, without an actor."""
 
-    policy: BinsConfig = field(default_factory=BinsConfig)
-    agent: CQNConfig = field(default_factory=lambda: CQNConfig(lr=1e-3, n_step=3, noise=0.2))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, batch=64, keep_successes=True))
+    policy: BinsConfig = BinsConfig()
+    agent: CQNConfig = CQNConfig(lr=1e-3, n_step=3, noise=0.2)
+    training: OffPolicyConfig = replace(ONE_ENV, batch=64, keep_successes=True)
 
     def make_policy(self, job: Job) -> CoarseToFinePolicy:
         c, (low, high) = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)

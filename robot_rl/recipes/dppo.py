@@ -6,7 +6,7 @@ noise are the paper's for robomimic Can, except discount 0.999 and 10 epochs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,11 +25,9 @@ DEFAULTS = DPPOConfig(
 class DenoisingPPO(OnPolicyRecipe):
     """Improve a diffusion policy from rewards, in many environments at once."""
 
-    agent: DPPOConfig = field(default_factory=lambda: DEFAULTS)
-    training: OnPolicyConfig = field(
-        default_factory=lambda: OnPolicyConfig(
-            steps=150_000, num_envs=100, rollout=40, reward="success", checkpoint_every=40_000
-        )
+    agent: DPPOConfig = DEFAULTS
+    training: OnPolicyConfig = OnPolicyConfig(
+        steps=150_000, num_envs=100, rollout=40, reward="success", checkpoint_every=40_000
     )
     needs_base: ClassVar[bool] = True
 
@@ -46,4 +44,4 @@ class AdaptiveDenoisingPPO(DenoisingPPO):
     ADPO: Jiang and Yang 2025, "Adaptive Diffusion Policy Optimization for Robotic Manipulation" (arXiv 2505.08376). The
     rule between the two ends is our own (`robot_rl/learning/parts/mixed.py`)."""
 
-    agent: DPPOConfig = field(default_factory=lambda: replace(DEFAULTS, mixing=0.5))
+    agent: DPPOConfig = replace(DEFAULTS, mixing=0.5)

@@ -8,7 +8,7 @@ starts at 0.01 and the backup has no entropy, since a larger entropy would outwe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from policies.steered import SteeredConfig, SteeredPolicy
@@ -24,17 +24,13 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class DiffusionSteering(OffPolicyRecipe):
     """Learn to choose the noise of a frozen policy."""
 
-    steering: SteeredConfig = field(default_factory=SteeredConfig)
-    agent: DSRLConfig = field(
-        default_factory=lambda: DSRLConfig(
-            critic_on="latent", tau=0.005, discount=0.99, n_step=1, entropy=True, target_entropy=0.0, pooling="min",
-            l2=0.0, ema_decay=0.99,
-            exploration=ExplorationConfig(warmup_noise=0.67, noise_memory=0.0),
-        )
+    steering: SteeredConfig = SteeredConfig()
+    agent: DSRLConfig = DSRLConfig(
+        critic_on="latent", tau=0.005, discount=0.99, n_step=1, entropy=True, target_entropy=0.0, pooling="min",
+        l2=0.0, ema_decay=0.99,
+        exploration=ExplorationConfig(warmup_noise=0.67, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(
-        default_factory=lambda: replace(ONE_ENV, steps=20_000, warmup=1_500, learning_starts=500, demo_share=0.0)
-    )
+    training: OffPolicyConfig = replace(ONE_ENV, steps=20_000, warmup=1_500, learning_starts=500, demo_share=0.0)
     agent_class: ClassVar[type[ActorCritic]] = DSRL
     needs_base: ClassVar[bool] = True
 

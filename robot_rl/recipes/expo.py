@@ -6,7 +6,7 @@ is qc's best-of-N form. The paper makes 20 updates per step, this recipe 1."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from policies.best_of import BestOfConfig
 from policies.networks.gaussian import GaussianConfig
@@ -20,15 +20,9 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class EXPO(QChunking):
     """Learn to edit the actions of a cloned flow, and execute the best candidate."""
 
-    policy: BestOfConfig = field(
-        default_factory=lambda: BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
-    )
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
-            exploration=ExplorationConfig(warmup_epsilon=0.0, noise_memory=0.0),
-        )
+    policy: BestOfConfig = BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
+    agent: ActorCriticConfig = ActorCriticConfig(
+        critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
+        exploration=ExplorationConfig(warmup_epsilon=0.0, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(
-        default_factory=lambda: replace(ONE_ENV, offline_updates=5_000, steps=40_000, demos="all")
-    )
+    training: OffPolicyConfig = replace(ONE_ENV, offline_updates=5_000, steps=40_000, demos="all")

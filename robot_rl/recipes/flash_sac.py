@@ -9,7 +9,7 @@ blocks, weights of unit norm, repeated exploration noise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
@@ -22,13 +22,11 @@ from robot_rl.recipes.sac import SAC
 class FlashSAC(SAC):
     """Learn from the task's reward with few environment steps, without target networks."""
 
-    policy: GaussianConfig = field(default_factory=lambda: replace(SAC().policy, layer_norm=True))
-    agent: CrossQConfig = field(
-        default_factory=lambda: CrossQConfig(
-            **vars(SAC().agent) | {
-                "critic_lr": 1e-3, "actor_lr": 1e-3, "actor_delay": 3, "initial_temperature": 0.01,
-                "entropy_per_action": -0.48,
-            }
-        )
+    policy: GaussianConfig = replace(SAC().policy, layer_norm=True)
+    agent: CrossQConfig = CrossQConfig(
+        **vars(SAC().agent) | {
+            "critic_lr": 1e-3, "actor_lr": 1e-3, "actor_delay": 3, "initial_temperature": 0.01,
+            "entropy_per_action": -0.48,
+        }
     )  # fmt: skip
     agent_class: ClassVar[type[ActorCritic]] = CrossQ

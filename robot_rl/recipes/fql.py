@@ -5,7 +5,7 @@ Critics: 2, minimum; data: offline updates, then half demonstrations, half onlin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.base import Policy
@@ -24,14 +24,12 @@ class FlowQ(OffPolicyRecipe):
     The paper tunes the weight of cloning for each task (alpha 10 to 1000 on unnormalized values); here values are
     normalized to a mean absolute value of 1."""
 
-    policy: GenerativeConfig = field(default_factory=lambda: GenerativeConfig("one-step"))
-    agent: FQLConfig = field(
-        default_factory=lambda: FQLConfig(
-            tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=1, ema_decay=0.99,
-            exploration=ExplorationConfig(noise_memory=0.0),
-        )
+    policy: GenerativeConfig = GenerativeConfig("one-step")
+    agent: FQLConfig = FQLConfig(
+        tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=1, ema_decay=0.99,
+        exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    training: OffPolicyConfig = OFFLINE
     agent_class: ClassVar[type[ActorCritic]] = FQL
     policy_class: ClassVar[type[Policy]] = GenerativePolicy
 
@@ -43,13 +41,11 @@ class OneStepFlowQ(OffPolicyRecipe):
     OFQL: Nguyen et al. 2025 (arXiv 2508.13904). Policy: a flow of averaged velocities. With agent.eta 0 it is behaviour
     cloning."""
 
-    policy: GenerativeConfig = field(default_factory=lambda: GenerativeConfig("mean-flow"))
-    agent: OFQLConfig = field(
-        default_factory=lambda: OFQLConfig(
-            tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=1, ema_decay=0.995,
-            exploration=ExplorationConfig(noise_memory=0.0),
-        )
+    policy: GenerativeConfig = GenerativeConfig("mean-flow")
+    agent: OFQLConfig = OFQLConfig(
+        tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=1, ema_decay=0.995,
+        exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    training: OffPolicyConfig = OFFLINE
     agent_class: ClassVar[type[ActorCritic]] = OFQL
     policy_class: ClassVar[type[Policy]] = GenerativePolicy

@@ -7,7 +7,7 @@ executed actions and the noise is reset to N(0, I). A --base, a flow-bc policy o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -27,9 +27,9 @@ _HIDDEN = (128, 128, 128)
 class GenerativeOnline(OnPolicyRecipe):
     """Learn a generative policy from rewards, in many environments at once."""
 
-    policy: DecodedConfig = field(default_factory=lambda: DecodedConfig(hidden=_HIDDEN, initial_std=0.3))
-    agent: GoRLConfig = field(default_factory=lambda: GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15))
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
+    policy: DecodedConfig = DecodedConfig(hidden=_HIDDEN, initial_std=0.3)
+    agent: GoRLConfig = GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15)
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
 
     def build(self, job: Job, env: Any = None) -> GoRL:

@@ -6,7 +6,7 @@ again from fresh weights as data arrive. It becomes no better than the operator,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -24,10 +24,10 @@ from robot_rl.training.dagger import DaggerConfig, aggregate
 class HGDAgger(Recipe):
     """Clone demonstrations and takeovers."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: DaggerConfig = field(default_factory=DaggerConfig)
-    operator: OperatorConfig = field(default_factory=OperatorConfig)
+    policy: GaussianConfig = GaussianConfig(std=0.1)
+    agent: CloningConfig = CloningConfig()
+    training: DaggerConfig = DaggerConfig()
+    operator: OperatorConfig = OperatorConfig()
     """Scripted operator."""
 
     @property

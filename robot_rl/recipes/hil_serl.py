@@ -11,7 +11,7 @@ Not in the paper: a cloning loss on corrections (`imitation`) and a penalty on t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.corrected import CorrectedRecipe
@@ -21,9 +21,7 @@ from robot_rl.recipes.corrected import CorrectedRecipe
 class HilSerl(CorrectedRecipe):
     """Learn from success and from corrections."""
 
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,
-            ema_decay=0.998,
-        )
+    agent: ActorCriticConfig = ActorCriticConfig(
+        n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,
+        ema_decay=0.998,
     )  # fmt: skip

@@ -8,7 +8,7 @@ the smaller value of two embeddings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -28,10 +28,10 @@ from robot_rl.util.errors import ConfigError
 class HilbertSkills(Recipe):
     """Learn to reach any state in the data, then the goals given in the state."""
 
-    policy: HilbertConfig = field(default_factory=lambda: HilbertConfig(initial_std=0.3))
-    agent: HILPConfig = field(default_factory=HILPConfig)
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=20_000, demos="all"))
-    goal: GoalConfig = field(default_factory=GoalConfig)
+    policy: HilbertConfig = HilbertConfig(initial_std=0.3)
+    agent: HILPConfig = HILPConfig()
+    training: SupervisedConfig = SupervisedConfig(updates=20_000, demos="all")
+    goal: GoalConfig = GoalConfig()
     sim_idle_during_update: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations",)
 

@@ -7,7 +7,7 @@ reward: the task's. The embedding has a quarter of the paper's width, and sampli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from policies.base import Policy
@@ -23,14 +23,12 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class ModelRepresentations(OffPolicyRecipe):
     """Learn values on an embedding that predicts the next step."""
 
-    policy: EmbeddedConfig = field(default_factory=lambda: EmbeddedConfig(std=0.2))
-    agent: MRQConfig = field(
-        default_factory=lambda: MRQConfig(
-            tau=0.0, discount=0.99, n_step=3, l2=0.0, actor_delay=1, target_noise=0.2, target_noise_clip=0.3,
-            target_actor=True, grad_clip=20.0, ema_decay=0.99,
-            exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: EmbeddedConfig = EmbeddedConfig(std=0.2)
+    agent: MRQConfig = MRQConfig(
+        tau=0.0, discount=0.99, n_step=3, l2=0.0, actor_delay=1, target_noise=0.2, target_noise_clip=0.3,
+        target_actor=True, grad_clip=20.0, ema_decay=0.99,
+        exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
+    training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
     agent_class: ClassVar[type[ActorCritic]] = MRQ
     policy_class: ClassVar[type[Policy]] = EmbeddedPolicy

@@ -8,7 +8,7 @@ divergence. Tasks that declare a symmetry also learn from mirrored rows (Mittal 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,11 +26,9 @@ _HIDDEN = (128, 128, 128)
 class ProximalPolicy(OnPolicyRecipe):
     """Learn from the task's reward, in many environments at once."""
 
-    policy: FeedforwardConfig = field(
-        default_factory=lambda: FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
-    )
-    agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
+    policy: FeedforwardConfig = FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
+    agent: PPOConfig = PPOConfig(hidden=_HIDDEN, epochs=4)
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     symmetry: bool = True
     """Learn from each step and its mirror image, if the task declares a mirror."""
 
@@ -48,4 +46,4 @@ class SLIM(ProximalPolicy):
     Emukpere et al. 2024, "SLIM: Skill Learning with Multiple Critics" (arXiv 2402.00823), without its discovery of
     skills. Critic: one value per term; advantage: the weighted sum of the terms' standardized advantages."""
 
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000, reward="terms"))
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000, reward="terms")

@@ -7,7 +7,7 @@ are smaller than the paper's. With policy.candidates 1 it is behaviour cloning."
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.base import Size
@@ -25,15 +25,11 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 class QChunking(OffPolicyRecipe):
     """Learn values of chunks, and execute the best of a cloned flow's chunks."""
 
-    policy: BestOfConfig = field(
-        default_factory=lambda: BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
+    policy: BestOfConfig = BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
+    agent: ActorCriticConfig = ActorCriticConfig(
+        tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
     )
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
-        )
-    )
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    training: OffPolicyConfig = OFFLINE
     agent_class: ClassVar[type[ActorCritic]] = BestOf
 
     def make_policy(self, job: Job) -> BestOfPolicy:

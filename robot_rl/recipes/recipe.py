@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -67,7 +67,7 @@ class OffPolicyRecipe(Recipe):
 
     agent: Any
     """Hyperparameters of `agent_class`."""
-    training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    training: OffPolicyConfig = OffPolicyConfig()
     agent_class: ClassVar[type[Any]] = GraspingActorCritic
     extendable_setting: ClassVar[str] = "training.steps"
 
@@ -136,7 +136,7 @@ class OnPolicyRecipe(Recipe):
 class GroupRecipe(Recipe):
     """Policy that learns from comparisons of its episodes within groups."""
 
-    training: GroupConfig = field(default_factory=GroupConfig)
+    training: GroupConfig = GroupConfig()
     sim_idle_during_update: ClassVar[bool] = True
     extendable_setting: ClassVar[str] = "training.rounds"
 
@@ -158,8 +158,8 @@ class GroupRecipe(Recipe):
 class CloningRecipe(Recipe):
     """Policy cloned from demonstrations."""
 
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: SupervisedConfig = field(default_factory=SupervisedConfig)
+    agent: CloningConfig = CloningConfig()
+    training: SupervisedConfig = SupervisedConfig()
     sim_idle_during_update: ClassVar[bool] = True
 
     @property

@@ -7,7 +7,7 @@ critics and actor learning rate of 1e-6 suit hours of training; the values here 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.residual import ResidualConfig, ResidualPolicy
@@ -21,8 +21,8 @@ from robot_rl.util.errors import ConfigError
 class ResFiT(OffPolicyRecipe):
     """Learn a residual on a base policy's action at every step."""
 
-    residual: ResidualConfig = field(default_factory=ResidualConfig)
-    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    residual: ResidualConfig = ResidualConfig()
+    agent: ActorCriticConfig = ActorCriticConfig()
     needs_base: ClassVar[bool] = True
 
     def make_policy(self, job: Job) -> ResidualPolicy:

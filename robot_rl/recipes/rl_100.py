@@ -6,7 +6,7 @@ offline rounds with an acceptance test, online, consistency distillation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,12 +29,12 @@ from robot_rl.util.errors import ConfigError
 class RL100(DenoisingPPO):
     """Clone, improve offline, fine-tune online, then distill to one denoising step."""
 
-    policy: DiffusionConfig = field(default_factory=DiffusionConfig)
-    cloning: CloningConfig = field(default_factory=CloningConfig)
+    policy: DiffusionConfig = DiffusionConfig()
+    cloning: CloningConfig = CloningConfig()
     """Optimizer settings of imitation and distillation."""
-    imitation: SupervisedConfig = field(default_factory=SupervisedConfig)
-    offline: OfflineConfig = field(default_factory=OfflineConfig)
-    distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
+    imitation: SupervisedConfig = SupervisedConfig()
+    offline: OfflineConfig = OfflineConfig()
+    distillation: SupervisedConfig = SupervisedConfig(updates=6_000)
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations", "environment")
 
     def build(self, job: Job, env: Any = None) -> DPPO:

@@ -9,7 +9,7 @@ The paper keeps only the last step of a takeover; here all its steps are kept, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
@@ -22,11 +22,9 @@ from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig
 class RLIF(CorrectedRecipe):
     """Learn to avoid takeovers."""
 
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.01, l2=0.0,
-            actor_delay=4, ema_decay=0.99,
-        )
+    agent: ActorCriticConfig = ActorCriticConfig(
+        critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.01, l2=0.0,
+        actor_delay=4, ema_decay=0.99,
     )  # fmt: skip
-    training: HumanInTheLoopConfig = field(default_factory=lambda: HumanInTheLoopConfig(correct_demos=False))
+    training: HumanInTheLoopConfig = HumanInTheLoopConfig(correct_demos=False)
     reward: ClassVar[TakeoverReward] = TakeoverReward()

@@ -6,7 +6,7 @@ the minimum with a learned temperature; data: online; reward: the task's; schedu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
@@ -22,15 +22,13 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class SAC(OffPolicyRecipe):
     """Learn off-policy from scratch, from the task's reward."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=1.0, layer_norm=False))
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
-            initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
-            ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(initial_std=1.0, layer_norm=False)
+    agent: ActorCriticConfig = ActorCriticConfig(
+        layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
+        initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
+        ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
+    training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class DistributionalSAC(SAC):
     DSAC-T: Duan et al. 2025, "Distributional Soft Actor-Critic With Three Refinements" (arXiv 2310.05858). Critics: 2
     of mean and standard deviation of the return, the less-valued one in the backup; actor: every second update."""
 
-    agent: ActorCriticConfig = field(default_factory=lambda: replace(SAC().agent, head="gaussian", actor_delay=2))
+    agent: ActorCriticConfig = replace(SAC().agent, head="gaussian", actor_delay=2)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class AnnealedQ(SAC):
     AQ-L: Omura et al. 2025, "Gradual Transition from Bellman Optimality Operator to Bellman Operator in Online
     Reinforcement Learning" (arXiv 2506.05968). Critics regress an expectile that falls to 0.5; then it is sac."""
 
-    agent: ActorCriticConfig = field(default_factory=lambda: replace(SAC().agent, optimism=0.9))
+    agent: ActorCriticConfig = replace(SAC().agent, optimism=0.9)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class IteratedSAC(SAC):
     Vincent et al. 2025, "Iterated Q-Network: Beyond One-Step Bellman Updates in Deep Reinforcement Learning" (arXiv
     2403.02107). Critics: a sequence, each the target of the next; with --agent.iterates 1 it is sac."""
 
-    agent: IteratedConfig = field(default_factory=lambda: IteratedConfig(**vars(SAC().agent)))
+    agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
     agent_class: ClassVar[type[ActorCritic]] = IteratedQ
 
 
@@ -72,6 +70,6 @@ class SequenceSAC(SAC):
     Reinforcement Learning for Model-Free Control" (arXiv 2410.08979). A one-step model predicts the states within a
     sequence; the actor is an MLP, the paper's a GRU. With --policy.horizon 1 it is sac."""
 
-    policy: GaussianConfig = field(default_factory=lambda: replace(SAC().policy, horizon=8))
-    agent: SequenceConfig = field(default_factory=lambda: SequenceConfig(**vars(SAC().agent)))
+    policy: GaussianConfig = replace(SAC().policy, horizon=8)
+    agent: SequenceConfig = SequenceConfig(**vars(SAC().agent))
     agent_class: ClassVar[type[ActorCritic]] = SequenceRL

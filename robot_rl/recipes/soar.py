@@ -7,7 +7,7 @@ in place of the paper's subgoal pictures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -25,9 +25,9 @@ from robot_rl.util.errors import ConfigError
 class SOAR(Recipe):
     """Practise towards goals that it chooses, and clone the episodes with their achieved goals."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(hidden=(64, 64), std=0.1))
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: AutonomousConfig = field(default_factory=AutonomousConfig)
+    policy: GaussianConfig = GaussianConfig(hidden=(64, 64), std=0.1)
+    agent: CloningConfig = CloningConfig()
+    training: AutonomousConfig = AutonomousConfig()
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -6,7 +6,7 @@ actor: maximizes the first critic at every second update; data: online; reward: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
@@ -21,15 +21,13 @@ from robot_rl.training.off_policy import OFFLINE, ONE_ENV, OffPolicyConfig
 class TD3(OffPolicyRecipe):
     """Learn a deterministic policy off-policy, from the task's reward."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, layer_norm=False))
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
-            target_noise=0.2, target_noise_clip=0.5, target_actor=True, ema_decay=0.995, grad_clip=None,
-            exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(std=0.1, layer_norm=False)
+    agent: ActorCriticConfig = ActorCriticConfig(
+        layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
+        target_noise=0.2, target_noise_clip=0.5, target_actor=True, ema_decay=0.995, grad_clip=None,
+        exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
+    training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,6 @@ class TD3PlusBC(TD3):
     updates, then half demonstrations, half online; reward: success, or the task's. With agent.alpha 0 it is behaviour
     cloning."""
 
-    agent: TD3BCConfig = field(default_factory=lambda: TD3BCConfig(**vars(TD3().agent)))
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    agent: TD3BCConfig = TD3BCConfig(**vars(TD3().agent))
+    training: OffPolicyConfig = OFFLINE
     agent_class: ClassVar[type[ActorCritic]] = TD3BC

@@ -5,7 +5,7 @@ situation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +22,7 @@ from robot_rl.recipes.vla_rl import token_policy
 class TokenGroupRecipe(GroupRecipe):
     """Improve a token policy by comparing its episodes."""
 
-    agent: TokenGroupsConfig = field(default_factory=TokenGroupsConfig)
+    agent: TokenGroupsConfig = TokenGroupsConfig()
     agent_class: ClassVar[type[TokenGroups]]
 
     def build(self, job: Job, env: Any = None) -> TokenGroups:
@@ -38,7 +38,7 @@ class SelfReferential(TokenGroupRecipe):
     the group's successes in the base's frozen features, in place of a video model's. Temperature, clips and rewards are
     the paper's, the learning rate is not."""
 
-    agent: SRPOConfig = field(default_factory=lambda: SRPOConfig(temperature=1.6))
+    agent: SRPOConfig = SRPOConfig(temperature=1.6)
     agent_class: ClassVar[type[TokenGroups]] = SRPO
 
 
@@ -48,5 +48,5 @@ class Preferences(TokenGroupRecipe):
 
     GRAPE: Zhang et al. 2024 (arXiv 2411.19309). Reward: success, then duration, then the policy's log-probability."""
 
-    agent: GRAPEConfig = field(default_factory=GRAPEConfig)
+    agent: GRAPEConfig = GRAPEConfig()
     agent_class: ClassVar[type[TokenGroups]] = GRAPE

@@ -6,7 +6,7 @@ GAE of chunks; data: on-policy; reward: success, optionally with learned progres
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,11 +29,9 @@ DEFAULTS = TokenPPOConfig(
 class VlaRL(OnPolicyRecipe):
     """Improve a token policy from rewards, in many environments at once."""
 
-    agent: TokenPPOConfig = field(default_factory=lambda: DEFAULTS)
-    training: OnPolicyConfig = field(
-        default_factory=lambda: OnPolicyConfig(
-            steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
-        )
+    agent: TokenPPOConfig = DEFAULTS
+    training: OnPolicyConfig = OnPolicyConfig(
+        steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
     )
     needs_base: ClassVar[bool] = True
 

@@ -3,7 +3,7 @@ Black et al. 2024, pi0 (arXiv 2410.24164)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from policies.base import Policy
@@ -21,9 +21,9 @@ class VlaRecipe(CloningRecipe):
     """Clone demonstrations with a policy that reads pictures and instructions."""
 
     reads_instructions: ClassVar[bool] = True
-    agent: CloningConfig = field(default_factory=lambda: CloningConfig(lr=1e-3, warmup=200))
+    agent: CloningConfig = CloningConfig(lr=1e-3, warmup=200)
     policy: Any = None
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6000, batch=64))
+    training: SupervisedConfig = SupervisedConfig(updates=6000, batch=64)
 
     def make_policy(self, job: Job) -> Policy:
         backbone = replace(self.policy.encoder, words=words_of(job.instructions()))
@@ -34,7 +34,7 @@ class VlaRecipe(CloningRecipe):
 class VlaSFT(VlaRecipe):
     """Clone demonstrations with a vision-language backbone and a flow over action chunks; loss: of the clean chunk."""
 
-    policy: VLAFlowConfig = field(default_factory=VLAFlowConfig)
+    policy: VLAFlowConfig = VLAFlowConfig()
     policy_class: ClassVar[type[Policy]] = VLAFlowPolicy
 
 
@@ -44,5 +44,5 @@ class VlaTokens(VlaRecipe):
 
     Kim et al. 2024, OpenVLA (arXiv 2406.09246). Loss: cross-entropy."""
 
-    policy: VLATokensConfig = field(default_factory=VLATokensConfig)
+    policy: VLATokensConfig = VLATokensConfig()
     policy_class: ClassVar[type[Policy]] = VLATokensPolicy

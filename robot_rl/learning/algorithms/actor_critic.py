@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -47,8 +47,6 @@ UNLIMITED: Limits = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Hyperparameters of the update."""
-
     critics: PositiveInt = 2
     """Number of critics in the ensemble."""
     subset: PositiveInt = 2
@@ -109,7 +107,7 @@ class ActorCriticConfig:
     """Largest gradient norm; None: no limit."""
     ema_decay: Fraction = 0.9995
     """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
-    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    exploration: ExplorationConfig = ExplorationConfig()
 
 
 def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:

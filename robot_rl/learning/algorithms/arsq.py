@@ -22,8 +22,6 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class ARSQConfig(ValueBasedConfig):
-    """Hyperparameters of the update."""
-
     imitation: NonNegativeFloat = 0.1
     """Weight of the imitation loss on demonstrations."""
     margin: NonNegativeFloat = 0.1

@@ -32,8 +32,6 @@ UNKNOWN = -1e30
 
 @dataclass(frozen=True)
 class CalQLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     conservative: NonNegativeFloat = 0.5
     """Weight of the conservative loss, which lowers values of actions outside the data; 0: plain actor-critic."""
     actions: PositiveInt = 4

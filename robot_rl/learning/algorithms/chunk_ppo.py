@@ -21,8 +21,6 @@ from robot_rl.util.limits import NonNegativeInt
 
 @dataclass(frozen=True)
 class ChunkPPOConfig(PPOConfig):
-    """Hyperparameters of the update."""
-
     critic_only: NonNegativeInt = 2
     """Initial updates in which only the critic learns."""
 

@@ -21,8 +21,6 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Pos
 
 @dataclass(frozen=True)
 class CloningConfig:
-    """Hyperparameters of the update."""
-
     lr: PositiveFloat = 1e-3
     """Peak learning rate; it then decays to 0 along half a cosine."""
     warmup: NonNegativeInt = 100

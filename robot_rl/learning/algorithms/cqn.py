@@ -23,8 +23,6 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 @dataclass(frozen=True)
 class CQNConfig(ValueBasedConfig):
-    """Hyperparameters of the update."""
-
     atoms: PositiveInt = 51
     """Atoms of the return distribution."""
     value_low: float | None = None

@@ -24,8 +24,6 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class DSRLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     distillations: PositiveInt = 2
     """Updates of the noise values per critic update (critic_on action)."""
 

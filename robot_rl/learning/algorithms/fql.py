@@ -46,8 +46,6 @@ class BehaviorFlow(ActorCritic):
 
 @dataclass(frozen=True)
 class FQLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     alpha: NonNegativeFloat = 3.0
     """Weight of the distance from the cloned flow, relative to values of mean absolute value 1."""
     flow_steps: PositiveInt = 10
@@ -78,8 +76,6 @@ class FQL(BehaviorFlow):
 
 @dataclass(frozen=True)
 class OFQLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     eta: NonNegativeFloat = 0.5
     """Weight of values, normalized to a mean absolute value of 1; 0: behaviour cloning."""
 

@@ -9,7 +9,7 @@ critic V(s) is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,8 +24,6 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFraction, PositiveInt
 
 @dataclass(frozen=True)
 class GoRLConfig(PPOConfig):
-    """Hyperparameters of the update."""
-
     fits: NonNegativeInt = 3
     """Number of fits, and of stages after the first; 0 is PPO."""
     stage: PositiveInt = 50
@@ -38,7 +36,7 @@ class GoRLConfig(PPOConfig):
     """Gradient steps per fit."""
     fit_batch: PositiveInt = 512
     """Batch size of a fit."""
-    cloning: CloningConfig = field(default_factory=CloningConfig)
+    cloning: CloningConfig = CloningConfig()
     """Optimizer settings of a fit."""
 
 

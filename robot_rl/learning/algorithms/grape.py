@@ -23,8 +23,6 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class GRAPEConfig(TokenGroupsConfig):
-    """Hyperparameters of the update."""
-
     beta: PositiveFloat = 0.1
     """Inverse scale of the allowed distance from the reference policy."""
     pairs: PositiveInt = 8

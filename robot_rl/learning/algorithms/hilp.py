@@ -11,7 +11,7 @@ At the goal V(s', g) is 0. Rewards and goals in the data are not used.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,8 +31,6 @@ from robot_rl.util.limits import Fraction, PositiveFloat
 
 @dataclass(frozen=True)
 class HILPConfig:
-    """Hyperparameters of the update."""
-
     expectile: Fraction = 0.8
     """Expectile tau of distances; near 1 they approach the shortest paths in the data."""
     discount: Fraction = 0.99
@@ -45,10 +43,8 @@ class HILPConfig:
     """Polyak rate of the target embedding, per update."""
     towards: Fraction = 0.5
     """Share of skills that point to goals in the batch; the others have random directions."""
-    skills: IQLConfig = field(
-        default_factory=lambda: IQLConfig(
-            expectile=0.9, temperature=10.0, discount=0.9, tau=0.005, l2=0.0, actor_delay=1, ema_decay=0.999
-        )
+    skills: IQLConfig = IQLConfig(
+        expectile=0.9, temperature=10.0, discount=0.9, tau=0.005, l2=0.0, actor_delay=1, ema_decay=0.999
     )
     """Settings of the policy that follows directions in the embedding."""
 

@@ -25,8 +25,6 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat
 
 @dataclass(frozen=True)
 class IQLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     expectile: Fraction = 0.7
     """Expectile tau of Q over the data's actions, which V estimates; 0.5 is the mean."""
     temperature: NonNegativeFloat = 3.0

@@ -25,8 +25,6 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class IteratedConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     iterates: PositiveInt = 4
     """Number K of ensembles, each the target of the next; 1 is the plain actor-critic."""
 

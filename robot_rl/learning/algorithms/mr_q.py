@@ -33,8 +33,6 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class MRQConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     unroll: PositiveInt = 5
     """Steps over which the model is unrolled."""
     model_lr: PositiveFloat = 1e-4

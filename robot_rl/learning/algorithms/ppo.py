@@ -35,8 +35,6 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, Posi
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Hyperparameters of the update."""
-
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Widths of the critic's hidden layers."""
     discount: Fraction = 0.99

@@ -28,8 +28,6 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class SequenceConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     model_hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the model's hidden layers."""
     model_lr: PositiveFloat = 3e-4

@@ -27,8 +27,6 @@ NEAR = 0.5
 
 @dataclass(frozen=True)
 class SRPOConfig(TokenGroupsConfig):
-    """Hyperparameters of the update."""
-
     minibatches: PositiveInt = 8
     """Gradient steps per pass."""
     shaping: bool = True

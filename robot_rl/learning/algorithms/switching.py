@@ -7,7 +7,7 @@ episodes in which single steps act grows from 0 to 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,9 +26,9 @@ from robot_rl.util.limits import NonNegativeInt
 class SwitchingConfig:
     """Hyperparameters of both agents and of the handover."""
 
-    chunks: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    chunks: ActorCriticConfig = ActorCriticConfig()
     """Settings of the agent of chunks."""
-    steps: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    steps: ActorCriticConfig = ActorCriticConfig()
     """Settings of the agent of single steps."""
     first: NonNegativeInt = 10_000
     """Environment steps after which single steps begin to act."""

@@ -18,8 +18,6 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class TD3BCConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     alpha: NonNegativeFloat = 2.5
     """Weight of values, normalized to a mean absolute value of 1; 0: behaviour cloning."""
 

@@ -19,8 +19,6 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class TokenGroupsConfig:
-    """Hyperparameters of the update."""
-
     lr: PositiveFloat = 1e-4
     """Learning rate (AdamW)."""
     epochs: PositiveInt = 1

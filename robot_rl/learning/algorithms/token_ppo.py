@@ -27,8 +27,6 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat
 
 @dataclass(frozen=True)
 class TokenPPOConfig(ChunkPPOConfig):
-    """Hyperparameters of the update."""
-
     temperature: PositiveFloat = 1.0
     """Sampling temperature of tokens while exploring; the deployed policy has its own."""
     progress: NonNegativeFloat = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,9 +41,7 @@ class ValueBasedConfig:
     """Standard deviation of exploration noise on the action, which is then rounded to a bin."""
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
-    exploration: ExplorationConfig = field(
-        default_factory=lambda: ExplorationConfig(warmup_noise=None, noise_memory=0.0)
-    )
+    exploration: ExplorationConfig = ExplorationConfig(warmup_noise=None, noise_memory=0.0)
     """Warm-up actions and correlation of the noise."""
 
 

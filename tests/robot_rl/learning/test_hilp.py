@@ -108,7 +108,7 @@ def test_shortest_path_is_straight_or_around_the_walls() -> None:
     assert int(below.sum()) > 10 and torch.allclose(length[below], straight[below])
     middle, corner, _ = PASSAGES[0]
     under, over = torch.tensor([[-1.0, middle - HALF - 1e-3]]), torch.tensor([[-1.0, middle + HALF + 1e-3]])
-    assert abs(float(way(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces, and through the passage"
+    assert abs(float(way(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces and through"
 
 
 def test_steps_are_limited_and_end_outside_walls() -> None:

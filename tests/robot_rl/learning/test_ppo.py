@@ -120,7 +120,7 @@ def test_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
 
 
 @pytest.mark.parametrize(("start", "away", "back", "factor"), [(1e-6, 1.0, 0.0, 1.5), (0.1, 0.0, 1.0, 1 / 1.5)])
-def test_initial_rate_outside_the_range_extends_the_range(start: float, away: float, back: float, factor: float) -> None:
+def test_initial_rate_extends_the_range_of_rates(start: float, away: float, back: float, factor: float) -> None:
     agent = make(actor_lr=start)
     for kl, rate in ((away, start), (back, start * factor)):
         agent._adapt(kl, target=0.01)

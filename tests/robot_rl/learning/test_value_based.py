@@ -175,7 +175,7 @@ def test_imitation_of_arsq_stops_at_its_margin() -> None:
     for _ in range(200):
         metrics = agent.update(batch)
     assert (acted(agent) - 0.6).abs().max() <= agent.policy.codec.width
-    assert float(metrics["values/imitation"]) == pytest.approx(-0.2 * 2 * 2 * 2 * 2), "two other bins in each of 8 heads"
+    assert float(metrics["values/imitation"]) == pytest.approx(-0.2 * 2 * 2 * 2 * 2), "two other bins, 8 heads"
     without = arsq(margin=0.2, imitation=0.0)
     without.load_state_dict(copy.deepcopy(agent.state_dict()))
     for each in (agent, without):
