@@ -9,12 +9,11 @@ of a level are independent, as in cqn."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from policies.base import Policy
 from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -28,7 +27,7 @@ class AutoregressiveSoftQ(OffPolicyRecipe):
     policy: AutoregressiveConfig = AutoregressiveConfig()
     agent: ARSQConfig = ARSQConfig(tau=0.005, noise=0.0)
     training: OffPolicyConfig = replace(ONE_ENV, demos="all")
-    policy_class: ClassVar[type[Policy]] = AutoregressivePolicy
+    policy_class = AutoregressivePolicy
 
     def build(self, job: Job, env: Any = None) -> ARSQ:
         torch.manual_seed(job.seed)

@@ -4,9 +4,7 @@ Network"."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from policies.base import Policy
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.flow import FlowConfig, FlowPolicy
 from policies.networks.gaussian import GaussianConfig
@@ -31,7 +29,7 @@ class DiffusionBC(CloningRecipe):
     denoising."""
 
     policy: DiffusionConfig = DiffusionConfig()
-    policy_class: ClassVar[type[Policy]] = DiffusionPolicy
+    policy_class = DiffusionPolicy
 
 
 @dataclass(frozen=True)
@@ -42,4 +40,4 @@ class FlowBC(CloningRecipe):
     2024, pi0 (arXiv 2410.24164). Loss: error of the clean chunk, which determines the velocity."""
 
     policy: FlowConfig = FlowConfig(prediction="sample")
-    policy_class: ClassVar[type[Policy]] = FlowPolicy
+    policy_class = FlowPolicy

@@ -8,10 +8,8 @@ bound. With agent.conservative 0 it is SAC."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -28,4 +26,4 @@ class CalibratedQ(OffPolicyRecipe):
         exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = CalQL
+    agent_class = CalQL

@@ -7,7 +7,7 @@ noise are the paper's for robomimic Can, except discount 0.999 and 10 epochs."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -16,20 +16,18 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
 
-DEFAULTS = DPPOConfig(
-    hidden=(256, 256), clip=0.01, entropy_coef=0.0, epochs=5, minibatches=4, actor_lr=1e-4, target_kl=None
-)
-
 
 @dataclass(frozen=True)
 class DenoisingPPO(OnPolicyRecipe):
     """Improve a diffusion policy from rewards, in many environments at once."""
 
-    agent: DPPOConfig = DEFAULTS
+    agent: DPPOConfig = DPPOConfig(
+        hidden=(256, 256), clip=0.01, entropy_coef=0.0, epochs=5, minibatches=4, actor_lr=1e-4, target_kl=None
+    )
     training: OnPolicyConfig = OnPolicyConfig(
         steps=150_000, num_envs=100, rollout=40, reward="success", checkpoint_every=40_000
     )
-    needs_base: ClassVar[bool] = True
+    needs_base = True
 
     def build(self, job: Job, env: Any = None) -> DPPO:
         torch.manual_seed(job.seed)
@@ -44,4 +42,4 @@ class AdaptiveDenoisingPPO(DenoisingPPO):
     ADPO: Jiang and Yang 2025, "Adaptive Diffusion Policy Optimization for Robotic Manipulation" (arXiv 2505.08376). The
     rule between the two ends is our own (`robot_rl/learning/parts/mixed.py`)."""
 
-    agent: DPPOConfig = replace(DEFAULTS, mixing=0.5)
+    agent: DPPOConfig = replace(DenoisingPPO.agent, mixing=0.5)

@@ -9,10 +9,8 @@ starts at 0.01 and the backup has no entropy, since a larger entropy would outwe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from policies.steered import SteeredConfig, SteeredPolicy
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.dsrl import DSRL, DSRLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
@@ -31,8 +29,8 @@ class DiffusionSteering(OffPolicyRecipe):
         exploration=ExplorationConfig(warmup_noise=0.67, noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = replace(ONE_ENV, steps=20_000, warmup=1_500, learning_starts=500, demo_share=0.0)
-    agent_class: ClassVar[type[ActorCritic]] = DSRL
-    needs_base: ClassVar[bool] = True
+    agent_class = DSRL
+    needs_base = True
 
     def make_policy(self, job: Job) -> SteeredPolicy:
         return SteeredPolicy(job.require_base().policy, self.steering)

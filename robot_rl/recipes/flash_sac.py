@@ -10,10 +10,8 @@ blocks, weights of unit norm, repeated exploration noise."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.cross_q import CrossQ, CrossQConfig
 from robot_rl.recipes.sac import SAC
 
@@ -29,4 +27,4 @@ class FlashSAC(SAC):
             "entropy_per_action": -0.48,
         }
     )  # fmt: skip
-    agent_class: ClassVar[type[ActorCritic]] = CrossQ
+    agent_class = CrossQ

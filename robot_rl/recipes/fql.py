@@ -6,11 +6,8 @@ Critics: 2, minimum; data: offline updates, then half demonstrations, half onlin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from policies.base import Policy
 from policies.generative import GenerativeConfig, GenerativePolicy
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.fql import FQL, OFQL, FQLConfig, OFQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -30,8 +27,8 @@ class FlowQ(OffPolicyRecipe):
         exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = FQL
-    policy_class: ClassVar[type[Policy]] = GenerativePolicy
+    agent_class = FQL
+    policy_class = GenerativePolicy
 
 
 @dataclass(frozen=True)
@@ -47,5 +44,5 @@ class OneStepFlowQ(OffPolicyRecipe):
         exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = OFQL
-    policy_class: ClassVar[type[Policy]] = GenerativePolicy
+    agent_class = OFQL
+    policy_class = GenerativePolicy

@@ -8,14 +8,10 @@ a reward of 1 at success, advantages are smaller by the factor 1 - discount."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from policies.base import Policy
 from policies.generative import GenerativeConfig, GenerativePolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
-from robot_rl.learning.algorithms.cfgrl import CFGRL, CFGRLConfig
-from robot_rl.learning.algorithms.iql import IQL, IQLConfig
+from robot_rl.learning.algorithms.iql import CFGRL, IQL, CFGRLConfig, IQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
@@ -31,7 +27,7 @@ class ImplicitQ(OffPolicyRecipe):
         actor_delay=1, ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = IQL
+    agent_class = IQL
 
 
 @dataclass(frozen=True)
@@ -45,5 +41,5 @@ class Guidance(OffPolicyRecipe):
     policy: GenerativeConfig = GenerativeConfig("flow", guided=True, guidance=1.5)
     agent: CFGRLConfig = CFGRLConfig(**vars(ImplicitQ().agent) | {"ema_decay": 0.999})
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = CFGRL
-    policy_class: ClassVar[type[Policy]] = GenerativePolicy
+    agent_class = CFGRL
+    policy_class = GenerativePolicy

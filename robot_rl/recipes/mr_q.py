@@ -8,11 +8,8 @@ reward: the task's. The embedding has a quarter of the paper's width, and sampli
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from policies.base import Policy
 from policies.embedded import EmbeddedConfig, EmbeddedPolicy
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.mr_q import MRQ, MRQConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -30,5 +27,5 @@ class ModelRepresentations(OffPolicyRecipe):
         exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
-    agent_class: ClassVar[type[ActorCritic]] = MRQ
-    policy_class: ClassVar[type[Policy]] = EmbeddedPolicy
+    agent_class = MRQ
+    policy_class = EmbeddedPolicy

@@ -8,12 +8,11 @@ are smaller than the paper's. With policy.candidates 1 it is behaviour cloning."
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from policies.base import Size
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.generative import GenerativeConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.best_of import BestOf
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
@@ -30,7 +29,7 @@ class QChunking(OffPolicyRecipe):
         tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
     )
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = BestOf
+    agent_class = BestOf
 
     def make_policy(self, job: Job) -> BestOfPolicy:
         return best_of_policy(job.size, self.policy, self.agent)

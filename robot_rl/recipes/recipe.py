@@ -17,12 +17,9 @@ from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
-from robot_rl.training.choosing import InstructionCurriculum
-from robot_rl.training.group import GroupConfig, train_groups
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
-from robot_rl.util.errors import ConfigError
 
 Need = Literal["environment", "demonstrations", "base"]
 
@@ -130,28 +127,6 @@ class OnPolicyRecipe(Recipe):
         steps = job.counting("environment steps", self.training.steps)
         train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
         env.close()
-
-
-@dataclass(frozen=True)
-class GroupRecipe(Recipe):
-    """Policy that learns from comparisons of its episodes within groups."""
-
-    training: GroupConfig = GroupConfig()
-    sim_idle_during_update: ClassVar[bool] = True
-    extendable_setting: ClassVar[str] = "training.rounds"
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("base", "environment")
-
-    def train(self, job: Job) -> Bundle:
-        env = job.make_env(self.training.num_envs)
-        if isinstance(env, InstructionCurriculum):
-            raise ConfigError("groups that always or never succeed are skipped in any case; leave out --choose")
-        agent = self.build(job, env)
-        train_groups(env, agent, self.training, job.opened, job.seed, job.counting("rounds", self.training.rounds))
-        env.close()
-        return job.bundle(agent)
 
 
 @dataclass(frozen=True)

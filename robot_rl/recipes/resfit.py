@@ -8,7 +8,6 @@ critics and actor learning rate of 1e-6 suit hours of training; the values here 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
@@ -23,7 +22,7 @@ class ResFiT(OffPolicyRecipe):
 
     residual: ResidualConfig = ResidualConfig()
     agent: ActorCriticConfig = ActorCriticConfig()
-    needs_base: ClassVar[bool] = True
+    needs_base = True
 
     def make_policy(self, job: Job) -> ResidualPolicy:
         base = job.require_base().policy

@@ -9,7 +9,6 @@ HIL-SERL: at 0.1, entropy outweighs a success of 1 for 60,000 steps of panda-lif
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from policies.actor import GaussianPolicy, gaussian_from
 from policies.networks.gaussian import GaussianConfig
@@ -39,8 +38,8 @@ class PolicyOnly(OffPolicyRecipe):
     """Improve a policy without its training data or critics.
 
     Xiao et al. 2025, "Efficient Online RL Fine-Tuning with Offline Pre-Trained Policy Only" (PORL, arXiv 2505.16856).
-    Policy: a tanh-Gaussian base, cloned or trained; critics: 10 new ones; data: online only. At first the base acts with
-    10 % random actions, and only the critics learn."""
+    Policy: a tanh-Gaussian base, cloned or trained; critics: 10 new ones; data: online only. At first the base acts
+    with 10 % random actions, and only the critics learn."""
 
     initial_std: ActionStd = 0.1
     """Initial standard deviation of exploration."""
@@ -49,7 +48,7 @@ class PolicyOnly(OffPolicyRecipe):
         exploration=ExplorationConfig(warmup_epsilon=0.1, noise_memory=0.0),
     )  # fmt: skip
     training: OffPolicyConfig = replace(ONE_ENV, steps=40_000, warmup=5_000, demo_share=0.0)
-    needs_base: ClassVar[bool] = True
+    needs_base = True
 
     def make_policy(self, job: Job) -> GaussianPolicy:
         return gaussian_from(job.require_base().policy, self.initial_std)

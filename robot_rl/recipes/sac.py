@@ -7,10 +7,9 @@ the minimum with a learned temperature; data: online; reward: the task's; schedu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.iterated import IteratedConfig, IteratedQ
 from robot_rl.learning.algorithms.sequence import SequenceConfig, SequenceRL
 from robot_rl.learning.parts.explore import ExplorationConfig
@@ -59,7 +58,7 @@ class IteratedSAC(SAC):
     2403.02107). Critics: a sequence, each the target of the next; with --agent.iterates 1 it is sac."""
 
     agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
-    agent_class: ClassVar[type[ActorCritic]] = IteratedQ
+    agent_class = IteratedQ
 
 
 @dataclass(frozen=True)
@@ -72,4 +71,4 @@ class SequenceSAC(SAC):
 
     policy: GaussianConfig = replace(SAC().policy, horizon=8)
     agent: SequenceConfig = SequenceConfig(**vars(SAC().agent))
-    agent_class: ClassVar[type[ActorCritic]] = SequenceRL
+    agent_class = SequenceRL

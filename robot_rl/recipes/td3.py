@@ -7,10 +7,9 @@ actor: maximizes the first critic at every second update; data: online; reward: 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
@@ -41,4 +40,4 @@ class TD3PlusBC(TD3):
 
     agent: TD3BCConfig = TD3BCConfig(**vars(TD3().agent))
     training: OffPolicyConfig = OFFLINE
-    agent_class: ClassVar[type[ActorCritic]] = TD3BC
+    agent_class = TD3BC

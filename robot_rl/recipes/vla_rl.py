@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -20,20 +20,18 @@ from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
 from robot_rl.util.errors import ConfigError
 
-DEFAULTS = TokenPPOConfig(
-    hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
-)
-
 
 @dataclass(frozen=True)
 class VlaRL(OnPolicyRecipe):
     """Improve a token policy from rewards, in many environments at once."""
 
-    agent: TokenPPOConfig = DEFAULTS
+    agent: TokenPPOConfig = TokenPPOConfig(
+        hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
+    )
     training: OnPolicyConfig = OnPolicyConfig(
         steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
     )
-    needs_base: ClassVar[bool] = True
+    needs_base = True
 
     @property
     def needs(self) -> tuple[Need, ...]:

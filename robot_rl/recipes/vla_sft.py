@@ -4,7 +4,7 @@ Black et al. 2024, pi0 (arXiv 2410.24164)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from policies.base import Policy
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
@@ -20,7 +20,7 @@ from robot_rl.training.supervised import SupervisedConfig
 class VlaRecipe(CloningRecipe):
     """Clone demonstrations with a policy that reads pictures and instructions."""
 
-    reads_instructions: ClassVar[bool] = True
+    reads_instructions = True
     agent: CloningConfig = CloningConfig(lr=1e-3, warmup=200)
     policy: Any = None
     training: SupervisedConfig = SupervisedConfig(updates=6000, batch=64)
@@ -35,7 +35,7 @@ class VlaSFT(VlaRecipe):
     """Clone demonstrations with a vision-language backbone and a flow over action chunks; loss: of the clean chunk."""
 
     policy: VLAFlowConfig = VLAFlowConfig()
-    policy_class: ClassVar[type[Policy]] = VLAFlowPolicy
+    policy_class = VLAFlowPolicy
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ class VlaTokens(VlaRecipe):
     Kim et al. 2024, OpenVLA (arXiv 2406.09246). Loss: cross-entropy."""
 
     policy: VLATokensConfig = VLATokensConfig()
-    policy_class: ClassVar[type[Policy]] = VLATokensPolicy
+    policy_class = VLATokensPolicy

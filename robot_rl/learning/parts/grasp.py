@@ -10,7 +10,6 @@ Qbar is the gripper critic of the averaged actor. It overrides the mean action i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ def check_gripper(policy: ActorPolicy, actions: list[str]) -> None:
 class GraspingActorCritic(ActorCritic):
     """Actor-critic that also learns the gripper critic of a policy with `grasp`."""
 
-    learns_gripper: ClassVar[bool] = True
+    learns_gripper = True
 
     def _extend(self, value_limits: Limits) -> None:
         self.returns = limits_of(replace(self.config, entropy_backup=False), value_limits)

@@ -20,9 +20,9 @@ from policies.steered import SteeredConfig, SteeredPolicy
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.best_of import BestOf
 from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
-from robot_rl.learning.algorithms.cfgrl import CFGRL, CFGRLConfig
 from robot_rl.learning.algorithms.dsrl import DSRL, DSRLConfig
 from robot_rl.learning.algorithms.fql import FQL, OFQL, FQLConfig, OFQLConfig
+from robot_rl.learning.algorithms.iql import CFGRL, CFGRLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.util.errors import ConfigError
 from tests.robot_rl.learning.conftest import check_resumes, equal, rng, two_modes
