@@ -35,7 +35,6 @@ from robot_rl.learning.parts.objectives import (
     imitation_loss,
     next_observation,
     pooled,
-    temperature_loss,
 )  # fmt: skip
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -293,8 +292,8 @@ class ActorCritic:
         out, target = self._outputs(batch, next_observation(batch))
         loss = self._critic_loss(batch, out, target)
         norm = gradient_step(loss, self.critic_optimizer, self.critic_parameters, c.grad_clip)
+        average_(self.target, self.critic, c.tau)
         with torch.no_grad():
-            average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
             return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
@@ -332,13 +331,13 @@ class ActorCritic:
         loss, log_prob, metrics = self._actor_loss(batch, features, seen)
         gradient_step(loss, self.actor_optimizer, policy.actor.parameters(), c.grad_clip)
         weight = 1 - min(c.ema_decay, (1 + self.updates.actor) / (10 + self.updates.actor))
-        with torch.no_grad():
-            average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
+        average_(self.average, policy.actor, weight)
         self.critic.requires_grad_(True)
         if self.alpha_optimizer is not None:
             per_action = c.entropy_per_action * policy.latent
             entropy = per_action if c.target_entropy is None else c.target_entropy
-            gradient_step(temperature_loss(self.log_alpha, log_prob, entropy), self.alpha_optimizer)
+            alpha_loss = -(self.log_alpha.exp() * (log_prob.detach() + entropy)).mean()  # Haarnoja et al. 2018b
+            gradient_step(alpha_loss, self.alpha_optimizer)
             metrics |= {"actor/entropy": -log_prob.detach().mean(), "actor/temperature": self.log_alpha.detach().exp()}
         return metrics
 

@@ -94,8 +94,7 @@ class HILP:
         error = expectile_error(target - value, c.expectile)
         loss = c.future * error.diagonal().mean() + (1 - c.future) * error.mean()
         gradient_step(loss, self.optimizer)
-        with torch.no_grad():
-            average_(list(self.target.parameters()), list(policy.metric.parameters()), c.tau)
+        average_(self.target, policy.metric, c.tau)
         return {"metric/loss": loss.detach(), "metric/steps": -value.detach().mean()}
 
     def _values(self, metric: torch.nn.Module, places: Tensor, goals: Tensor) -> Tensor:

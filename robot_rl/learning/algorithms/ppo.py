@@ -27,8 +27,7 @@ from policies.networks.hashed_words import WORDS, hashed_words
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.agent import restore, states_of
-from robot_rl.learning.parts.critics import StateValue
-from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.parts.critics import StateValue, advantages
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 

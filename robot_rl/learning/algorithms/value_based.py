@@ -101,8 +101,7 @@ class ValueBased:
         loss, metrics = self._loss(batch, self.policy.features(batch), after)
         norm = gradient_step(loss, self.optimizer, self.parameters, self.config.grad_clip)
         self.updates += 1
-        with torch.no_grad():
-            average_(list(self.policy.network.parameters()), list(self.online.parameters()), self.config.tau)
+        average_(self.policy.network, self.online, self.config.tau)
         return {"values/loss": loss.detach(), "values/grad_norm": norm} | metrics
 
     @abstractmethod

@@ -85,11 +85,7 @@ def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | 
     return (errors * (person & batch["valid"])).sum(-1)
 
 
-def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """Return the temperature's loss, which keeps the entropy at its target (Haarnoja et al. 2018b, section 5)."""
-    return -(log_alpha.exp() * (log_prob.detach() + target_entropy)).mean()
-
-
-def average_(average: list[Tensor], latest: list[Tensor], weight: float) -> None:
+@torch.no_grad()
+def average_(average: torch.nn.Module, latest: torch.nn.Module, weight: float) -> None:
     """Move averaged parameters by `weight` towards the latest ones."""
-    torch._foreach_lerp_(average, latest, weight)
+    torch._foreach_lerp_(list(average.parameters()), list(latest.parameters()), weight)

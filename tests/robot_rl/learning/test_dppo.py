@@ -17,7 +17,7 @@ from policies.networks.denoising import Chain
 from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
-from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.parts.critics import advantages
 from robot_rl.learning.parts.mixed import MixedMoments
 from robot_rl.util.errors import ConfigError
 from tests.robot_rl.learning.conftest import Batch, close, equal, rng

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from policies.networks.ensemble import EnsembleBatchNorm, EnsembleLinear
-from robot_rl.learning.parts.critics import BatchNormCritic, Critic
-from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.parts.critics import BatchNormCritic, Critic, advantages
 from robot_rl.learning.parts.heads import C51, GaussianHead, Head, HLGauss, Scalar, build_head, clipped_square
 from robot_rl.learning.parts.heads import pessimistic as least
 from robot_rl.learning.parts.objectives import annealed, expectile_error
