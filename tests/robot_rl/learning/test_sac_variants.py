@@ -49,9 +49,12 @@ def cross_q(**changes: Any) -> CrossQ:
     return CrossQ(policy(layer_norm=False), replace(FlashSAC().agent, **({"hidden": (32, 32)} | changes)))
 
 
+def planner(horizon: int) -> GaussianPolicy:
+    return policy(1, hidden=(32, 32), horizon=horizon, initial_std=0.3, layer_norm=False)
+
+
 def sequence(horizon: int, **changes: Any) -> SequenceRL:
-    actor = policy(1, hidden=(32, 32), horizon=horizon, initial_std=0.3, layer_norm=False)
-    return SequenceRL(actor, replace(SequenceSAC().agent, **FAST | changes))
+    return SequenceRL(planner(horizon), replace(SequenceSAC().agent, model_hidden=(64, 64), **FAST | changes))
 
 
 def line(seed: int, rows: int = 128) -> Batch:
@@ -80,7 +83,7 @@ def test_one_iterate_equals_sac(head: str) -> None:
 def test_sequence_of_one_equals_sac() -> None:
     """To the bit, also when acting."""
     other = sequence(1)
-    one = ActorCritic(sequence(1).policy, replace(SAC().agent, **FAST))
+    one = ActorCritic(planner(1), replace(SAC().agent, **FAST))
     for seed in range(4):
         assert one.update(line(seed)) == other.update(line(seed))
     assert all(equal(getattr(one, part), getattr(other, part)) for part in ("policy", "critic", "target"))
@@ -146,7 +149,7 @@ def test_entropy_of_a_sequence_counts_once_per_action() -> None:
     """Without other terms, the actor's gradient is a fourth of the parent's, for which a chunk is one action."""
     gradients = []
     for kind, width in ((ActorCritic, 4), (SequenceRL, 1)):
-        agent = kind(sequence(4).policy, replace(SequenceSAC().agent, **FAST | {"critic_lr": 1e-30}))
+        agent = kind(planner(4), replace(SequenceSAC().agent, **FAST | {"critic_lr": 1e-30}))
         for parameter in agent.critic.parameters():
             torch.nn.init.zeros_(parameter)
         agent.update(line(0) | {"action": line(0)["action"].expand(-1, width)})
