@@ -121,21 +121,6 @@ def test_advantages_of_chunks_equal_those_of_long_steps() -> None:
     torch.testing.assert_close(ours, whole[0])
 
 
-def test_environments_take_new_chunks_after_the_last_action() -> None:
-    agent, seen = make(), {"observation.state": torch.randn(3, 2)}
-    columns = []
-    for step in range(4):
-        action, row = agent.act(seen, rng(step))
-        assert action.shape == (3, 1) and action.abs().max() <= 1
-        columns.append(row["begins"].tolist())
-        if step == 0:
-            first = row["chain"].unflatten(1, (6, 3, 1))
-            agent.reset(torch.tensor([1]))
-        if step == 1:
-            assert torch.equal(action[0], first[0, -1, 1].clamp(-1, 1)), "the second action of the first chunk"
-    assert columns == [[True] * 3, [False, True, False], [True, False, True], [False, True, False]]
-
-
 def test_better_of_two_modes_is_learned() -> None:
     """Chunks are at +-0.6; those above 0 have the larger advantage."""
     base, source = diffusion(train_steps=20, hidden=64), rng(1)

@@ -104,16 +104,6 @@ def test_fit_keeps_two_modes_and_a_fit_to_the_best_half_one() -> None:
     assert 0.35 < share[1.0] < 0.65 and share[0.5] > 0.97
 
 
-def test_ppo_chooses_the_better_mode_through_the_flow() -> None:
-    agent = make(stage=1, fits=1, epochs=5, actor_lr=3e-3, **THOROUGH)
-    agent.update(rollout(agent, 512) | {"executed": 0.6 * SIDE[:, None]})
-    for seed in range(20):
-        batch = rollout(agent, 256, seed)
-        agent.update(batch | {"advantage": -batch["executed"][:, 0], "value": torch.zeros(256)})
-    acted = agent.policy.act({"observation.state": torch.randn(200, 2)}, rng())
-    assert (acted < -0.4).float().mean() > 0.95
-
-
 def test_flows_of_chunks_and_onnx_export_are_refused() -> None:
     with pytest.raises(ValueError, match="decoder.horizon is 2"):
         DecodedConfig(decoder=FlowConfig(horizon=2, execute=1))

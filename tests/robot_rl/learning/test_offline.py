@@ -98,13 +98,6 @@ def test_iql_resumes_exactly() -> None:
     check_resumes(iql(), iql(), [rare(64, generator) for _ in range(4)])
 
 
-def test_log_probability_equals_that_of_samples() -> None:
-    actor, features = policy().actor, torch.randn(300, 2)
-    sampled, log_prob = actor.sample(features, rng())
-    inside = (sampled.abs() < 0.99).all(1)
-    assert torch.allclose(actor.log_prob(features, sampled)[inside], log_prob[inside], atol=1e-3)
-
-
 def test_cal_ql_without_conservatism_equals_the_actor_critic() -> None:
     one = cal_ql(conservative=0.0)
     other = ActorCritic(policy(), ActorCriticConfig(**COMMON | {"entropy": True}), 0, (0.0, 1.0))

@@ -14,7 +14,6 @@ from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.algorithms.token_ppo import TokenPPO, TokenPPOConfig
 from robot_rl.learning.parts.progress import EVERY, ProgressEstimate, labelled, shaping
-from robot_rl.recipes.vla_rl import VlaRL
 from robot_rl.util.errors import ConfigError
 from tests.robot_rl.learning.conftest import Batch, rng
 
@@ -119,8 +118,3 @@ def test_advantages_grow_with_progress_and_fall_with_its_loss(monkeypatch: pytes
     assert torch.allclose(more[4], torch.tensor([0.1, -0.1, 0.0]), atol=1e-4)
     with pytest.raises(ConfigError, match="not its terms"):
         TokenPPO(policy, 0, TokenPPOConfig(progress=0.5), terms=2)
-
-
-def test_demonstrations_are_needed_only_for_progress() -> None:
-    assert "demonstrations" not in VlaRL().needs
-    assert "demonstrations" in VlaRL(agent=TokenPPOConfig(progress=0.5)).needs
