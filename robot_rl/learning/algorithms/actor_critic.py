@@ -366,7 +366,7 @@ class ActorCritic:
     def state_dict(self) -> dict[str, Any]:
         counts = [self.updates.critic, self.updates.actor]
         other = {"log_alpha": self.log_alpha.detach(), "rng": self.rng.get_state(), "updates": counts}
-        return states_of(self._parts()) | other
+        return {"alpha_optimizer": {}} | other | states_of(self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self._parts(), state)
