@@ -208,11 +208,12 @@ def _reached(arm: Mapping[str, Any]) -> str:
 
 
 def paper(recipe: str) -> str:
-    """Return authors, year and arXiv number, as the first lines of a recipe's file have them."""
+    """Return authors, year and arXiv number from the docstring of a recipe or of its file."""
     if recipe == EXPERT:
         return "–"
     try:
-        text = inspect.getdoc(sys.modules[recipes.get(recipe).__module__]) or ""
+        kind = recipes.get(recipe)
+        text = f"{kind.__doc__} {inspect.getdoc(sys.modules[kind.__module__])}"
     except UnknownName:  # measured by a package that is not installed here
         return "–"
     text = " ".join(text.split())

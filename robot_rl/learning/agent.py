@@ -1,4 +1,4 @@
-"""The protocol between loops and learners: act, declare the replay's columns, and update from batches."""
+"""Interface between training loops and learners: act, declare the replay's columns, update from batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robot_rl.data.replay import Batch, Column, Sampling
 
 
 class LearningPhase(StrEnum):
-    """Stage of a run: how it acts, and which networks learn."""
+    """Phase of a run, which decides how the agent acts and which networks learn."""
 
     WARMUP = "warmup"
     """Random actions; only critics learn."""
@@ -23,7 +23,7 @@ class LearningPhase(StrEnum):
 
 
 class Agent(Protocol):
-    """An off-policy learner. Everything it holds and returns lives on `device`."""
+    """Off-policy learner. Its networks and all tensors that it returns are on `device`."""
 
     @property
     def policy(self) -> Policy:
@@ -39,40 +39,51 @@ class Agent(Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """Return how the replay is sampled."""
+        """Return how to sample the replay."""
 
     def act(self, observation: Observation, rng: torch.Generator, phase: LearningPhase) -> tuple[Tensor, Observation]:
-        """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""
+        """Return exploring actions (n, A) in [-1, 1], and further columns for the replay besides the observation."""
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return these columns at final observations, valid in rows (n,), without advancing the policy.
+        """Return the further columns at final observations, without advancing the policy.
 
-        `rows` is bool, on the CPU.
+        They are valid in `rows` (n,) bool, on the CPU.
         """
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
-        """Return these columns along one recorded episode of T + 1 observations, T actions and T rewards."""
+        """Return the further columns of a recorded episode with T + 1 observations, T actions and T rewards."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget environments `ids` (on the CPU), or all: their next step starts an episode."""
+        """Reset the state of environments `ids` (on the CPU), or of all; their next step starts an episode."""
 
     def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:
         """Learn from one batch; return metrics."""
 
     def finish(self) -> None:
-        """Set `policy` to the one to deploy."""
+        """Set `policy` to the policy to deploy."""
 
     def value_state(self) -> dict[str, Tensor]:
         """Return the weights of the value functions, for continued training."""
 
     def memory(self) -> dict[str, Any]:
-        """Return the per-environment state of acting, for a checkpoint."""
+        """Return the state of acting in each environment, for a checkpoint."""
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
-        """Restore what `memory` returned; `observation` is the current one."""
+        """Restore the result of `memory`; `observation` is the current observation."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
+
+
+def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of each part by name, for a checkpoint."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def restore(parts: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Restore parts from the result of `states_of`."""
+    for name, part in parts.items():
+        part.load_state_dict(states[name])

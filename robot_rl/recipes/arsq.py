@@ -1,14 +1,14 @@
 """Autoregressive soft Q-network: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
 Auto-Regressive Soft Q-Network" (ARSQ, arXiv 2502.00288).
 
-Policy: bins of each dimension in turn, 2 levels of 5, sampled in training, the likeliest deployed; critic: 2 values and
-advantages, minimum; no actor; data: half demonstrations of any quality, half online; reward: success, or the task's.
-The values have a network of their own here, and the averaged network acts; with --policy.no-conditional dimensions are
-independent at a level, as in cqn."""
+Policy: bins of one dimension after another, 2 levels of 5, sampled in training, the most probable deployed; critic: 2
+values and advantages, minimum; no actor; data: half demonstrations of any quality, half online; reward: success, or the
+task's. Here values have their own network, and the averaged network acts. With --policy.no-conditional the dimensions
+of a level are independent, as in cqn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,15 +22,13 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 @dataclass(frozen=True)
 class AutoregressiveSoftQ(OffPolicyRecipe):
-    """Learn values of dependent bins from data of any quality."""
+    """Learn values of dependent action bins from data of any quality."""
 
-    policy: AutoregressiveConfig = field(default_factory=AutoregressiveConfig)
-    agent: ARSQConfig = field(default_factory=lambda: ARSQConfig(tau=0.005, noise=0.0))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, demos="all"))
-
-    def make_policy(self, job: Job) -> AutoregressivePolicy:
-        return AutoregressivePolicy(job.size, self.policy)
+    policy: AutoregressiveConfig = AutoregressiveConfig()
+    agent: ARSQConfig = ARSQConfig(tau=0.005, noise=0.0)
+    training: OffPolicyConfig = replace(ONE_ENV, demos="all")
+    policy_class = AutoregressivePolicy
 
     def build(self, job: Job, env: Any = None) -> ARSQ:
         torch.manual_seed(job.seed)
-        return ARSQ(self.make_policy(job).to(job.device), self.agent, job.seed)
+        return ARSQ(AutoregressivePolicy(job.size, self.policy).to(job.device), self.agent, job.seed)

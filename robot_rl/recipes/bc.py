@@ -1,23 +1,43 @@
-"""Behaviour cloning by regression: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural Network".
-
-Policy: tanh-Gaussian with a fixed standard deviation, one action per step; loss: squared error of the mean; data:
-demonstrations. It averages where demonstrations disagree: diffusion-bc and flow-bc do not."""
+"""Behaviour cloning by regression, diffusion or flow: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural
+Network"."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from policies.actor import GaussianPolicy
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.flow import FlowConfig, FlowPolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import CloningRecipe
 
 
 @dataclass(frozen=True)
 class BC(CloningRecipe):
-    """Clone demonstrations by regression."""
+    """Clone demonstrations by regression.
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
+    Policy: tanh-Gaussian with a fixed standard deviation, one action per step; loss: squared error of the mean. It
+    averages over modes of the demonstrations; diffusion-bc and flow-bc do not."""
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+    policy: GaussianConfig = GaussianConfig(std=0.1)
+
+
+@dataclass(frozen=True)
+class DiffusionBC(CloningRecipe):
+    """Clone demonstrations with a diffusion policy over action chunks.
+
+    Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion" (arXiv 2303.04137). Loss:
+    denoising."""
+
+    policy: DiffusionConfig = DiffusionConfig()
+    policy_class = DiffusionPolicy
+
+
+@dataclass(frozen=True)
+class FlowBC(CloningRecipe):
+    """Clone demonstrations with a flow policy over action chunks.
+
+    Lipman et al. 2023, "Flow Matching for Generative Modeling" (arXiv 2210.02747), on action chunks as in Black et al.
+    2024, pi0 (arXiv 2410.24164). Loss: error of the clean chunk, which determines the velocity."""
+
+    policy: FlowConfig = FlowConfig(prediction="sample")
+    policy_class = FlowPolicy

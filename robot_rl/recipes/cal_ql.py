@@ -1,38 +1,29 @@
 """Calibrated Q-learning: Nakamoto et al. 2023, "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online
 Fine-Tuning" (arXiv 2303.05479).
 
-Policy: tanh-Gaussian; critics: 2 with LayerNorm, conservative, no lower than the data's return; data: offline updates,
-then half demonstrations, half online; reward: success, or the task's, which calibrates only above a return that is
-named with agent.value-low. With agent.conservative 0 it is SAC."""
+Policy: tanh-Gaussian; critics: 2 with LayerNorm, conservative, bounded below by the data's return; data: offline
+updates, then half demonstrations, half online; reward: success, or the task's, which needs agent.value-low for the
+bound. With agent.conservative 0 it is SAC."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class CalibratedQ(OffPolicyRecipe):
-    """Learn values offline that online learning can go on from."""
+    """Learn calibrated values offline, then continue online."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    agent: CalQLConfig = field(
-        default_factory=lambda: CalQLConfig(
-            tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
-            exploration=ExplorationConfig(noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(initial_std=0.5)
+    agent: CalQLConfig = CalQLConfig(
+        tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
+        exploration=ExplorationConfig(noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
-    agent_class: ClassVar[type[ActorCritic]] = CalQL
-
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+    training: OffPolicyConfig = OFFLINE
+    agent_class = CalQL

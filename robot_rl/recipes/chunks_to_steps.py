@@ -1,12 +1,13 @@
 """Q-chunking that hands over to RLPD: Li et al. 2025, "Reinforcement Learning with Action Chunking" (arXiv 2507.07969),
-where chunks lead early, and Ball et al. 2023 (RLPD, arXiv 2302.02948), which leads in the end.
+which is better early, and Ball et al. 2023 (RLPD, arXiv 2302.02948), which is better late.
 
 Policies: that of qc, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one replay for
-both, offline updates, then half demonstrations, half online; reward: success, or the task's. We combined them."""
+both, offline updates, then half demonstrations, half online; reward: success, or the task's. The combination is our
+own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,12 +29,12 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class ChunksToSteps(OffPolicyRecipe):
-    """Learn in chunks first, in single steps later."""
+    """Learn in chunks at first, in single steps later."""
 
-    chunk: BestOfConfig = field(default_factory=lambda: QChunking().policy)
-    step: GaussianConfig = field(default_factory=lambda: RLPD().policy)
-    agent: SwitchingConfig = field(default_factory=lambda: SwitchingConfig(QChunking().agent, RLPD().agent))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(OFFLINE, offline_updates=5_000, steps=50_000))
+    chunk: BestOfConfig = QChunking().policy
+    step: GaussianConfig = RLPD().policy
+    agent: SwitchingConfig = SwitchingConfig(QChunking().agent, RLPD().agent)
+    training: OffPolicyConfig = replace(OFFLINE, offline_updates=5_000, steps=50_000)
 
     def build(self, job: Job, env: Any = None) -> Switching:
         if 0 < self.training.steps <= self.agent.first:

@@ -1,12 +1,12 @@
-"""A one-step head: Song et al. 2023, "Consistency Models" (arXiv 2303.01469), as RL-100 deploys its policies (Lei et
-al. 2025, arXiv 2510.14830).
+"""One-step distillation: Song et al. 2023, "Consistency Models" (arXiv 2303.01469), as RL-100 uses it for deployment
+(Lei et al. 2025, arXiv 2510.14830).
 
-Policy: the base's network with a single sample step, begun from the base's weights; loss: distance from the frozen
-base's chunk for the same noise; data: observations of demonstrations."""
+Policy: the base's network and weights, with a single sampling step; loss: distance from the frozen base's chunk for the
+same noise; data: observations of demonstrations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +21,10 @@ from robot_rl.training.supervised import SupervisedConfig
 
 @dataclass(frozen=True)
 class Consistency(CloningRecipe):
-    """Distill a diffusion or flow policy into one that evaluates its network once."""
+    """Distill a diffusion or flow policy into a policy that evaluates its network once."""
 
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
+    agent: CloningConfig = CloningConfig()
+    training: SupervisedConfig = SupervisedConfig(updates=6_000)
     needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")
 
     def make_policy(self, job: Job) -> ChunkPolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,43 +34,43 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class CorrectedRecipe(Recipe):
-    """An actor-critic with a person who takes over: a bundle's, or in simulation one that starts from nothing."""
+    """Actor-critic with a person who takes over; it starts from a bundle or, in simulation, from scratch."""
 
-    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
-    training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
-    gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    """The policy that starts from nothing; from a Gaussian one its standard deviation begins anew. `grasp` counts for
-    any."""
-    operator: OperatorConfig = field(default_factory=OperatorConfig)
-    """The scripted operator of simulation; on a robot a person takes its place."""
+    agent: ActorCriticConfig = ActorCriticConfig()
+    training: HumanInTheLoopConfig = HumanInTheLoopConfig()
+    gaussian: GaussianConfig = GaussianConfig(initial_std=0.5)
+    """Policy that starts from scratch. Of a bundle's policy it sets the gripper critic (`grasp`), and the initial
+    standard deviation if that policy is Gaussian."""
+    operator: OperatorConfig = OperatorConfig()
+    """Scripted operator in simulation; on a robot it is a person."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
     reward: ClassVar[SuccessReward | TakeoverReward] = SuccessReward()
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        judged: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
-        return (*judged, "demonstrations", "environment") if self.training.demo_share else (*judged, "environment")
+        base: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
+        return (*base, "demonstrations", "environment") if self.training.demo_share else (*base, "environment")
 
     def policy(self, bundle: Bundle) -> ActorPolicy:
-        """Return the bundle's policy, ready to go on learning; ConfigError if it or its critics cannot."""
-        if self._goes_on_with_critics(bundle):
+        """Return the bundle's policy, prepared for learning; ConfigError if the policy or its critics do not fit."""
+        if self._continues_critics(bundle):
             check_critics(self.agent, bundle.agent)
         if isinstance(bundle.policy, GaussianPolicy):
             return gaussian_from(bundle.policy, self.gaussian.initial_std, self.gaussian.grasp)
         return residual_from(bundle.policy, self.gaussian.grasp)
 
-    def _goes_on_with_critics(self, bundle: Bundle) -> bool:
-        """Return whether the bundle has critics, which are of success."""
+    def _continues_critics(self, bundle: Bundle) -> bool:
+        """Return True if learning continues with the bundle's critics, which hold values of success."""
         return bool(bundle.critic) and isinstance(self.reward, SuccessReward)
 
     def _agent(self, policy: ActorPolicy, seed: int) -> ActorCritic:
         return GraspingActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
 
     def from_bundle(self, bundle: Bundle, seed: int, device: str = "cpu") -> ActorCritic:
-        """Return an agent on `device` that goes on from a bundle's policy and critics."""
+        """Return an agent on `device` that continues with a bundle's policy and critics."""
         torch.manual_seed(seed)
         agent = self._agent(self.policy(bundle).to(device), seed)
-        if self._goes_on_with_critics(bundle):
+        if self._continues_critics(bundle):
             try:
                 agent.critic.load_state_dict(bundle.critic)
             except RuntimeError:
@@ -81,7 +81,7 @@ class CorrectedRecipe(Recipe):
         return agent
 
     def learner(self, bundle: Bundle, dataset: Dataset | Path, folder: Path, seed: int) -> Learner:
-        """Return the learner process's part, with demonstrations from `dataset`."""
+        """Return the learner for the learner process, with demonstrations from `dataset`."""
         info = EnvInfo.of(Pipeline(bundle.interface))
         return self._learner(self.from_bundle(bundle, seed), info, load_episodes(dataset, info), folder, seed)
 
@@ -94,7 +94,7 @@ class CorrectedRecipe(Recipe):
         return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
 
     def _starts_from(self, job: Job) -> bool:
-        """Return whether learning starts from the job's base: with value-gap it is the judge."""
+        """Return True if learning starts from the job's base. With rule value-gap the base is only the judge."""
         return job.base is not None and self.operator.rule != "value-gap"
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:
@@ -106,7 +106,7 @@ class CorrectedRecipe(Recipe):
     def train(self, job: Job) -> Bundle:
         env, agent = job.operated(self.operator), self.build(job)
         episodes = job.demonstrations() if "demonstrations" in self.needs else []
-        if episodes and not self._starts_from(job):  # a base brings its normalizer
+        if episodes and not self._starts_from(job):  # a base has a fitted normalizer
             agent.policy.fit(Demonstrations.of(episodes).columns)
         learner = self._learner(agent, job.info, episodes, job.opened.folder, job.seed)
         practise(env, learner, job.opened, job.seed, job.counting("environment steps", self.training.steps))

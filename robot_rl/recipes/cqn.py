@@ -1,14 +1,15 @@
 """Coarse-to-fine Q-network: Seo et al. 2024, "Continuous Control with Coarse-to-fine Reinforcement Learning" (CQN,
 arXiv 2407.07787).
 
-Policy: the most valuable bin of each dimension, 3 levels of 5; critic: one dueling C51 network, averaged; no actor;
-data: half demonstrations, half online, successes join the demonstrations; reward: success. The paper's numbers are for
-hours on a GPU: learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns, exploration noise 0.01."""
+Policy: the bin of largest value of each dimension, 3 levels of 5; critic: one dueling C51 network, averaged; no actor;
+data: half demonstrations, half online, successes are added to the demonstrations; reward: success. The paper's
+settings, for hours on a GPU, are learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns, exploration
+noise 0.01."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,18 +26,18 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class CoarseToFineQ(OffPolicyRecipe):
-    """Learn values of bins from demonstrations and online data, without an actor."""
+    """Learn values of action bins from demonstrations and online data, without an actor."""
 
-    policy: BinsConfig = field(default_factory=BinsConfig)
-    agent: CQNConfig = field(default_factory=lambda: CQNConfig(lr=1e-3, n_step=3, noise=0.2))
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, batch=64, keep_successes=True))
+    policy: BinsConfig = BinsConfig()
+    agent: CQNConfig = CQNConfig(lr=1e-3, n_step=3, noise=0.2)
+    training: OffPolicyConfig = replace(ONE_ENV, batch=64, keep_successes=True)
 
     def make_policy(self, job: Job) -> CoarseToFinePolicy:
         c, (low, high) = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)
         low = low if c.value_low is None else c.value_low
         high = high if c.value_high is None else c.value_high
         if not (math.isfinite(low) and low < high):
-            raise ConfigError("cqn needs the range of returns: name it with --agent.value-low and --agent.value-high")
+            raise ConfigError("cqn needs the range of returns: set it with --agent.value-low and --agent.value-high")
         return CoarseToFinePolicy(job.size, self.policy, Atoms(c.atoms, low, high))
 
     def build(self, job: Job, env: Any = None) -> CQN:

@@ -2,11 +2,11 @@
 
 Policy: the best of 8 actions of a cloned flow and 8 edits of them; critics: 10 with LayerNorm, minimum of 2, no
 entropy in the backup; data: half demonstrations, half online; reward: success, or the task's. With policy.scale 0 it
-is qc's best-of-N form. The paper makes 20 updates per step, this 1."""
+is qc's best-of-N form. The paper makes 20 updates per step, this recipe 1."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from policies.best_of import BestOfConfig
 from policies.networks.gaussian import GaussianConfig
@@ -18,17 +18,11 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 @dataclass(frozen=True)
 class EXPO(QChunking):
-    """Learn to edit a clone's actions, and execute the best."""
+    """Learn to edit the actions of a cloned flow, and execute the best candidate."""
 
-    policy: BestOfConfig = field(
-        default_factory=lambda: BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
-    )
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
-            exploration=ExplorationConfig(warmup_epsilon=0.0, noise_memory=0.0),
-        )
+    policy: BestOfConfig = BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
+    agent: ActorCriticConfig = ActorCriticConfig(
+        critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,
+        exploration=ExplorationConfig(warmup_epsilon=0.0, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(
-        default_factory=lambda: replace(ONE_ENV, offline_updates=5_000, steps=40_000, demos="all")
-    )
+    training: OffPolicyConfig = replace(ONE_ENV, offline_updates=5_000, steps=40_000, demos="all")

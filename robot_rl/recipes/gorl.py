@@ -1,13 +1,13 @@
 """PPO on the noise of a flow: Zhang et al. 2025, "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement
 Learning with Generative Policies" (arXiv 2512.02581).
 
-Policy: a Gaussian on the noise of a flow, the flow left out at first; critic: one value with privileged state; target:
-GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to what was executed
-and the noise is N(0, I) again. With --base, a flow-bc policy of single actions, it is the first flow."""
+Policy: a Gaussian on the noise of a flow, in the first stage without the flow; critic: one value with privileged state;
+target: GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to the
+executed actions and the noise is reset to N(0, I). A --base, a flow-bc policy of single actions, is the first flow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,11 +25,11 @@ _HIDDEN = (128, 128, 128)
 
 @dataclass(frozen=True)
 class GenerativeOnline(OnPolicyRecipe):
-    """Learn from rewards with a policy of any shape, in many environments at once."""
+    """Learn a generative policy from rewards, in many environments at once."""
 
-    policy: DecodedConfig = field(default_factory=lambda: DecodedConfig(hidden=_HIDDEN, initial_std=0.3))
-    agent: GoRLConfig = field(default_factory=lambda: GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15))
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
+    policy: DecodedConfig = DecodedConfig(hidden=_HIDDEN, initial_std=0.3)
+    agent: GoRLConfig = GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15)
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
 
     def build(self, job: Job, env: Any = None) -> GoRL:

@@ -1,12 +1,12 @@
 """Cloning with an operator who takes over: Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human
 Experts" (arXiv 1810.02890).
 
-Policy and loss: as `bc`; data: demonstrations, and what the operator executed while the policy practised; cloned again
-from fresh weights as data come in. It ends where the operator does: values take `hil-serl` beyond."""
+Policy and loss: as `bc`; data: demonstrations, and the operator's actions while the policy acts; the policy is cloned
+again from fresh weights as data arrive. It becomes no better than the operator, unlike `hil-serl`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -24,16 +24,16 @@ from robot_rl.training.dagger import DaggerConfig, aggregate
 class HGDAgger(Recipe):
     """Clone demonstrations and takeovers."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: DaggerConfig = field(default_factory=DaggerConfig)
-    operator: OperatorConfig = field(default_factory=OperatorConfig)
-    """The scripted operator."""
+    policy: GaussianConfig = GaussianConfig(std=0.1)
+    agent: CloningConfig = CloningConfig()
+    training: DaggerConfig = DaggerConfig()
+    operator: OperatorConfig = OperatorConfig()
+    """Scripted operator."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        judged: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
-        return (*judged, "demonstrations", "environment")
+        base: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
+        return (*base, "demonstrations", "environment")
 
     def build(self, job: Job, env: object = None) -> Cloning:
         torch.manual_seed(job.seed)

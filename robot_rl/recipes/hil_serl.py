@@ -3,15 +3,15 @@ Reinforcement Learning" (HIL-SERL, arXiv 2410.21845).
 
 Critics: 2, minimum, 1-step returns, no entropy in the backup; policy: tanh-Gaussian, as a residual on the bundle's
 base; data: half online, half demonstrations, corrections in both; reward: success, by the task's test or the operator's
-mark. Actor and learner are two processes on a robot (`robot-rl finetune`), one with a scripted operator in simulation,
-where without a bundle it starts from nothing, as in the paper.
+mark. On a robot (`robot-rl finetune`), actor and learner are two processes. In simulation it is one process with a
+scripted operator, which without a bundle starts from scratch, as in the paper.
 
 Not in the paper: a cloning loss on corrections (`imitation`) and a penalty on the distance from the initial actor
 (`l2`). Without them, three minutes on the twin made panda-lift's policy worse."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.corrected import CorrectedRecipe
@@ -21,9 +21,7 @@ from robot_rl.recipes.corrected import CorrectedRecipe
 class HilSerl(CorrectedRecipe):
     """Learn from success and from corrections."""
 
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,
-            ema_decay=0.998,
-        )
+    agent: ActorCriticConfig = ActorCriticConfig(
+        n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,
+        ema_decay=0.998,
     )  # fmt: skip

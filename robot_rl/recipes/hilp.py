@@ -1,14 +1,14 @@
-"""Any goal without a reward: Park et al. 2024, "Foundation Policies with Hilbert Representations" (HILP, arXiv
+"""Goal reaching without rewards: Park et al. 2024, "Foundation Policies with Hilbert Representations" (HILP, arXiv
 2402.15567).
 
-Policy: tanh-Gaussian of the state and of a direction of the embedding; embedding: goal-conditioned values as distances,
-by expectiles; critics: as `iql`, of steps along random directions; data: episodes of any kind, whose rewards and goals
-are not read. Here an embedding reads what GoalConfig calls achieved, and there is one, where the paper takes the whole
-state and the smaller value of two."""
+Policy: tanh-Gaussian of the state and a direction in the embedding; embedding: goal-conditioned values as distances, by
+expectiles; critics: as `iql`, of steps along random directions; data: episodes of any kind, whose rewards and goals are
+not used. Here there is one embedding, of the achieved goal in GoalConfig; the paper embeds the whole state, and takes
+the smaller value of two embeddings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -26,12 +26,12 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class HilbertSkills(Recipe):
-    """Learn ways between all that was ever achieved, then go to goals in the state."""
+    """Learn to reach any state in the data, then the goals given in the state."""
 
-    policy: HilbertConfig = field(default_factory=lambda: HilbertConfig(initial_std=0.3))
-    agent: HILPConfig = field(default_factory=HILPConfig)
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=20_000, demos="all"))
-    goal: GoalConfig = field(default_factory=GoalConfig)
+    policy: HilbertConfig = HilbertConfig(initial_std=0.3)
+    agent: HILPConfig = HILPConfig()
+    training: SupervisedConfig = SupervisedConfig(updates=20_000, demos="all")
+    goal: GoalConfig = GoalConfig()
     sim_idle_during_update: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations",)
 

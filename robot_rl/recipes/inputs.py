@@ -1,4 +1,4 @@
-"""What a run reads besides its settings, by sha256: where it goes on, it must find the same."""
+"""Inputs of a run besides its settings, by sha256. They must be unchanged when the run is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
 def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
-    """Return config.json of the run in a folder, or with `seeds` of another seed's beside it; {} if none has begun."""
+    """Return config.json of the run in a folder; {} if there is no run.
+
+    `seeds`: a run with another seed in the same parent folder also counts.
+    """
     for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             before: dict[str, Any] = json.loads((run / "config.json").read_bytes())
@@ -36,14 +39,16 @@ def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
 
 
 def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
-    """Return the inputs that a run with these settings began with; {} if none has, or with other settings, of which
-    `Run` speaks."""
+    """Return the inputs with which a run with these settings began.
+
+    {} if there is no such run, or if its settings differ, which `Run` reports.
+    """
     now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
     return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
 
 
 def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Dataset:
-    """Return what a run learns from: the episodes that it began with, without those that it holds out."""
+    """Return a run's training data: the episodes with which it began, without held-out ones."""
     if known := began.get("dataset"):
         return Dataset(path, DatasetView.of(settings, known["episodes"]))
     count, share = Dataset(path).num_episodes, settings.get("held_out", 0.0)
@@ -54,7 +59,7 @@ def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Data
 
 
 def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
-    """Return how many episodes a run learns from, of how many when it began, and their content."""
+    """Return the number of training episodes, the number of all episodes at the start, and digests of their content."""
     return {
         "episodes": data.num_episodes,
         "of": began.get("dataset", {}).get("of", data.info["total_episodes"]),
@@ -64,26 +69,26 @@ def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
 
 
 def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> Inputs:
-    """Return the sha256 of what a run's settings name, except the dataset; `simulated`: of its task's code too."""
+    """Return the sha256 of a run's inputs, except the dataset; `simulated`: includes the task's code."""
     contract = info.interface.to_json() | {"robot": info.robot} if info.interface else info.to_json()
-    found = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
+    inputs = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
     if settings.get("base"):
-        found["base"] = description_sha256(bundle_folder(settings["base"]) / "policy.json")
+        inputs["base"] = description_sha256(bundle_folder(settings["base"]) / "policy.json")
     if settings.get("classifier"):
-        found["classifier"] = description_sha256(Path(settings["classifier"]) / DESCRIPTION)
+        inputs["classifier"] = description_sha256(Path(settings["classifier"]) / DESCRIPTION)
     if settings.get("reward"):
-        found["reward"] = read_reward(settings["reward"]).sha256
+        inputs["reward"] = read_reward(settings["reward"]).sha256
     if simulated:
         from sim.make import files_of
 
-        with suppress(UserError):  # no robot model: the engine says so
+        with suppress(UserError):  # the engine reports a missing robot model
             files = files_of(settings["task"], settings["mjcf"])
-            found["task"] = _sha256(*(path.read_bytes() for path in files))
-    return found
+            inputs["task"] = _sha256(*(path.read_bytes() for path in files))
+    return inputs
 
 
 def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Collection[str]) -> None:
-    """Raise ConfigError where one of these inputs is not what a run with the same settings began with."""
+    """Raise ConfigError if one of the inputs named in `of` has changed since the run began."""
     task = settings["task"]
     called = {
         "dataset": f"the first {began.get('dataset', {}).get('episodes')} episodes of {settings.get('dataset')} are",

@@ -2,37 +2,44 @@
 
 Policy: tanh-Gaussian; critics: 2, minimum, backed up by an expectile of their values over the data's actions; actor:
 advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
-task's. Numbers as in the paper's AntMaze experiments (expectile 0.9, temperature 10), whose reward is -1 per step: for
-a 1 at success advantages are 1 - discount times as large."""
+task's. Expectile 0.9 and temperature 10 are those of the paper's AntMaze experiments, whose reward is -1 per step. With
+a reward of 1 at success, advantages are smaller by the factor 1 - discount."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
-from policies.actor import GaussianPolicy
+from policies.generative import GenerativeConfig, GenerativePolicy
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
-from robot_rl.learning.algorithms.iql import IQL, IQLConfig
+from robot_rl.learning.algorithms.iql import CFGRL, IQL, CFGRLConfig, IQLConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class ImplicitQ(OffPolicyRecipe):
-    """Learn offline from any data, then go on online."""
+    """Learn offline from any data, then continue online."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.3, layer_norm=False))
-    agent: IQLConfig = field(
-        default_factory=lambda: IQLConfig(
-            expectile=0.9, temperature=10.0, layer_norm=False, tau=0.005, discount=0.99, n_step=1, l2=0.0,
-            actor_delay=1, ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(initial_std=0.3, layer_norm=False)
+    agent: IQLConfig = IQLConfig(
+        expectile=0.9, temperature=10.0, layer_norm=False, tau=0.005, discount=0.99, n_step=1, l2=0.0,
+        actor_delay=1, ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
-    agent_class: ClassVar[type[ActorCritic]] = IQL
+    training: OffPolicyConfig = OFFLINE
+    agent_class = IQL
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+
+@dataclass(frozen=True)
+class Guidance(OffPolicyRecipe):
+    """Learn a policy offline that guidance improves at run time.
+
+    Frans et al. 2025, "Diffusion Guidance Is a Controllable Policy Improvement Operator" (CFGRL, arXiv 2505.23458).
+    Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, and the better ones conditionally;
+    data: offline updates. With policy.guidance 0 it clones all actions, with 1 the better ones."""
+
+    policy: GenerativeConfig = GenerativeConfig("flow", guided=True, guidance=1.5)
+    agent: CFGRLConfig = CFGRLConfig(**vars(ImplicitQ().agent) | {"ema_decay": 0.999})
+    training: OffPolicyConfig = OFFLINE
+    agent_class = CFGRL
+    policy_class = GenerativePolicy

@@ -1,4 +1,4 @@
-"""What a recipe gets from the command line."""
+"""Training job: the inputs that a recipe gets from the command line."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ from robot_rl.util.files import file_name
 from robot_rl.util.registry import DATASET
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Called with what is counted, how many are done, how many there are, and the latest metrics."""
+"""Callback with the counted unit, the number done, the total, and the latest metrics."""
 
 
 @dataclass
 class Job:
-    """One training job."""
+    """Training job."""
 
     info: EnvInfo
-    """The task."""
+    """Description of the task."""
     make_env: EnvFactory
     run: Run | None
-    """Where checkpoints and metrics go; None for a job that only builds its agent."""
+    """Run for checkpoints and metrics; None for a job that only builds its agent."""
     seed: int
     dataset: Path
-    """Where demonstrations are, if there are any."""
+    """Folder of the demonstrations, which need not exist."""
     base: Bundle | None
     progress: Progress
     device: str = "cpu"
-    """Where the learner works."""
+    """Device of the learner."""
     data: Dataset | None = None
-    """The demonstrations."""
+    """Opened demonstrations."""
     inputs: Inputs = field(default_factory=dict)
-    """What it reads, by sha256."""
+    """Inputs by sha256."""
 
     @property
     def opened(self) -> Run:
-        """The run, for training."""
+        """Return the run; ValueError for a job without one."""
         if self.run is None:
-            raise ValueError("this job was made to build an agent, not to train it")
+            raise ValueError("this job has no run: it can build an agent, not train it")
         return self.run
 
     @property
@@ -71,43 +71,44 @@ class Job:
         return Size(self.info.observation, self.info.action, self.info.extra_inputs)
 
     def counting(self, what: str, total: int) -> Callable[[int, dict[str, float]], None]:
-        """Return the progress of a loop that counts `what`."""
+        """Return the progress callback of a loop that counts `what`."""
         return lambda step, metrics: self.progress(what, step, total, metrics)
 
     def check(self, needs: Sequence[str], may_use: Sequence[str] = ()) -> None:
-        """Raise ConfigError where the job lacks what a recipe needs, or names what it cannot use."""
+        """Raise ConfigError if the job lacks a part that a recipe needs, or if its base does not fit."""
         if "base" in needs or ("base" in may_use and self.base is not None):
             self.require_base()
         if "demonstrations" in needs:
             self.check_demonstrations()
 
     def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
-        """Return the successful or all episodes of the dataset, rewarded by success or as the task did when they were
-        recorded."""
+        """Return the dataset's episodes, only successful ones with `successes`.
+
+        Reward "success" marks success, "task" is the task's reward at the time of recording.
+        """
         self.check_demonstrations()
         return load_episodes(self.data or self.dataset, self.info, reward, successes)
 
     def instructions(self) -> list[str]:
-        """Return what may be asked for: the task's instructions, and those of the dataset."""
+        """Return all instructions of the task and of the dataset."""
         ours = self.info.interface.instructions if self.info.interface else ()
         theirs = self.data.episodes if self.data else []
         return [*(each.text for each in ours), *(task for episode in theirs for task in episode.tasks)]
 
     def check_demonstrations(self) -> None:
-        """Raise ConfigError if there can be no demonstrations."""
-        if not self.dataset.exists() and self.info.demonstrator:
-            raise ConfigError(
-                f"{self.dataset} does not exist; record it with `robot-rl collect {self.info.task}`, or name a dataset "
-                "with --dataset"
-            )
-        if not self.dataset.exists():
-            raise ConfigError(
-                f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
-                "one; name a dataset with --dataset, or choose a recipe that learns without, such as ppo"
-            )
+        """Raise ConfigError if the dataset does not exist."""
+        if self.dataset.exists():
+            return
+        task = self.info.task
+        raise ConfigError(
+            f"{self.dataset} does not exist; record it with `robot-rl collect {task}`, or name a dataset with --dataset"
+            if self.info.demonstrator
+            else f"{self.dataset} does not exist, and task {task!r} has no scripted demonstrator to record one; name a "
+            "dataset with --dataset, or choose a recipe that learns without, such as ppo"
+        )
 
     def require_base(self) -> Bundle:
-        """Return the bundle to start from, checked against the task."""
+        """Return the base bundle, checked against the task."""
         if self.base is None:
             raise ConfigError(
                 f"the recipe starts from a policy: train one for {self.info.task}, and name its run or bundle with "
@@ -129,7 +130,7 @@ class Job:
         return self.base
 
     def operated(self, operator: OperatorConfig) -> InterventionWrapper:
-        """Return one environment with a scripted operator; the critics of `base` judge if its rule takes a judge."""
+        """Return one environment with a scripted operator; a rule with a judge uses the critics of `base`."""
         from sim.demonstrators import demonstrator
 
         if not self.info.demonstrator:
@@ -152,31 +153,25 @@ class Job:
         return watched
 
     def bundle(self, agent: Any) -> Bundle:
-        """Return what the agent has learned so far, with its value functions and settings."""
+        """Return a bundle of the agent's policy, value functions and settings."""
         agent.finish()
         agent.policy.eval()
-        config = asdict(agent.config)
         return Bundle(
-            agent.policy,
-            self.info.interface,
-            self.info.robot,
-            critic=agent.value_state(),
-            agent=config,
-            task=self.info.task,
-            described=self.info,
-        )
+            agent.policy, self.info.interface, self.info.robot, critic=agent.value_state(), agent=asdict(agent.config),
+            task=self.info.task, described=self.info,
+        )  # fmt: skip
 
 
 def open_job(
     settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None,
     began: Inputs | None = None, check: Sequence[str] = INPUTS,
 ) -> Job:  # fmt: skip
-    """Return the job of a run's settings, as `robot-rl train` writes them to config.json.
+    """Return the job for a run's settings, as `robot-rl train` writes them to config.json.
 
     Args:
         diverged: folder for episodes whose physics diverge.
-        began: inputs of the run that goes on; what was added to its dataset since is not read.
-        check: those of its inputs that must be as they were.
+        began: inputs of the resumed run; episodes added to its dataset since then are not used.
+        check: names of the inputs that must be unchanged.
     """
     from sim.engines import engines
     from sim.make import describe, make
@@ -211,7 +206,7 @@ def open_job(
     if settings.get("choose"):
         plain = make_env
         make_env = lambda count: InstructionCurriculum(plain(count), settings["choose"])  # noqa: E731
-    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # a recipe that practises may have one
+    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # only simulated runs have that setting
     if data:
         check_dataset(data, info)
         inputs["dataset"] = dataset_inputs(data, info, began)

@@ -1,14 +1,14 @@
-"""On-policy RL from nothing: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (PPO, arXiv 1707.06347),
+"""On-policy RL from scratch: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (PPO, arXiv 1707.06347),
 as applied to legged robots by Rudin et al. 2022, "Learning to Walk in Minutes Using Massively Parallel Deep
 Reinforcement Learning" (arXiv 2109.11978).
 
 Policy: feed-forward Gaussian with a history and its own normalizer; critic: one value with privileged state; target:
-GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate by divergence.
-Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks that declare their symmetry."""
+GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate adapts to the
+divergence. Tasks that declare a symmetry also learn from mirrored rows (Mittal et al. 2024, arXiv 2403.04359)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,16 +26,24 @@ _HIDDEN = (128, 128, 128)
 class ProximalPolicy(OnPolicyRecipe):
     """Learn from the task's reward, in many environments at once."""
 
-    policy: FeedforwardConfig = field(
-        default_factory=lambda: FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
-    )
-    agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
+    policy: FeedforwardConfig = FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
+    agent: PPOConfig = PPOConfig(hidden=_HIDDEN, epochs=4)
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     symmetry: bool = True
-    """Learn from every step and its mirror image, if the task declares a mirror."""
+    """Learn from each step and its mirror image, if the task declares a mirror."""
 
     def build(self, job: Job, env: Any = None) -> PPO:
         torch.manual_seed(job.seed)
         policy = FeedforwardPolicy(job.size, self.policy).to(job.device)
         mirror = env.mirror if self.symmetry else None
         return PPO(policy, env.privileged_size, self.agent, job.seed, mirror, self.terms(job))
+
+
+@dataclass(frozen=True)
+class SLIM(ProximalPolicy):
+    """Learn from all terms of the task's reward, independently of their scales.
+
+    Emukpere et al. 2024, "SLIM: Skill Learning with Multiple Critics" (arXiv 2402.00823), without its discovery of
+    skills. Critic: one value per term; advantage: the weighted sum of the terms' standardized advantages."""
+
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000, reward="terms")

@@ -1,19 +1,18 @@
 """Q-chunking: Li et al. 2025, "Reinforcement Learning with Action Chunking" (QC, arXiv 2507.07969).
 
 Policy: the best of 32 chunks of 5 actions from a cloned flow; critics: 2 on chunks, with unbiased 5-step returns; data:
-offline updates, then half demonstrations, half online; reward: success, or the task's. Targets take the minimum of the
-critics, and averaged critics choose, where the authors' code takes the mean and the latest ones; networks are smaller.
-With policy.candidates 1 it is behaviour cloning."""
+offline updates, then half demonstrations, half online; reward: success, or the task's. Targets use the minimum of the
+critics, and the averaged critics choose the chunk; the authors' code uses the mean, and the latest critics. Networks
+are smaller than the paper's. With policy.candidates 1 it is behaviour cloning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 from policies.base import Size
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.generative import GenerativeConfig
-from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.best_of import BestOf
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
@@ -23,23 +22,19 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 @dataclass(frozen=True)
 class QChunking(OffPolicyRecipe):
-    """Learn the values of chunks, and execute the best that a clone offers."""
+    """Learn values of chunks, and execute the best of a cloned flow's chunks."""
 
-    policy: BestOfConfig = field(
-        default_factory=lambda: BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
+    policy: BestOfConfig = BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
+    agent: ActorCriticConfig = ActorCriticConfig(
+        tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
     )
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
-        )
-    )
-    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
-    agent_class: ClassVar[type[ActorCritic]] = BestOf
+    training: OffPolicyConfig = OFFLINE
+    agent_class = BestOf
 
     def make_policy(self, job: Job) -> BestOfPolicy:
         return best_of_policy(job.size, self.policy, self.agent)
 
 
 def best_of_policy(size: Size, config: BestOfConfig, agent: ActorCriticConfig) -> BestOfPolicy:
-    """Return a policy whose candidates are chosen by values of the agent's size."""
+    """Return a policy that chooses candidates with critics of the agent's size."""
     return BestOfPolicy(size, config, CriticSize(agent.critics, agent.hidden, agent.layer_norm))

@@ -1,14 +1,14 @@
-"""Base classes of recipes: a recipe names components and hyperparameters, and one of the loops trains its agent."""
+"""Base classes of recipes. A recipe lists components and hyperparameters; a training loop trains its agent."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from policies.actor import ActorPolicy
+from policies.actor import ActorPolicy, GaussianPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
@@ -17,36 +17,41 @@ from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
-from robot_rl.training.choosing import InstructionCurriculum
-from robot_rl.training.group import GroupConfig, train_groups
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
-from robot_rl.util.errors import ConfigError
 
 Need = Literal["environment", "demonstrations", "base"]
 
 
 class Recipe:
-    """A published method: its requirements, the agent it builds, and the loop that trains it."""
+    """Published method: its requirements, its agent, and the loop that trains the agent."""
 
     sim_idle_during_update: ClassVar[bool] = False
-    """No simulation runs while it learns, so that learning may use every core."""
+    """True if no simulation runs while the agent learns, so that learning may use all cores."""
     may_use: ClassVar[tuple[Need, ...]] = ()
-    """Parts of a job that it uses where they are named."""
+    """Optional parts of a job."""
     extendable_setting: ClassVar[str] = ""
-    """A setting that may be increased on resume; learning must not depend on it."""
+    """Setting that may be increased on resume; learning must not depend on its value."""
     reads_instructions: ClassVar[bool] = False
-    """Its policies need an instruction, even if it is always the same."""
+    """True if its policies read an instruction, even a constant one."""
+    needs_base: ClassVar[bool] = False
+    """True if it starts from a base policy."""
+    policy_class: ClassVar[type[Policy]] = GaussianPolicy
+    """Policy class that `make_policy` builds with the settings `policy`."""
 
     @property
     @abstractmethod
     def needs(self) -> tuple[Need, ...]:
-        """Return the parts of a job that it requires; they are checked before any work begins."""
+        """Return the required parts of a job, which are checked before training starts."""
+
+    def make_policy(self, job: Job) -> Policy:
+        """Return the policy with fresh weights."""
+        return self.policy_class(job.size, self.policy)  # type: ignore[attr-defined]
 
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:
-        """Return the agent with fresh weights; `env` is one that the job made, if it needs an environment."""
+        """Return the agent with fresh weights; `env` is the job's environment, if the recipe needs one."""
 
     @abstractmethod
     def train(self, job: Job) -> Bundle:
@@ -55,22 +60,19 @@ class Recipe:
 
 @dataclass(frozen=True)
 class OffPolicyRecipe(Recipe):
-    """An off-policy agent in a vector environment, with demonstrations where `training.demo_share` is above 0."""
+    """Off-policy agent in a vector environment, with demonstrations if `training.demo_share` is above 0."""
 
     agent: Any
     """Hyperparameters of `agent_class`."""
-    training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    training: OffPolicyConfig = OffPolicyConfig()
     agent_class: ClassVar[type[Any]] = GraspingActorCritic
     extendable_setting: ClassVar[str] = "training.steps"
 
     @property
     def needs(self) -> tuple[Need, ...]:
+        base: tuple[Need, ...] = ("base",) if self.needs_base else ()
         reads = self.training.demo_share or self.training.offline_updates
-        return ("environment", "demonstrations") if reads else ("environment",)
-
-    @abstractmethod
-    def make_policy(self, job: Job) -> Policy:
-        """Return the policy with fresh weights."""
+        return (*base, "environment", "demonstrations") if reads else (*base, "environment")
 
     def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
@@ -86,7 +88,7 @@ class OffPolicyRecipe(Recipe):
         demos = None
         if "demonstrations" in self.needs:
             episodes = job.demonstrations(self.training.reward, self.training.demos == "successes")
-            if "base" not in self.needs:  # a base brings its normalizer
+            if not self.needs_base:  # a base has a fitted normalizer
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
             rows = self.training.capacity if self.training.keep_successes else 0
             demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed), rows)
@@ -99,7 +101,7 @@ class OffPolicyRecipe(Recipe):
 
 
 class OnPolicyRecipe(Recipe):
-    """A policy that learns from its own rollouts in many environments."""
+    """Policy that learns from its own rollouts in many environments."""
 
     training: OnPolicyConfig
     sim_idle_during_update: ClassVar[bool] = True
@@ -107,7 +109,7 @@ class OnPolicyRecipe(Recipe):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return ("environment",)
+        return ("base", "environment") if self.needs_base else ("environment",)
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
@@ -116,11 +118,11 @@ class OnPolicyRecipe(Recipe):
         return job.bundle(agent)
 
     def terms(self, job: Job) -> int | None:
-        """Return how many terms the reward has; None if it is one number."""
+        """Return the number of reward terms; None if the reward is one number."""
         return len(job.info.rewards) if self.training.reward == "terms" else None
 
     def practise(self, job: Job, agent: PPO, env: Any) -> None:
-        """Train the agent in the environment, and close that."""
+        """Train the agent in the environment, then close the environment."""
         reward = reward_source(self.training.reward, job.info)
         steps = job.counting("environment steps", self.training.steps)
         train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
@@ -128,49 +130,23 @@ class OnPolicyRecipe(Recipe):
 
 
 @dataclass(frozen=True)
-class GroupRecipe(Recipe):
-    """A policy that learns by comparing its episodes in groups."""
-
-    training: GroupConfig = field(default_factory=GroupConfig)
-    sim_idle_during_update: ClassVar[bool] = True
-    extendable_setting: ClassVar[str] = "training.rounds"
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("base", "environment")
-
-    def train(self, job: Job) -> Bundle:
-        env = job.make_env(self.training.num_envs)
-        if isinstance(env, InstructionCurriculum):
-            raise ConfigError("groups that always or never succeed teach nothing as it is; leave out --choose")
-        agent = self.build(job, env)
-        train_groups(env, agent, self.training, job.opened, job.seed, job.counting("rounds", self.training.rounds))
-        env.close()
-        return job.bundle(agent)
-
-
-@dataclass(frozen=True)
 class CloningRecipe(Recipe):
-    """A policy cloned from demonstrations."""
+    """Policy cloned from demonstrations."""
 
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: SupervisedConfig = field(default_factory=SupervisedConfig)
+    agent: CloningConfig = CloningConfig()
+    training: SupervisedConfig = SupervisedConfig()
     sim_idle_during_update: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Need, ...]:
         return ("demonstrations",)
 
-    @abstractmethod
-    def make_policy(self, job: Job) -> Policy:
-        """Return the policy with fresh weights."""
-
     def build(self, job: Job, env: Any = None) -> Cloning:
         torch.manual_seed(job.seed)
         return Cloning(self.make_policy(job).to(job.device), self.agent, self.training.updates)
 
     def train(self, job: Job) -> Bundle:
-        # Nothing else holds the episodes, whose pictures take most of the memory.
+        # No other variable refers to the episodes, whose pictures take most of the memory.
         data = Demonstrations.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
         agent = self.build(job)
         train_supervised(

@@ -2,30 +2,27 @@
 Policies" (ResFiT, arXiv 2509.19301).
 
 Critics: 2 with LayerNorm, minimum; transform: residual with a zero-initialized actor; data: half demonstrations, half
-online; reward: success; schedule: critic-only warm-up with random corrections, then both. The paper's 10 critics and
-actor rate of 1e-6 suit hours of training; these values suit minutes."""
+online; reward: success; schedule: critic-only warm-up with random residuals, then actor and critics. The paper's 10
+critics and actor learning rate of 1e-6 suit hours of training; the values here suit minutes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.recipe import Need, OffPolicyRecipe
+from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ResFiT(OffPolicyRecipe):
-    """Correct a base policy at every step."""
+    """Learn a residual on a base policy's action at every step."""
 
-    residual: ResidualConfig = field(default_factory=ResidualConfig)
-    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("base", *super().needs)
+    residual: ResidualConfig = ResidualConfig()
+    agent: ActorCriticConfig = ActorCriticConfig()
+    needs_base = True
 
     def make_policy(self, job: Job) -> ResidualPolicy:
         base = job.require_base().policy

@@ -1,12 +1,12 @@
-"""Imitation, offline RL, online RL, one step: Lei et al. 2025, "RL-100" (arXiv 2510.14830).
+"""Imitation, offline RL, online RL and distillation: Lei et al. 2025, "RL-100" (arXiv 2510.14830).
 
-Policy: diffusion over action chunks, at last one step; critics: iql's, then one value; objective: diffusion-bc's, then
-dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; stages: cloning, offline
-rounds through a gate, online, consistency."""
+Policy: diffusion over action chunks, finally with one step; critics: iql's, then one value; objective: diffusion-bc's,
+then dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; stages: cloning,
+offline rounds with an acceptance test, online, consistency distillation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,12 +29,12 @@ from robot_rl.util.errors import ConfigError
 class RL100(DenoisingPPO):
     """Clone, improve offline, fine-tune online, then distill to one denoising step."""
 
-    policy: DiffusionConfig = field(default_factory=DiffusionConfig)
-    cloning: CloningConfig = field(default_factory=CloningConfig)
-    """Of imitation and of the last stage."""
-    imitation: SupervisedConfig = field(default_factory=SupervisedConfig)
-    offline: OfflineConfig = field(default_factory=OfflineConfig)
-    distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
+    policy: DiffusionConfig = DiffusionConfig()
+    cloning: CloningConfig = CloningConfig()
+    """Optimizer settings of imitation and distillation."""
+    imitation: SupervisedConfig = SupervisedConfig()
+    offline: OfflineConfig = OfflineConfig()
+    distillation: SupervisedConfig = SupervisedConfig(updates=6_000)
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations", "environment")
 
     def build(self, job: Job, env: Any = None) -> DPPO:
@@ -45,16 +45,16 @@ class RL100(DenoisingPPO):
     def train(self, job: Job) -> Bundle:
         if (reward := self.training.reward) == "terms":
             raise ConfigError("rl-100 has one value, of the whole reward; use --training.reward task or success")
-        shown = job.demonstrations(successes=self.imitation.demos == "successes")
+        demonstrations = job.demonstrations(successes=self.imitation.demos == "successes")
         agent, run = self.build(job), job.opened
         if run.load() is None:
             imitation = Cloning(agent.policy, self.cloning, self.imitation.updates)
-            clone(imitation, shown, self.imitation.updates, self.imitation.batch, run, job.seed)
+            clone(imitation, demonstrations, self.imitation.updates, self.imitation.batch, run, job.seed)
             agent.policy.freeze_first()
             every = job.demonstrations(reward, successes=False)
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
         student = student_of(agent.policy).to(job.device)
         head = Distillation(student, agent.policy, self.cloning, self.distillation.updates)
-        clone(head, shown, self.distillation.updates, self.distillation.batch, run, job.seed)
+        clone(head, demonstrations, self.distillation.updates, self.distillation.batch, run, job.seed)
         return job.bundle(head)

@@ -1,15 +1,15 @@
 """Takeovers as reward: Luo et al. 2023, "RLIF: Interactive Imitation Learning as Reinforcement Learning" (arXiv
 2311.12996).
 
-Reward: -1 in the policy's last step before a takeover, 0 elsewhere; the task's own reward is not read, and the person
-need not be good at it. Policy and critics: as `rlpd`; data: half demonstrations, whose reward is 0, half online, with
-the steps that the person executed.
+Reward: -1 in the policy's last step before a takeover, 0 elsewhere; the task's reward is not used, and the person need
+not be an expert. Policy and critics: as `rlpd`; data: half demonstrations, whose reward is 0, half online, including
+the person's steps.
 
-The paper keeps only the last step of a takeover; here all of them are kept, with reward 0."""
+The paper keeps only the last step of a takeover; here all its steps are kept, with reward 0."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
@@ -20,13 +20,11 @@ from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig
 
 @dataclass(frozen=True)
 class RLIF(CorrectedRecipe):
-    """Learn to act so that nobody takes over."""
+    """Learn to avoid takeovers."""
 
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.01, l2=0.0,
-            actor_delay=4, ema_decay=0.99,
-        )
+    agent: ActorCriticConfig = ActorCriticConfig(
+        critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.01, l2=0.0,
+        actor_delay=4, ema_decay=0.99,
     )  # fmt: skip
-    training: HumanInTheLoopConfig = field(default_factory=lambda: HumanInTheLoopConfig(correct_demos=False))
+    training: HumanInTheLoopConfig = HumanInTheLoopConfig(correct_demos=False)
     reward: ClassVar[TakeoverReward] = TakeoverReward()

@@ -1,34 +1,74 @@
-"""Soft actor-critic: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905).
+"""Soft actor-critic and its variants: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv
+1812.05905).
 
 Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: maximizes
 the minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.iterated import IteratedConfig, IteratedQ
+from robot_rl.learning.algorithms.sequence import SequenceConfig, SequenceRL
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class SAC(OffPolicyRecipe):
-    """Learn from the task's reward, off-policy, from nothing."""
+    """Learn off-policy from scratch, from the task's reward."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=1.0, layer_norm=False))
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
-            initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
-            ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(initial_std=1.0, layer_norm=False)
+    agent: ActorCriticConfig = ActorCriticConfig(
+        layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
+        initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
+        ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
+    training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+
+@dataclass(frozen=True)
+class DistributionalSAC(SAC):
+    """Learn the return's distribution, independently of the scale of rewards.
+
+    DSAC-T: Duan et al. 2025, "Distributional Soft Actor-Critic With Three Refinements" (arXiv 2310.05858). Critics: 2
+    of mean and standard deviation of the return, the less-valued one in the backup; actor: every second update."""
+
+    agent: ActorCriticConfig = replace(SAC().agent, head="gaussian", actor_delay=2)
+
+
+@dataclass(frozen=True)
+class AnnealedQ(SAC):
+    """Learn values of the best action at first, of the policy's action later.
+
+    AQ-L: Omura et al. 2025, "Gradual Transition from Bellman Optimality Operator to Bellman Operator in Online
+    Reinforcement Learning" (arXiv 2506.05968). Critics regress an expectile that falls to 0.5; then it is sac."""
+
+    agent: ActorCriticConfig = replace(SAC().agent, optimism=0.9)
+
+
+@dataclass(frozen=True)
+class IteratedSAC(SAC):
+    """Learn several Bellman updates ahead of the target.
+
+    Vincent et al. 2025, "Iterated Q-Network: Beyond One-Step Bellman Updates in Deep Reinforcement Learning" (arXiv
+    2403.02107). Critics: a sequence, each the target of the next; with --agent.iterates 1 it is sac."""
+
+    agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
+    agent_class = IteratedQ
+
+
+@dataclass(frozen=True)
+class SequenceSAC(SAC):
+    """Learn to plan sequences of actions, for low decision rates.
+
+    SRL: Patel and Siegelmann 2025, "Overcoming Slow Decision Frequencies in Continuous Control: Model-Based Sequence
+    Reinforcement Learning for Model-Free Control" (arXiv 2410.08979). A one-step model predicts the states within a
+    sequence; the actor is an MLP, the paper's a GRU. With --policy.horizon 1 it is sac."""
+
+    policy: GaussianConfig = replace(SAC().policy, horizon=8)
+    agent: SequenceConfig = SequenceConfig(**vars(SAC().agent))
+    agent_class = SequenceRL

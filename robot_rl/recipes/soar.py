@@ -1,13 +1,13 @@
-"""Practice without a person: Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation
+"""Autonomous improvement: Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation
 Models" (SOAR, arXiv 2407.20635).
 
 Policy and loss: as `bc`, on goals in the state; data: demonstrations, and rounds of practice towards chosen goals, all
-of it with what was achieved as the goal, cloned again from fresh weights after each round. In place of the paper's
-subgoal pictures a goal is a position."""
+relabelled with the achieved goal. After each round the policy is cloned again from fresh weights. A goal is a position,
+in place of the paper's subgoal pictures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -23,11 +23,11 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class SOAR(Recipe):
-    """Practise towards goals of its own choice, and clone what was achieved."""
+    """Practise towards goals that it chooses, and clone the episodes with their achieved goals."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(hidden=(64, 64), std=0.1))
-    agent: CloningConfig = field(default_factory=CloningConfig)
-    training: AutonomousConfig = field(default_factory=AutonomousConfig)
+    policy: GaussianConfig = GaussianConfig(hidden=(64, 64), std=0.1)
+    agent: CloningConfig = CloningConfig()
+    training: AutonomousConfig = AutonomousConfig()
 
     @property
     def needs(self) -> tuple[Need, ...]:

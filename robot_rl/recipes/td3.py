@@ -6,30 +6,38 @@ actor: maximizes the first critic at every second update; data: online; reward: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from policies.actor import GaussianPolicy
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
-from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+from robot_rl.training.off_policy import OFFLINE, ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class TD3(OffPolicyRecipe):
-    """Learn from the task's reward, off-policy, with a deterministic policy."""
+    """Learn a deterministic policy off-policy, from the task's reward."""
 
-    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, layer_norm=False))
-    agent: ActorCriticConfig = field(
-        default_factory=lambda: ActorCriticConfig(
-            layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
-            target_noise=0.2, target_noise_clip=0.5, target_actor=True, ema_decay=0.995, grad_clip=None,
-            exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
-        )
+    policy: GaussianConfig = GaussianConfig(std=0.1, layer_norm=False)
+    agent: ActorCriticConfig = ActorCriticConfig(
+        layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
+        target_noise=0.2, target_noise_clip=0.5, target_actor=True, ema_decay=0.995, grad_clip=None,
+        exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
     )  # fmt: skip
-    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
+    training: OffPolicyConfig = replace(ONE_ENV, reward="task", demo_share=0.0)
 
-    def make_policy(self, job: Job) -> GaussianPolicy:
-        return GaussianPolicy(job.size, self.policy)
+
+@dataclass(frozen=True)
+class TD3PlusBC(TD3):
+    """Learn offline from any data by values and cloning, then online.
+
+    TD3+BC: Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning" (arXiv 2106.06860). Actor:
+    maximizes the first critic, normalized to a mean absolute value of 1, and clones the data's actions; data: offline
+    updates, then half demonstrations, half online; reward: success, or the task's. With agent.alpha 0 it is behaviour
+    cloning."""
+
+    agent: TD3BCConfig = TD3BCConfig(**vars(TD3().agent))
+    training: OffPolicyConfig = OFFLINE
+    agent_class = TD3BC

@@ -1,12 +1,12 @@
 """PPO on the tokens of a vision-language-action policy: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
 
 Policy: a vla-tokens base, whose decoder learns; critic: one value with privileged state and the instruction; target:
-GAE of chunks; data: on-policy; reward: success, and learned progress on request; schedule: critic first."""
+GAE of chunks; data: on-policy; reward: success, optionally with learned progress; schedule: critic first."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,29 +20,26 @@ from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
 from robot_rl.util.errors import ConfigError
 
-DEFAULTS = TokenPPOConfig(
-    hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
-)
-
 
 @dataclass(frozen=True)
 class VlaRL(OnPolicyRecipe):
-    """Improve a policy that writes tokens from rewards, in many environments at once."""
+    """Improve a token policy from rewards, in many environments at once."""
 
-    agent: TokenPPOConfig = field(default_factory=lambda: DEFAULTS)
-    training: OnPolicyConfig = field(
-        default_factory=lambda: OnPolicyConfig(
-            steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
-        )
+    agent: TokenPPOConfig = TokenPPOConfig(
+        hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
     )
+    training: OnPolicyConfig = OnPolicyConfig(
+        steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
+    )
+    needs_base = True
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return ("base", *super().needs, *(("demonstrations",) if self.agent.progress else ()))
+        return (*super().needs, "demonstrations") if self.agent.progress else super().needs
 
     def build(self, job: Job, env: Any = None) -> TokenPPO:
         torch.manual_seed(job.seed)
-        policy = writer(job.require_base().policy).to(job.device)
+        policy = token_policy(job.require_base().policy).to(job.device)
         return TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
 
     def practise(self, job: Job, agent: PPO, env: Any) -> None:
@@ -51,8 +48,8 @@ class VlaRL(OnPolicyRecipe):
         super().practise(job, agent, env)
 
 
-def writer(base: Policy) -> VLATokensPolicy:
-    """Return a copy of a base that writes tokens; ConfigError for others."""
+def token_policy(base: Policy) -> VLATokensPolicy:
+    """Return a copy of a base policy that predicts tokens; ConfigError for others."""
     if not isinstance(base, VLATokensPolicy):
         raise ConfigError(f"a {base.class_name} policy writes no tokens; take one of vla-tokens")
     return copy.deepcopy(base)

@@ -1,15 +1,14 @@
-"""Supervised fine-tuning of a vision-language-action policy on demonstrations with instructions: Black et al. 2024, pi0
-(arXiv 2410.24164), at the size of a laptop. Policy: a vision-language backbone, and a flow over chunks of actions;
-loss: of the clean chunk."""
+"""Supervised fine-tuning of vision-language-action policies on demonstrations with instructions, at a size for laptops:
+Black et al. 2024, pi0 (arXiv 2410.24164)."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from policies.base import Policy
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
+from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.learning.algorithms.cloning import CloningConfig
 from robot_rl.recipes.job import Job
@@ -19,27 +18,31 @@ from robot_rl.training.supervised import SupervisedConfig
 
 @dataclass(frozen=True)
 class VlaRecipe(CloningRecipe):
-    """Clone demonstrations with a policy that sees and reads."""
+    """Clone demonstrations with a policy that reads pictures and instructions."""
 
-    reads_instructions: ClassVar[bool] = True
-    agent: CloningConfig = field(default_factory=lambda: CloningConfig(lr=1e-3, warmup=200))
+    reads_instructions = True
+    agent: CloningConfig = CloningConfig(lr=1e-3, warmup=200)
     policy: Any = None
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6000, batch=64))
+    training: SupervisedConfig = SupervisedConfig(updates=6000, batch=64)
 
     def make_policy(self, job: Job) -> Policy:
         backbone = replace(self.policy.encoder, words=words_of(job.instructions()))
-        return self.with_config(job, replace(self.policy, encoder=backbone))
-
-    @abstractmethod
-    def with_config(self, job: Job, config: Any) -> Policy:
-        """Return the policy, which knows the words of the job."""
+        return self.policy_class(job.size, replace(self.policy, encoder=backbone))
 
 
 @dataclass(frozen=True)
 class VlaSFT(VlaRecipe):
-    """Clone demonstrations with a policy that sees and reads, and flows to its actions."""
+    """Clone demonstrations with a vision-language backbone and a flow over action chunks; loss: of the clean chunk."""
 
-    policy: VLAFlowConfig = field(default_factory=VLAFlowConfig)
+    policy: VLAFlowConfig = VLAFlowConfig()
+    policy_class = VLAFlowPolicy
 
-    def with_config(self, job: Job, config: VLAFlowConfig) -> VLAFlowPolicy:
-        return VLAFlowPolicy(job.size, config)
+
+@dataclass(frozen=True)
+class VlaTokens(VlaRecipe):
+    """Clone demonstrations with a vision-language backbone and a causal decoder of action tokens.
+
+    Kim et al. 2024, OpenVLA (arXiv 2406.09246). Loss: cross-entropy."""
+
+    policy: VLATokensConfig = VLATokensConfig()
+    policy_class = VLATokensPolicy

@@ -1,1 +1,1 @@
-"""Agents: one published algorithm, or the base that several share, a file."""
+"""Agents: each file holds a published algorithm, or a base class that several share."""

@@ -4,116 +4,113 @@
     critic: mean_i (Q_i(s, a) - y)^2, or the loss of another head
     actor:  see objectives.py
 
-Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD); pictures
-as Yarats et al. 2022 (DrQ-v2).
+Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD). Pictures
+are handled as by Yarats et al. 2022 (DrQ-v2).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from policies.actor import ActorPolicy
 from policies.base import Observation, normal
 from robot_rl.data.replay import NEXT, Batch, Column, Sampling
-from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.agent import LearningPhase, restore, states_of
 from robot_rl.learning.parts.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.parts.critics import Critic
 from robot_rl.learning.parts.explore import ExplorationConfig, Noise, explored
-from robot_rl.learning.parts.heads import Head, HeadName, build_head
+from robot_rl.learning.parts.heads import Head, HeadName, build_head, pessimistic
 from robot_rl.learning.parts.objectives import (
     Pooling,
     annealed,
     average_,
     expectile_error,
+    gradient_step,
     imitation_loss,
+    next_observation,
     pooled,
-    temperature_loss,
-)
-from robot_rl.learning.parts.targets import pessimistic
+)  # fmt: skip
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Limits = tuple[float, float]
-"""The least and the greatest possible return."""
+"""Least and greatest possible return."""
 UNLIMITED: Limits = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Hyperparameters of the update."""
-
     critics: PositiveInt = 2
-    """Ensemble size."""
+    """Number of critics in the ensemble."""
     subset: PositiveInt = 2
-    """Members whose minimum is the target."""
+    """Critics, drawn at random, whose minimum is the target."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths of the critics."""
+    """Widths of the critics' hidden layers."""
     layer_norm: bool = True
-    """LayerNorm before each activation of the critics."""
+    """Use LayerNorm before each activation of the critics."""
     critic_on: Literal["action", "latent"] = "action"
     """Critic input: the environment's action T(u), or the actor's output u before the action transform."""
     head: HeadName = "scalar"
     """Form of a critic's output: scalar, hl-gauss, c51 or gaussian."""
     bins: PositiveInt = 101
-    """Bins of the heads hl-gauss and c51."""
+    """Number of bins of the heads hl-gauss and c51."""
     optimism: Fraction = 0.5
-    """Expectile of its targets that a scalar critic starts with; 0.5, their mean, is TD (Omura et al. 2025, AQ-L)."""
+    """Initial expectile of the targets that a scalar critic regresses; 0.5 is the mean (Omura et al. 2025, AQ-L)."""
     anneal_updates: PositiveInt = 100_000
-    """Critic updates after which `optimism` has fallen to 0.5, linearly."""
+    """Critic updates over which `optimism` falls linearly to 0.5."""
     critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_lr: PositiveFloat = 3e-4
     """Learning rate of the actor (Adam)."""
     tau: Fraction = 0.01
-    """Share of the new weights that moves into the target critics per update."""
+    """Polyak rate of the target critics, per update."""
     discount: Fraction = 0.98
-    """Per environment step."""
+    """Discount per environment step."""
     n_step: PositiveInt = 3
-    """Steps of reward before the critic takes over; a chunk's length where the actor gives chunks."""
+    """Rewards summed in a target before it bootstraps from the critic; ignored for chunks, which use their length."""
     entropy: bool = False
-    """Learn a temperature and reward entropy in the actor's loss."""
+    """Learn a temperature and add entropy to the actor's objective."""
     entropy_backup: bool = False
-    """Reward entropy in the critics' target, too (SAC; RLPD and HIL-SERL leave it out)."""
+    """Add entropy to the critics' target too (SAC does; RLPD and HIL-SERL do not)."""
     initial_temperature: PositiveFloat = 0.01
-    """Weight of entropy that a learned temperature starts from."""
+    """Initial value of the learned temperature, the weight of entropy."""
     entropy_per_action: float = -0.5
-    """Entropy that the temperature holds, nats per dimension of the action (SAC: -1)."""
+    """Target entropy, nats per action dimension (SAC: -1)."""
     target_entropy: float | None = None
-    """The same in nats of the whole action; None: by `entropy_per_action`."""
+    """Target entropy of the whole action, nats; None: computed from `entropy_per_action`."""
     pooling: Pooling = "mean"
-    """The value that the actor maximizes: the ensemble's mean, its min, or the first."""
+    """Value that the actor maximizes: the ensemble's mean, its minimum, or its first member."""
     l2: NonNegativeFloat = 0.01
-    """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
+    """Weight of the squared distance between the actor's output and the initial actor's (0 for a residual)."""
     imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
     actor_delay: PositiveInt = 2
     """Critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1
-    """Standard deviation of the smoothing noise on a fixed-std actor's target actions (TD3)."""
+    """Standard deviation of the smoothing noise on target actions of an actor with fixed std (TD3)."""
     target_noise_clip: NonNegativeFloat = 0.2
-    """Largest smoothing noise."""
+    """Limit of the smoothing noise."""
     target_actor: bool = False
     """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
     value_low: float | None = None
-    """Least possible value, which targets are clipped to; None: that of the return, by the reward, and none with
-    `entropy_backup`, which adds to it."""
+    """Lower limit of target values; None: least return of the reward, or no limit with `entropy_backup`."""
     value_high: float | None = None
-    """Greatest possible value; None: the same."""
+    """Upper limit of target values; None: greatest return of the reward, or no limit with `entropy_backup`."""
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
     ema_decay: Fraction = 0.9995
     """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
-    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    exploration: ExplorationConfig = ExplorationConfig()
 
 
 def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
-    """Return the range of values, where returns have the range `returns`. The entropy in a soft value has no limit."""
+    """Return the range of values for a given range of returns. Soft values are unlimited, because of the entropy."""
     low, high = UNLIMITED if config.entropy_backup else returns
     return (
         low if config.value_low is None else config.value_low,
@@ -123,49 +120,45 @@ def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
 
 @dataclass
 class Updates:
-    """Numbers of updates made."""
+    """Counts of the updates made."""
 
     critic: int = 0
     actor: int = 0
 
 
 class ActorCritic:
-    """Updates a policy's actor against an ensemble of critics, on the device that the policy is on."""
+    """Actor-critic agent with an ensemble of critics, on the policy's device."""
 
     learns_gripper: ClassVar[bool] = False
-    """Learns the values by which a policy with `grasp` opens and shuts its gripper."""
+    """This class learns the values by which a policy with `grasp` opens and closes its gripper."""
 
     def __init__(
-        self,
-        policy: ActorPolicy,
-        config: ActorCriticConfig,
-        seed: int = 0,
-        value_limits: Limits = UNLIMITED,
+        self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED
     ):
         self.policy, self.config = policy, config
         size, self.device = policy.size, next(policy.actor.parameters()).device
         head = build_head(config.head, *limits_of(config, value_limits), config.bins)
         if config.optimism != 0.5 and config.head != "scalar":
             raise ConfigError(f"expectiles need --agent.head scalar, not {config.head}; or --agent.optimism 0.5")
-        self.judged = config.critic_on
-        """Return the replay column that critics take as input."""
-        judged = policy.horizon * size.action if self.judged == "action" else policy.latent
-        self.critic = self._build_critic(judged, head).to(self.device)
+        self.critic_on = config.critic_on
+        """Replay column that is the critics' action input."""
+        width = policy.horizon * size.action if self.critic_on == "action" else policy.latent
+        self.critic = self._build_critic(width, head).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
-        """The actor averaged over updates: steadier than the latest one."""
+        """Actor averaged over updates, which varies less than the latest one."""
         self.start = None if policy.actor.starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
         self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
         self.log_alpha.requires_grad_(config.entropy)
         self.critic_parameters = [*self.critic.parameters(), *policy.encoder.parameters()]
-        """The critics' loss alone trains the encoder of pictures; actor and targets read it as it is (DrQ-v2)."""
+        """Only the critics' loss trains the picture encoder; actor and targets use it without gradients (DrQ-v2)."""
         self.critic_optimizer = torch.optim.Adam(self.critic_parameters, config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
-        self.extra: dict[str, nn.Module | torch.optim.Optimizer] = {}
-        """Networks and optimizers of a method besides actor and critics, by name, for the checkpoint."""
+        self.extra: dict[str, Any] = {}
+        """Further networks and optimizers of a subclass by name, for the checkpoint."""
         if policy.grasps and not self.learns_gripper:
-            raise ConfigError("this recipe learns no values of the gripper: leave out grasp, or take rlpd or hil-serl")
+            raise ConfigError("this recipe learns no gripper values: leave out grasp, or take rlpd or hil-serl")
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
@@ -174,14 +167,18 @@ class ActorCritic:
         observed |= {key: Column(field.shape, torch.uint8, observed=True) for key, field in policy.kept.items()}
         observed |= {name: Column((width,), observed=True) for name, width in policy.inputs.items()}
         self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
-        self.columns |= {} if self.judged == "action" else {self.judged: Column((judged,))}
+        self.columns |= {} if self.critic_on == "action" else {self.critic_on: Column((width,))}
         chunk = policy.horizon
         self.sampling = Sampling(config.n_step if chunk == 1 else chunk, config.discount, chunk)
+        self._extend(value_limits)
 
-    def _build_critic(self, judged: int, head: Head) -> Critic:
-        """Return the critics of encoded observations and `judged` numbers."""
+    def _extend(self, value_limits: Limits) -> None:
+        """Build the further parts of a subclass; raise ConfigError for settings that it cannot work with."""
+
+    def _build_critic(self, width: int, head: Head) -> Critic:
+        """Return critics of encoded observations and an action input of `width` numbers."""
         c = self.config
-        return Critic(self.policy.encoder.size, judged, c.critics, c.hidden, head, c.layer_norm)
+        return Critic(self.policy.encoder.size, width, c.critics, c.hidden, head, c.layer_norm)
 
     # ---- acting ------------------------------------------------------------------------------------------------
     @torch.no_grad()
@@ -191,16 +188,16 @@ class ActorCritic:
         inputs = policy.sample_inputs(observation, rng)
         seen = observation | inputs
         u = explored(self.config.exploration, phase, lambda: self._explore(seen, noise, rng), noise, rng)
-        kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.judged == "latent" else {})
+        kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.critic_on == "latent" else {})
         chunks = policy.transform(u, seen).unflatten(1, (policy.horizon, -1))
         return self.queue.step(chunks, self._lengths(rows, rng)), kept
 
     def _lengths(self, rows: int, rng: torch.Generator) -> Tensor | None:
-        """Return how many actions (n,) are executed of chunks that begin now; None: all."""
+        """Return the number of actions (n,) to execute from chunks that begin now; None: all."""
         return None
 
     def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
-        """Return exploring u (n, latent); `noise` (n, latent) is that of an actor with a fixed std."""
+        """Return exploring u (n, latent); an actor with fixed std adds `noise` (n, latent) times its std."""
         actor, features = self.policy.actor, self.policy.actor_features(seen)
         return actor.sample(features, rng)[0] if actor.std is None else actor.mean(features) + actor.std * noise
 
@@ -209,7 +206,7 @@ class ActorCritic:
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
         inputs = self.policy.inputs_of_episode(observation, rng)
-        if self.judged == "action":
+        if self.critic_on == "action":
             return inputs
         steps = {k: v[: len(action)] for k, v in (observation | inputs).items()}
         latent = self.policy.invert(action, steps) if self.policy.horizon == 1 else None
@@ -223,10 +220,10 @@ class ActorCritic:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Take one critic step and, unless warming up, every `actor_delay`-th time an actor step.
+        """Take a critic step, then at every `actor_delay`-th update an actor step, except during warm-up.
 
         `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
-        the observed columns after these steps as `next.*`; where the actor gives chunks, action is (B, horizon, A) with
+        `next.*`, the observed columns after the n steps. For an actor of chunks, action is (B, horizon, A), with
         `valid` (B, horizon).
         """
         encoder = self.policy.encoder
@@ -241,11 +238,11 @@ class ActorCritic:
         return metrics
 
     def _update_models(self, batch: Batch) -> dict[str, Tensor]:
-        """Update what a method has besides critics and actor; return metrics."""
+        """Update the further networks of a subclass; return metrics."""
         return {}
 
     def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
-        """Return u (B, A) at the next observation and its log-probability (B,)."""
+        """Return the target action u (B, latent) at the next observation, and its log-probability (B,)."""
         c, actor = self.config, self.average if self.config.target_actor else self.policy.actor
         features = self.policy.actor_features(following)
         if actor.std is None:
@@ -254,14 +251,14 @@ class ActorCritic:
         noise = c.target_noise * normal(mean.shape, self.rng, self.device)
         return (mean + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1), mean.new_zeros(len(mean))
 
-    def _judged(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the critics' action input for the actor's output u (B, L)."""
-        return u if self.judged == "latent" else self.policy.transform(u, observation)
+    def _critic_input(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return the critics' action input for the actor's output u (B, latent)."""
+        return u if self.critic_on == "latent" else self.policy.transform(u, observation)
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
-        """Return the head's targets for B rows: here, the value of the policy's own action at the next observation."""
+        """Return the head's targets for B rows, from the value of the policy's action at the next observation."""
         u, log_prob = self._next_action(following)
-        out = self.target(self.policy.features(following), self._judged(u, following))
+        out = self.target(self.policy.features(following), self._critic_input(u, following))
         return self._bootstrap(batch, out, log_prob)
 
     def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
@@ -273,14 +270,14 @@ class ActorCritic:
         return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
 
     def _entropy_cost(self, log_prob: Tensor) -> Tensor:
-        """Return alpha log pi (B,) in units of the value, for the backup and the actor's loss."""
+        """Return alpha log pi (B,), in units of the value."""
         return self.log_alpha.exp().detach() * log_prob
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
         """Return the critics' outputs (E, B, outputs) for the batch, and the head's targets."""
         with torch.no_grad():
             target = self._backup(batch, following)
-        return self.critic(self.policy.features(batch), batch[self.judged]), target
+        return self.critic(self.policy.features(batch), batch[self.critic_on]), target
 
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
@@ -288,28 +285,25 @@ class ActorCritic:
         tau = annealed(c.optimism, self.updates.critic, c.anneal_updates)
         if tau == 0.5:
             return head.loss(out, target).mean(1).sum()
-        return 2 * expectile_error(target - head.mean(out), tau).mean(1).sum()  # 2: what it is at 0.5
+        return 2 * expectile_error(target - head.mean(out), tau).mean(1).sum()  # 2: the squared error at tau 0.5
 
     def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
         c, head = self.config, self.critic.head
-        out, target = self._outputs(batch, {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)})
+        out, target = self._outputs(batch, next_observation(batch))
         loss = self._critic_loss(batch, out, target)
-        self.critic_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.critic_parameters, c.grad_clip or math.inf)
-        self.critic_optimizer.step()
+        norm = gradient_step(loss, self.critic_optimizer, self.critic_parameters, c.grad_clip)
+        average_(self.target, self.critic, c.tau)
         with torch.no_grad():
-            average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
             return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
-        """Return the values (B,) that the actor maximizes, of its outputs u (B, latent)."""
-        return pooled(self.critic.value(seen, self._judged(u, batch)), self.config.pooling)
+        """Return the values (B,) of the actor's outputs u (B, latent), which the actor maximizes."""
+        return pooled(self.critic.value(seen, self._critic_input(u, batch)), self.config.pooling)
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
 
-        `features` are what the actor reads, `seen` what critics read.
+        `features` are the actor's input, `seen` the critics'.
         """
         c, policy = self.config, self.policy
         if policy.actor.std is None:
@@ -331,25 +325,19 @@ class ActorCritic:
 
     def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
         c, policy = self.config, self.policy
-        self.critic.requires_grad_(False)  # gradients that no optimizer would use
+        self.critic.requires_grad_(False)  # no optimizer would use these gradients
         with torch.no_grad():
             features, seen = policy.actor_features(batch), policy.features(batch)
         loss, log_prob, metrics = self._actor_loss(batch, features, seen)
-        self.actor_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip or math.inf)
-        self.actor_optimizer.step()
+        gradient_step(loss, self.actor_optimizer, policy.actor.parameters(), c.grad_clip)
         weight = 1 - min(c.ema_decay, (1 + self.updates.actor) / (10 + self.updates.actor))
-        with torch.no_grad():
-            average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
+        average_(self.average, policy.actor, weight)
         self.critic.requires_grad_(True)
         if self.alpha_optimizer is not None:
             per_action = c.entropy_per_action * policy.latent
-            aim = per_action if c.target_entropy is None else c.target_entropy
-            alpha_loss = temperature_loss(self.log_alpha, log_prob, aim)
-            self.alpha_optimizer.zero_grad(set_to_none=True)
-            alpha_loss.backward()
-            self.alpha_optimizer.step()
+            entropy = per_action if c.target_entropy is None else c.target_entropy
+            alpha_loss = -(self.log_alpha.exp() * (log_prob.detach() + entropy)).mean()  # Haarnoja et al. 2018b
+            gradient_step(alpha_loss, self.alpha_optimizer)
             metrics |= {"actor/entropy": -log_prob.detach().mean(), "actor/temperature": self.log_alpha.detach().exp()}
         return metrics
 
@@ -368,32 +356,21 @@ class ActorCritic:
         self.queue.load_state_dict(memory["queue"], self.device)
         self.policy.load_memory(memory["policy"], observation)
 
-    def state_dict(self) -> dict[str, Any]:
+    def _parts(self) -> dict[str, Any]:
+        alpha = {"alpha_optimizer": self.alpha_optimizer} if self.alpha_optimizer else {}
         return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target": self.target.state_dict(),
-            "average": self.average.state_dict(),
-            "log_alpha": self.log_alpha.detach(),
-            "critic_optimizer": self.critic_optimizer.state_dict(),
-            "actor_optimizer": self.actor_optimizer.state_dict(),
-            "alpha_optimizer": self.alpha_optimizer.state_dict() if self.alpha_optimizer else {},
-            "rng": self.rng.get_state(),
-            "updates": [self.updates.critic, self.updates.actor],
-        } | {name: part.state_dict() for name, part in self.extra.items()}
+            "policy": self.policy, "critic": self.critic, "target": self.target, "average": self.average,
+            "critic_optimizer": self.critic_optimizer, "actor_optimizer": self.actor_optimizer, **alpha, **self.extra,
+        }  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        counts = [self.updates.critic, self.updates.actor]
+        other = {"log_alpha": self.log_alpha.detach(), "rng": self.rng.get_state(), "updates": counts}
+        return {"alpha_optimizer": {}} | other | states_of(self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self.target.load_state_dict(state["target"])
-        self.average.load_state_dict(state["average"])
+        restore(self._parts(), state)
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
-        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
-        if self.alpha_optimizer:
-            self.alpha_optimizer.load_state_dict(state["alpha_optimizer"])
-        for name, part in self.extra.items():
-            part.load_state_dict(state[name])
         self.rng.set_state(state["rng"])
         self.updates = Updates(*state["updates"])

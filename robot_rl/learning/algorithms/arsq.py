@@ -4,7 +4,7 @@
     imitation: sum over bins of max(A_d(bin) - A_d(bin of a), -margin), over demonstrations
     loss:      td + imitation weight * imitation, sums over i
 
-V holds the entropy of the policy, because advantages are normalized: V = alpha log sum over a of exp(Q / alpha).
+V includes the policy's entropy, because advantages are normalized: V = alpha log sum over a of exp(Q / alpha).
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class ARSQConfig(ValueBasedConfig):
-    """Hyperparameters of the update."""
-
     imitation: NonNegativeFloat = 0.1
-    """Weight of preferring what was demonstrated."""
+    """Weight of the imitation loss on demonstrations."""
     margin: NonNegativeFloat = 0.1
-    """Lead of a demonstrated bin's advantage from which on it is not increased, in units of the return."""
+    """Margin between the advantages of demonstrated and other bins, in units of the return."""
 
 
 class ARSQ(ValueBased):
-    """A value-based agent whose advantages are a policy."""
+    """Value-based agent whose policy is the softmax of its advantages."""
 
     policy: AutoregressivePolicy
     config: ARSQConfig

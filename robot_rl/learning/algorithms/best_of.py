@@ -1,8 +1,8 @@
-"""Learn from the best of several actions: EXPO (Dong et al. 2025, 2507.07986), and Q-chunking's best-of-N form (Li et
-al. 2025, 2507.07969).
+"""Best of N candidate actions: EXPO (Dong et al. 2025, 2507.07986), and Q-chunking's best-of-N form (Li et al. 2025,
+2507.07969).
 
     flow:   velocity error of the data's actions
-    critic: y = r + discount * min Qbar(s', a'),  a' the best candidate at s' by the mean of Qbar
+    critic: y = r + discount * min Qbar(s', a'),  a' the candidate at s' with the largest mean of Qbar
     actor:  alpha log pi(e) - Q(s, a + scale e),  e ~ pi(s, a), a from the data
 """
 
@@ -11,24 +11,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
 from policies.base import Observation
 from policies.best_of import BestOfPolicy
 from robot_rl.data.replay import Batch
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCriticConfig, Limits
-from robot_rl.learning.algorithms.behavior_flow import BehaviorFlow
+from robot_rl.learning.algorithms.actor_critic import Limits
+from robot_rl.learning.algorithms.fql import BehaviorFlow
 from robot_rl.util.errors import ConfigError
 
 
 class BestOf(BehaviorFlow):
-    """An actor-critic of candidates."""
+    """Actor-critic that executes the candidate with the largest value."""
 
     policy: BestOfPolicy
 
-    def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        super().__init__(policy, config, seed, value_limits)
-        if config.head != "scalar":
-            raise ConfigError(f"candidates are chosen by scalar values: --agent.head scalar instead of {config.head}")
+    def _extend(self, value_limits: Limits) -> None:
+        head = self.config.head
+        if head != "scalar":
+            raise ConfigError(f"candidates are chosen by scalar values: --agent.head scalar instead of {head}")
         self.clone_with(self.policy.flow)
 
     def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:

@@ -3,9 +3,9 @@ Fine-Tuning" (2303.05479), on conservative Q-learning (Kumar et al. 2020).
 
     critic: TD error + weight (logsumexp_a max(Q(s, a), return of the data from s) - Q(s, a_data))
 
-The maximum is over the policy's actions: no value is pushed below what the data's policy is known to reach. That is the
-recorded return where the reward cannot fall below 0, as with success. Where it can, what would follow after a cut, or
-after steps of the agent itself, counts as the least possible return; without such a limit there is no bound.
+The bound holds for the policy's actions: their values are not pushed below the return that the data reached. With
+rewards of at least 0, as for success, that is the recorded return. Otherwise the least possible return stands for the
+unknown rest after a time limit, and for the agent's own steps. Without a least return there is no bound.
 """
 
 from __future__ import annotations
@@ -16,43 +16,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
 from policies.base import Observation
-from robot_rl.data.replay import NEXT, Batch, Column
+from robot_rl.data.replay import Batch, Column
 from robot_rl.learning.agent import LearningPhase
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.parts.objectives import next_observation
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 RETURN = "return_to_go"
-"""Column of what the discounted return from each step on is at least."""
+"""Replay column: lower bound of the discounted return from each step."""
 UNKNOWN = -1e30
-"""No bound, but a number: the recipe is then conservative Q-learning."""
+"""Finite stand-in for no bound, with which the method is conservative Q-learning."""
 
 
 @dataclass(frozen=True)
 class CalQLConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     conservative: NonNegativeFloat = 0.5
-    """Weight of pushing down the values of actions outside the data; 0 is the actor-critic without it."""
+    """Weight of the conservative loss, which lowers values of actions outside the data; 0: plain actor-critic."""
     actions: PositiveInt = 4
-    """Actions sampled at each of uniform, the policy here and the policy at the next state (the paper: 10)."""
+    """Actions sampled from each of three sources: uniform, policy at the state, policy at the next (paper: 10)."""
     calibrated: bool = True
-    """Bound the policy's values from below by the data's return; off is conservative Q-learning (CQL)."""
+    """Bound the policy's values from below by the data's return; without, it is conservative Q-learning (CQL)."""
 
 
 class CalQL(ActorCritic):
-    """An actor-critic with conservative, calibrated values."""
+    """Actor-critic with conservative, calibrated values."""
 
     config: CalQLConfig
 
-    def __init__(self, policy: ActorPolicy, config: CalQLConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        super().__init__(policy, config, seed, value_limits)
-        if config.head != "scalar" or policy.actor.std is not None or self.judged != "action":
+    def _extend(self, value_limits: Limits) -> None:
+        c = self.config
+        if c.head != "scalar" or self.policy.actor.std is not None or self.critic_on != "action":
             raise ConfigError("cal-ql needs a scalar head, a learned standard deviation and critics on actions")
         self.columns |= {RETURN: Column()}
-        self.least = max(value_limits[0] if config.value_low is None else config.value_low, UNKNOWN)
+        self.least = max(value_limits[0] if c.value_low is None else c.value_low, UNKNOWN)
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
         added = super().annotate(observation, action, reward, rng)
@@ -67,9 +65,8 @@ class CalQL(ActorCritic):
         if not c.conservative:
             return loss
         policy, features = self.policy, self.policy.features(batch)
-        following = {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
         values = []
-        for observed in (batch, following):
+        for observed in (batch, next_observation(batch)):
             with torch.no_grad():
                 read = policy.actor_features(observed).repeat(c.actions, 1)
                 u, log_prob = policy.actor.sample(read, self.rng)
@@ -88,7 +85,7 @@ class CalQL(ActorCritic):
 
 
 def returns_to_go(reward: Tensor, discount: float, least: float = 0.0) -> Tensor:
-    """Return the discounted reward (T,) from each step to the end of an episode, and `least` from there on."""
+    """Return the discounted return (T,) from each step of an episode, with the return `least` after its end."""
     steps = torch.arange(len(reward), dtype=torch.float64, device=reward.device)
     weights = torch.triu(discount ** (steps - steps[:, None]))
     return (weights @ reward.double() + discount ** (len(reward) - steps) * least).float()

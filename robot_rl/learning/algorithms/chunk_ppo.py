@@ -1,7 +1,7 @@
-"""PPO whose decisions are chunks of actions: each has one advantage, of executing it.
+"""PPO whose decisions are chunks of actions, with one advantage per chunk.
 
-Advantages are of chunks: `gae_lambda` weighs what follows a chunk, and within one the weight is 1, so that values
-between its ends cancel.
+`gae_lambda` weights the advantages after a chunk. Within a chunk the weight is 1, so that the values between its ends
+cancel.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from robot_rl.util.limits import NonNegativeInt
 
 @dataclass(frozen=True)
 class ChunkPPOConfig(PPOConfig):
-    """Hyperparameters of the update."""
-
     critic_only: NonNegativeInt = 2
-    """Updates in which only the critic learns."""
+    """Initial updates in which only the critic learns."""
 
 
 class ChunkPPO(PPO):
-    """Updates a policy of chunks from rollouts."""
+    """PPO for a policy that gives chunks."""
 
     policy: Any
     config: ChunkPPOConfig
@@ -39,11 +37,11 @@ class ChunkPPO(PPO):
 
     @abstractmethod
     def _decide(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring chunks (k, execute, A) in [-1, 1], and the columns for the update, as in `_widths`."""
+        """Return exploring chunks (k, execute, A) in [-1, 1], and the columns of `_widths` for the update."""
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and the columns for the update, valid where `begins`."""
+        """Return exploring actions (n, A) in [-1, 1], and columns for the update, valid where `begins` is true."""
         state = self.state(observation)
         due = self.queue.due(len(state))
         rows = {name: state.new_zeros(len(state), width) for name, width in self._widths().items()}
@@ -56,19 +54,19 @@ class ChunkPPO(PPO):
 
     @property
     def reads_next(self) -> Tensor:  # type: ignore[override]
-        """Return the environments (n,) bool that decide at the next observation."""
+        """Return which environments begin a chunk at the next observation, (n,) bool."""
         return self.queue.used >= self.queue.length
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all: their next step starts an episode."""
+        """Drop the chunks of environments `ids`, or of all; their next step starts an episode."""
         self.queue.reset(ids)
 
     def _weight(self, rollout: dict[str, Tensor]) -> Tensor:
-        after = torch.cat([rollout["begins"][1:], rollout["begins"][:1]])  # nothing follows the last step
+        after = torch.cat([rollout["begins"][1:], rollout["begins"][:1]])  # the last step's weight has no effect
         return torch.where(after, self.config.gae_lambda, 1.0)
 
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
-        """Return the rows to learn from, as `PPO.assess` does, of the steps at which a chunk begins."""
+        """Return the rows of `PPO.assess` at which a chunk begins."""
         begins = rollout["begins"].flatten()
         return {name: x[begins] for name, x in super().assess(rollout, last, finals).items()}
 
@@ -77,8 +75,8 @@ class ChunkPPO(PPO):
         self.updates += 1
         return metrics
 
-    def _worth(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs (B, 1, ...) of the critic's loss, and the advantages, 0 while only the critic learns."""
+    def _critic_inputs(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the inputs (B, 1, ...) of the critic's loss, and advantages, which are 0 in critic-only updates."""
         learns = float(self.updates >= self.config.critic_only)
         return {
             "state": self.critic.normalizer(batch["state"])[:, None],
@@ -94,11 +92,11 @@ class ChunkPPO(PPO):
         pass
 
     def memory(self) -> dict[str, Any]:
-        """Return the chunks in execution, for a checkpoint."""
+        """Return the chunks being executed, for a checkpoint."""
         return self.queue.state_dict()
 
     def load_memory(self, memory: dict[str, Any]) -> None:
-        """Restore what `memory` returned."""
+        """Restore the result of `memory`."""
         self.queue.load_state_dict(memory, self.device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,6 +108,6 @@ class ChunkPPO(PPO):
 
 
 def estimated_divergence(change: Tensor) -> Tensor:
-    """Return the divergence from the old policy that log-ratios tell (Schulman 2020, "Approximating KL")."""
-    known = change.detach()
-    return (known.exp() - 1 - known).mean()
+    """Return the divergence from the old policy, estimated from log-ratios (Schulman 2020, "Approximating KL")."""
+    change = change.detach()
+    return (change.exp() - 1 - change).mean()

@@ -1,12 +1,12 @@
-"""Distillation of a policy that samples in many steps into one that takes a single one.
+"""Distillation of a policy with many sampling steps into a policy with one step.
 
     |C(noise, s) - sg clip(teacher(noise, s))|^2,   noise ~ N(0, I)
 
-Most observations are drawn in proportion to how far the teacher's chunks spread there: where it chooses between ways, a
-single step has most to learn, and in demonstrations such moments are rare.
+Most observations are drawn in proportion to the spread of the teacher's chunks. Where the teacher has several modes, a
+single step is hardest to learn, and demonstrations contain few such observations.
 
-The part at pure noise of the consistency head of RL-100 (Lei et al. 2025, arXiv 2510.14830): consistency distillation
-(Song et al. 2023, arXiv 2303.01469) with the teacher's whole chain as the target, where a policy begins when it acts.
+This is the term at pure noise of RL-100's consistency head (Lei et al. 2025, arXiv 2510.14830): consistency
+distillation (Song et al. 2023, arXiv 2303.01469) with the result of the teacher's whole chain as the target.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
 
 SPREAD = 4.0
-"""Observations drawn by the spread, for one that is drawn uniformly."""
+"""Ratio of observations drawn by spread to observations drawn uniformly."""
 DRAWS, BLOCK = 4, 4096
-"""Chunks per observation that tell how far they spread, and observations at once."""
+"""Chunks per observation from which the spread is estimated, and observations per block."""
 
 
 class Distillation(Cloning):
-    """Fit a policy of one step to a frozen teacher's chunks for the same noise, at demonstrated observations."""
+    """Fits a one-step policy to a frozen teacher's chunks for the same noise, at demonstrated observations."""
 
     policy: ChunkPolicy
 
@@ -53,13 +53,12 @@ class Distillation(Cloning):
     def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
         noise = self.teacher.noise(len(batch["action"]), rng)
         with torch.no_grad():
-            aim = self.teacher.base(batch, noise)
-        return (self.policy.one_step(batch, noise) - aim).square().mean((1, 2))
+            target = self.teacher.base(batch, noise)
+        return (self.policy.one_step(batch, noise) - target).square().mean((1, 2))
 
 
 def student_of(teacher: Policy) -> ChunkPolicy:
-    """Return a policy of one sample step that begins with the teacher's weights; ConfigError for a teacher that does
-    not denoise chunks."""
+    """Return a policy with one sampling step and the teacher's weights; ConfigError if the teacher does not denoise."""
     if not isinstance(teacher, ChunkPolicy):
         raise ConfigError(
             f"a {teacher.class_name} policy has no steps to distill; take one of diffusion-bc, flow-bc or dppo"

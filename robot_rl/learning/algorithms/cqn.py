@@ -2,9 +2,9 @@
 2407.07787).
 
     td:     Z(s, bin of a) against r + discount * Zbar(s', best bin), at every level and dimension (C51, double)
-    fosd:   sum over atoms of max(0, F(bin of a) - F(bin)), F a distribution function: demonstrated bins dominate
+    fosd:   sum over atoms of max(0, F(bin of a) - F(bin)), F the distribution function (stochastic dominance)
     margin: max(0, m - Q(bin of a) + Q(bin))
-    loss:   td_weight * td + imitation * (fosd + margin), the latter means over all bins of demonstrations
+    loss:   td_weight * td + imitation * (fosd + margin); fosd and margin are means over all bins of demonstrations
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 @dataclass(frozen=True)
 class CQNConfig(ValueBasedConfig):
-    """Hyperparameters of the update."""
-
     atoms: PositiveInt = 51
-    """Atoms of a distribution of returns."""
+    """Atoms of the return distribution."""
     value_low: float | None = None
-    """Least return of the atoms; None: what follows from the reward."""
+    """Least return of the atoms; None: the reward's limit."""
     value_high: float | None = None
-    """Greatest return of the atoms; None: what follows from the reward."""
+    """Greatest return of the atoms; None: the reward's limit."""
     td_weight: NonNegativeFloat = 0.1
     """Weight of the temporal-difference loss."""
     imitation: NonNegativeFloat = 1.0
-    """Weight of preferring what was demonstrated."""
+    """Weight of the imitation loss on demonstrations."""
     margin: NonNegativeFloat = 0.01
-    """Least lead of a demonstrated bin's value over the others; 0: only its distribution dominates."""
+    """Margin between the values of demonstrated and other bins; 0: stochastic dominance alone."""
 
 
 class CQN(ValueBased):
-    """A value-based agent of distributions over returns. Its policy's values begin anew, at 0."""
+    """Value-based agent with return distributions, whose values start at 0."""
 
     policy: CoarseToFinePolicy
     config: CQNConfig

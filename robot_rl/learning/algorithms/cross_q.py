@@ -4,7 +4,7 @@ Greater Sample Efficiency and Simplicity" (1902.05605).
     [Q(s, a), Q(s', a')] = critic([s, s'], [a, a']) in one batch, normalized by the statistics of both halves
     y = r + discount * min_i Q_i(s', a') without gradient
 
-An update takes no second network, and no averaged one lags behind. Actor and evaluation use running statistics.
+There is no target network. Actor and evaluation use running statistics.
 """
 
 from __future__ import annotations
@@ -14,44 +14,42 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
 from policies.base import Observation
 from robot_rl.data.replay import Batch
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Limits
 from robot_rl.learning.parts.critics import BatchNormCritic, Critic
 from robot_rl.learning.parts.heads import Head
 
 
 @dataclass(frozen=True)
 class CrossQConfig(ActorCriticConfig):
-    """Hyperparameters of the update; `tau` and `layer_norm` mean nothing with batch normalization."""
+    """Hyperparameters of the update. `tau` and `layer_norm` have no effect with batch normalization."""
 
     batch_norm: bool = True
-    """Normalize the critics' layers over the batch; without, it is an actor-critic with tau 1."""
+    """Use batch normalization in the critics; without, it is an actor-critic with tau 1."""
 
 
 class CrossQ(ActorCritic):
-    """An actor-critic without target networks."""
+    """Actor-critic without target networks."""
 
     config: CrossQConfig
 
-    def __init__(self, policy: ActorPolicy, config: CrossQConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        super().__init__(policy, config, seed, value_limits)
+    def _extend(self, value_limits: Limits) -> None:
         self.target = self.critic
 
-    def _build_critic(self, judged: int, head: Head) -> Critic:
+    def _build_critic(self, width: int, head: Head) -> Critic:
         c = self.config
         if not c.batch_norm:
-            return super()._build_critic(judged, head)
-        return BatchNormCritic(self.policy.encoder.size, judged, c.critics, c.hidden, head)
+            return super()._build_critic(width, head)
+        return BatchNormCritic(self.policy.encoder.size, width, c.critics, c.hidden, head)
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             u, log_prob = self._next_action(following)
-            after = self.policy.features(following), self._judged(u, following)
+            after = self.policy.features(following), self._critic_input(u, following)
         features = torch.cat([self.policy.features(batch), after[0]])
         self.critic.train()
-        out, ahead = self.critic(features, torch.cat([batch[self.judged], after[1]])).chunk(2, 1)
+        out, ahead = self.critic(features, torch.cat([batch[self.critic_on], after[1]])).chunk(2, 1)
         self.critic.eval()
         with torch.no_grad():
             return out, self._bootstrap(batch, ahead, log_prob)

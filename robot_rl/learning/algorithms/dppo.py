@@ -1,7 +1,7 @@
-"""Denoising as decisions: Ren et al. 2024, "Diffusion Policy Policy Optimization" (DPPO, arXiv 2409.00588).
+"""PPO on denoising steps: Ren et al. 2024, "Diffusion Policy Policy Optimization" (DPPO, arXiv 2409.00588).
 
-Each of the last K denoising steps of a chunk is an action of PPO, a Gaussian transition of `Chain`; all of a chunk
-share the advantage of executing it, discounted by the denoising steps that remain.
+Each of the last K denoising steps of a chunk is an action of PPO, a Gaussian transition of `Chain`. The steps share the
+advantage of the chunk, discounted by the remaining denoising steps.
 
     r_k  = exp(mean over executed components of log N(x_k+1; mean_new) - log N(x_k+1; mean_old))
     A_k  = denoising_discount^(K - 1 - k) A        clip_k grows from clip_first to clip, exponentially in k
@@ -26,34 +26,34 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, Posi
 
 @dataclass(frozen=True)
 class DPPOConfig(ChunkPPOConfig):
-    """Hyperparameters of the update. `entropy_coef` has no effect: the noise is fixed."""
+    """Hyperparameters of the update. `entropy_coef` has no effect, since the noise is fixed."""
 
     denoising_steps: PositiveInt = 10
-    """Last denoising steps that are learned; a frozen copy of the base makes the others."""
+    """Number of last denoising steps that are learned; a frozen copy of the base computes the others."""
     eta: NonNegativeFloat = 1.0
-    """Share of DDPM's noise in the steps while practising; the policy that is deployed adds none."""
+    """Share of DDPM's noise in exploring denoising steps; the deployed policy adds none."""
     min_std: PositiveFloat = 0.1
     """Least standard deviation of a denoising step, in units of the action range [-1, 1]."""
     denoising_discount: Fraction = 0.99
-    """Per denoising step that remains."""
+    """Discount per remaining denoising step."""
     clip_first: PositiveFloat = 0.001
-    """`clip` of the first learned denoising step; the last has `clip`."""
+    """Clip of the first learned denoising step; it grows to `clip` at the last."""
     mixing: Fraction | None = None
-    """Optimizer between RMSProp (0) and Adam (1) for the policy (ADPO); None: Adam, as PPO."""
+    """Optimizer of the policy, between RMSProp (0) and Adam (1), for ADPO; None: Adam, as in PPO."""
 
 
 class DPPO(ChunkPPO):
-    """Updates a diffusion policy from rollouts."""
+    """PPO for a diffusion policy."""
 
     policy: DiffusionPolicy
     config: DPPOConfig
     kept: ClassVar[tuple[str, ...]] = ("state", "chain")
     LOG_PROB = (-5.0, 2.0)
-    """Limits of a component's log-probability, beyond which it no longer counts."""
+    """Limits of a component's log-probability, beyond which it has no gradient."""
     GROWTH = 3.0
-    """Of the clip over denoising steps: its exponent at the last."""
+    """Exponent of the clip's growth over the denoising steps."""
     BETAS = (0.9, 0.99)
-    """Decays of the moments with `mixing`."""
+    """Decay rates of the moments with `mixing`."""
 
     def __init__(
         self, policy: DiffusionPolicy, privileged: int, config: DPPOConfig, seed: int = 0, terms: int | None = None
@@ -64,7 +64,7 @@ class DPPO(ChunkPPO):
         share = torch.linspace(0, 1, steps, device=self.device) if steps > 1 else torch.ones(1, device=self.device)
         grown = (self.GROWTH * share).expm1() / math.expm1(self.GROWTH)
         self.clip = config.clip_first + (config.clip - config.clip_first) * grown
-        self.fading = config.denoising_discount ** torch.arange(steps - 1, -1, -1, device=self.device)
+        self.step_weight = config.denoising_discount ** torch.arange(steps - 1, -1, -1, device=self.device)
         if config.mixing is not None:
             actor, critic = self.optimizer.param_groups
             groups = [{"params": actor["params"], "lr": config.actor_lr, "mixing": config.mixing},
@@ -87,18 +87,18 @@ class DPPO(ChunkPPO):
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses' inputs (B, K, ...), K denoising steps, but for the critic's (B, 1, ...)."""
+        """Return the losses' inputs, (B, K, ...) over K denoising steps, and (B, 1, ...) for the critic."""
         policy = self.policy
         seen = {"observation.state": batch["state"][:, : policy.size.observation]}
         data = {
             "chain": batch["chain"].unflatten(1, (-1, policy.horizon, policy.size.action)),
             "condition": policy.condition(seen),
-            **self._worth(batch),
+            **self._critic_inputs(batch),
         }
-        return data | {"advantage": data["advantage"] * self.fading, "log_prob": self._log_prob(data)}
+        return data | {"advantage": data["advantage"] * self.step_weight, "log_prob": self._log_prob(data)}
 
     def _log_prob(self, part: dict[str, Tensor]) -> Tensor:
-        """Return the log-probabilities (B, K) of denoising steps, means over the components that are executed."""
+        """Return the log-probabilities (B, K) of denoising steps, means over the executed components."""
         chain, std = part["chain"], self.chain.std[:, None, None]
         rows, steps = len(chain), len(std)
         step = torch.arange(self.chain.first, self.chain.first + steps, device=self.device).repeat(rows)
@@ -113,11 +113,11 @@ class DPPO(ChunkPPO):
 
 
 def denoiser_from(base: Policy, steps: int) -> DiffusionPolicy:
-    """Return a policy that goes on from a diffusion policy in its last denoising steps; ConfigError for others."""
+    """Return a copy of a diffusion policy whose last `steps` denoising steps are trainable; ConfigError for others."""
     if not isinstance(base, DiffusionPolicy):
         raise ConfigError(f"a {base.class_name} policy is not a diffusion policy; take one of diffusion-bc")
     if base.size.pictures:
-        raise ConfigError("dppo learns from state vectors, and this base sees pictures; take a base without")
+        raise ConfigError("dppo learns from state vectors, and this base sees pictures; take a base without them")
     count = base.config.sample_steps
     if steps > count:
         raise ConfigError(f"agent.denoising_steps {steps} is more than the base's sample_steps {count}; lower it")

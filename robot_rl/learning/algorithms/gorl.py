@@ -1,15 +1,15 @@
-"""PPO on the noise of a flow that is fitted again to what was executed: GoRL (arXiv 2512.02581).
+"""PPO on the noise of a flow, which is refitted in stages to the executed actions: GoRL (arXiv 2512.02581).
 
     stage 0    u is the action                          PPO on u
     stage k    fit flow(s, N(0, I)) to the last stage's (s, a);  u ~ N(0, I) again;  PPO on u, the flow frozen
 
-So the policy of a stage begins as a copy of the last one's, of any shape, with the noise of N(0, I) to choose from.
-The critic's V(s) stays.
+The policy of each stage starts as a copy of the previous stage's action distribution, which may have any shape. The
+critic V(s) is kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,26 +24,24 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFraction, PositiveInt
 
 @dataclass(frozen=True)
 class GoRLConfig(PPOConfig):
-    """Hyperparameters of the update."""
-
     fits: NonNegativeInt = 3
-    """Stages after the first; 0 is PPO."""
+    """Number of fits, and of stages after the first; 0 is PPO."""
     stage: PositiveInt = 50
     """Updates between fits."""
     rollouts: PositiveInt = 4
-    """Last rollouts that the flow is fitted to."""
+    """Number of latest rollouts to which the flow is fitted."""
     best: PositiveFraction = 1.0
-    """Share of their steps that it is fitted to, those of the largest advantages."""
+    """Share of their steps used for the fit, those with the largest advantages."""
     fit_updates: PositiveInt = 1000
-    """Gradient steps of a fit."""
+    """Gradient steps per fit."""
     fit_batch: PositiveInt = 512
-    """Steps per gradient step of a fit."""
-    cloning: CloningConfig = field(default_factory=CloningConfig)
-    """Of a fit."""
+    """Batch size of a fit."""
+    cloning: CloningConfig = CloningConfig()
+    """Optimizer settings of a fit."""
 
 
 class GoRL(PPO):
-    """Updates a decoded policy from rollouts."""
+    """PPO for a decoded policy."""
 
     policy: DecodedPolicy
     config: GoRLConfig
@@ -55,7 +53,7 @@ class GoRL(PPO):
         super().__init__(policy, privileged, config, seed, terms=terms)
         self.updates = 0
         self.recent: list[dict[str, Tensor]] = []
-        """Observations (B, D), executed actions (B, A) and advantages (B,) of the last rollouts."""
+        """Observations (B, D), executed actions (B, A) and advantages (B,) of the latest rollouts."""
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
@@ -73,7 +71,7 @@ class GoRL(PPO):
         return metrics | {"gorl/fits": float(self.policy.fits)}
 
     def fit(self) -> None:
-        """Fit the flow to the recent rollouts, and begin with the noise N(0, I) again."""
+        """Fit the flow to the recent rollouts, and reset the noise to N(0, I)."""
         c = self.config
         data = {name: torch.cat([row[name] for row in self.recent]) for name in self.recent[0]}
         best = data["advantage"].topk(max(1, round(c.best * len(data["advantage"])))).indices
@@ -87,7 +85,7 @@ class GoRL(PPO):
             cloning.update(seen | {"action": data["action"][pick][:, None]}, self.rng)
         cloning.finish()
         self.policy.anchor()
-        for parameter in self.actor_parameters:  # the critic goes on, and so do its moments
+        for parameter in self.actor_parameters:  # the critic and its moments are kept
             self.optimizer.state.pop(parameter, None)
         self.optimizer.param_groups[0]["lr"] = c.actor_lr
 

@@ -1,17 +1,17 @@
-"""Embeddings whose distances are steps, and a policy that moves along any direction of them: Park et al. 2024,
-"Foundation Policies with Hilbert Representations" (HILP, arXiv 2402.15567).
+"""Embedding whose distances count steps, and a policy that follows directions in it: Park et al. 2024, "Foundation
+Policies with Hilbert Representations" (HILP, arXiv 2402.15567).
 
     V(s, g) = -|phi(s) - phi(g)|
     phi:    mean |tau - [A < 0]| A^2,   A = -1 + discount * V(s', g) - V(s, g)      (equation 5)
     skills: IQL on the reward <phi(s') - phi(s), z>, z a unit vector                (equation 6)
 
-At the goal V(s', g) is 0. No reward of the data is read, and no goal that the data were asked for.
+At the goal V(s', g) is 0. Rewards and goals in the data are not used.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,40 +23,37 @@ from policies.hilbert import SKILL, HilbertPolicy
 from robot_rl.data.replay import NEXT, Batch
 from robot_rl.data.sources import GOAL
 from robot_rl.interface.observation_spec import STATE
+from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.algorithms.iql import IQL, IQLConfig
-from robot_rl.learning.parts.objectives import average_, expectile_error
+from robot_rl.learning.parts.objectives import average_, expectile_error, gradient_step
 from robot_rl.util.limits import Fraction, PositiveFloat
 
 
 @dataclass(frozen=True)
 class HILPConfig:
-    """Hyperparameters of the update."""
-
     expectile: Fraction = 0.8
-    """Share tau of the expectile that distances take: near 1, those of the best ways in the data."""
+    """Expectile tau of distances; near 1 they approach the shortest paths in the data."""
     discount: Fraction = 0.99
-    """Per step, of distances; 1 / (1 - discount) is the longest. Near it ways no longer add up, so that images bend."""
+    """Discount of distances per step; the longest distance is 1 / (1 - discount)."""
     future: Fraction = 0.625
-    """Weight of goals that the same episode achieves later; the others are those of the whole batch."""
+    """Weight of goals that the same episode achieves later; the rest weights all goals in the batch."""
     lr: PositiveFloat = 1e-3
     """Learning rate of the embedding (Adam)."""
     tau: Fraction = 0.1
-    """Share of the new weights that moves into the target embedding per update."""
+    """Polyak rate of the target embedding, per update."""
     towards: Fraction = 0.5
-    """Share of skills that point to goals of the batch; the others point anywhere, of which goals are a small part."""
-    skills: IQLConfig = field(
-        default_factory=lambda: IQLConfig(
-            expectile=0.9, temperature=10.0, discount=0.9, tau=0.005, l2=0.0, actor_delay=1, ema_decay=0.999
-        )
+    """Share of skills that point to goals in the batch; the others have random directions."""
+    skills: IQLConfig = IQLConfig(
+        expectile=0.9, temperature=10.0, discount=0.9, tau=0.005, l2=0.0, actor_delay=1, ema_decay=0.999
     )
-    """Of the policy that moves along the embedding's directions."""
+    """Settings of the policy that follows directions in the embedding."""
 
 
 class HILP:
-    """Learn an embedding of what is achieved, and a policy for all of its directions, from transitions."""
+    """Learner of an embedding of achieved states, and of a policy for its directions, from transitions."""
 
     def __init__(self, policy: HilbertPolicy, config: HILPConfig, tolerance: float, seed: int = 0):
-        """`tolerance` is the distance from a goal at which it counts as achieved, in the goal's units."""
+        """`tolerance`: distance from a goal at which it counts as achieved, in the goal's units."""
         self.policy, self.config, self.tolerance = policy, config, tolerance
         self.skills = IQL(policy, config.skills, seed)
         self.device = self.skills.device
@@ -64,11 +61,14 @@ class HILP:
         self.optimizer = torch.optim.Adam(policy.metric.parameters(), config.lr, fused=True)
 
     def weights(self, columns: dict[str, Tensor]) -> None:
-        """Return None: all transitions are drawn alike."""
+        """Return None, since transitions are drawn uniformly."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on transitions: observation.state, action, next.observation.state, and goal.observation.state,
-        in which the goal is achieved; return metrics."""
+        """Take one step on a batch of transitions; return metrics.
+
+        `batch` holds observation.state, action, next.observation.state, and goal.observation.state, which achieves
+        the goal.
+        """
         now, following, goal = (self.policy.achieved(batch[k + STATE]) for k in ("", NEXT, GOAL))
         metrics = self._update_metric(now, following, goal)
         with torch.no_grad():
@@ -85,41 +85,36 @@ class HILP:
         )
 
     def _update_metric(self, now: Tensor, following: Tensor, goal: Tensor) -> dict[str, Tensor]:
-        """Learn from each place (B, G) with its own goal, and with those of all others in the batch."""
+        """Update the embedding from each place (B, G) with its own goal and with all other goals in the batch."""
         policy, c = self.policy, self.config
         with torch.no_grad():
             reached = torch.cdist(following, goal) < self.tolerance
-            aim = -1 + c.discount * torch.where(reached, 0.0, self._values(self.target, following, goal))
+            target = -1 + c.discount * torch.where(reached, 0.0, self._values(self.target, following, goal))
         value = self._values(policy.metric, now, goal)
-        error = expectile_error(aim - value, c.expectile)
+        error = expectile_error(target - value, c.expectile)
         loss = c.future * error.diagonal().mean() + (1 - c.future) * error.mean()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        with torch.no_grad():
-            average_(list(self.target.parameters()), list(policy.metric.parameters()), c.tau)
+        gradient_step(loss, self.optimizer)
+        average_(self.target, policy.metric, c.tau)
         return {"metric/loss": loss.detach(), "metric/steps": -value.detach().mean()}
 
     def _values(self, metric: torch.nn.Module, places: Tensor, goals: Tensor) -> Tensor:
-        """Return V (B, B) of every place with every goal (B, G)."""
+        """Return V (B, B) of every pair of a place (B, G) and a goal (B, G)."""
         at, to = metric(self.policy.scaled(places)), metric(self.policy.scaled(goals))
         return -(at[:, None] - to).square().sum(-1).clamp_min(1e-12).sqrt()
 
     def finish(self) -> None:
-        """Leave the averaged actor in the policy."""
+        """Copy the averaged actor into the policy."""
         self.skills.finish()
 
     def value_state(self) -> dict[str, Tensor]:
         """Return the weights of the skills' critics."""
         return self.skills.value_state()
 
+    def _parts(self) -> dict[str, Any]:
+        return {"skills": self.skills, "target": self.target, "optimizer": self.optimizer}
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "skills": self.skills.state_dict(), "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-        }  # fmt: skip
+        return states_of(self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.skills.load_state_dict(state["skills"])
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore(self._parts(), state)

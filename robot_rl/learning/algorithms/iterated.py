@@ -4,8 +4,8 @@ Learning" (2403.02107).
     Q_1: (Q_1(s, a) - r - discount * Qbar(s', a'))^2        Qbar follows Q_1 slowly
     Q_k: (Q_k(s, a) - r - discount * Q_{k-1}(s', a'))^2     k = 2 .. K, Q_{k-1} without gradient
 
-The last one is K Bellman updates ahead of the target, and the actor maximizes it. The paper's networks move on by one
-place every few thousand updates; here, as in soft actor-critic, Qbar follows at every update.
+Q_K is K Bellman updates ahead of the target Qbar, and the actor maximizes Q_K. The paper shifts its networks by one
+place every few thousand updates; here Qbar follows at every update, as in soft actor-critic.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class IteratedConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     iterates: PositiveInt = 4
-    """Ensembles in a row, each the target of the next one; 1 is the actor-critic without them."""
+    """Number K of ensembles, each the target of the next; 1 is the plain actor-critic."""
 
 
 class IteratedQ(ActorCritic):
-    """An actor-critic whose critics are a row of ensembles."""
+    """Actor-critic with a sequence of critic ensembles, each the target of the next."""
 
     config: IteratedConfig
 
@@ -41,18 +39,18 @@ class IteratedQ(ActorCritic):
         self.config = config
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
-        """Return the targets of every iterate, stacked (K, B) or (K, B, ...)."""
+        """Return the targets of all iterates, (K, B) or (K, B, ...)."""
         u, log_prob = self._next_action(following)
-        at = self.policy.features(following), self._judged(u, following)
+        at = self.policy.features(following), self._critic_input(u, following)
         size = self.config.critics
         row = [self.target(*at)[:size], *self.critic(*at).split(size)[:-1]]
         return torch.stack([self._bootstrap(batch, out, log_prob) for out in row])
 
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         parts = zip(out.split(self.config.critics), target, strict=True)
-        losses = [super(IteratedQ, self)._critic_loss(batch, mine, aim) for mine, aim in parts]
+        losses = [super(IteratedQ, self)._critic_loss(batch, *part) for part in parts]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
-        values = self.critic.value(seen, self._judged(u, batch))
+        values = self.critic.value(seen, self._critic_input(u, batch))
         return pooled(values[-self.config.critics :], self.config.pooling)

@@ -1,13 +1,14 @@
 """Model-based representations for Q-learning: Fujimoto et al. 2025, "Towards General-Purpose Model-Free Reinforcement
 Learning" (MR.Q, 2501.16142).
 
-    z_s = f(s), z_sa = g(z_s, a);  (z_s', r, done) = linear(z_sa), unrolled over a few steps of one episode
+    z_s = f(s), z_sa = g(z_s, a);  (z_s', r, done) = linear(z_sa), unrolled over several steps of an episode
     model: |z_s' - f_now(s')|^2 + 0.1 cross-entropy(r) + 0.1 (done - d)^2
     value: Huber(Q(z_sa) - y / scale), y over n steps, with f, g, Q and actor of the last synchronization
     actor: -Q(g(z_s, u)) + 1e-5 |u before tanh|^2
 
-A value sees an embedding that stands still between synchronizations; nothing of its loss reaches f or g. The paper
-updates f and g as often, but all at once at a synchronization, and samples by priority; here rows are uniform.
+Values read an embedding that is constant between synchronizations, and their loss has no gradient into f and g. The
+paper makes as many updates of f and g, but all of them at synchronizations, and samples by priority. Here sampling is
+uniform.
 """
 
 from __future__ import annotations
@@ -22,19 +23,18 @@ from policies.actor import EmbeddedPolicy, embedding
 from policies.base import Observation
 from robot_rl.data.replay import NEXT, Batch, Sampling
 from robot_rl.learning.agent import LearningPhase
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Limits
 from robot_rl.learning.parts.critics import EmbeddedCritic
 from robot_rl.learning.parts.heads import Head
+from robot_rl.learning.parts.objectives import gradient_step
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class MRQConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     unroll: PositiveInt = 5
-    """Steps that the model predicts in a row."""
+    """Steps over which the model is unrolled."""
     model_lr: PositiveFloat = 1e-4
     """Learning rate of the embedding and the model (AdamW)."""
     reward_weight: NonNegativeFloat = 0.1
@@ -42,13 +42,13 @@ class MRQConfig(ActorCriticConfig):
     done_weight: NonNegativeFloat = 0.1
     """Weight of the predicted termination."""
     synchronize: PositiveInt = 250
-    """Updates between synchronizations of what values see with what the model has learned."""
+    """Updates between synchronizations, which copy the learned embedding to the values."""
     preactivation: NonNegativeFloat = 1e-5
     """Penalty on the actor's squared output before tanh."""
 
 
 class Model(nn.Module):
-    """Embeddings f and g, and linear predictions of what follows."""
+    """Embeddings f and g, and linear predictions of next embedding, reward and termination."""
 
     BINS = 65
     bins: Tensor
@@ -69,7 +69,7 @@ class Model(nn.Module):
 
 
 def two_hot(value: Tensor, bins: Tensor) -> Tensor:
-    """Return weights (B, bins) of the two bins around each value (B,), whose mean it is."""
+    """Return the two-hot code (B, bins) of values (B,): weights of the two nearest bins, whose mean is the value."""
     value = value.clamp(float(bins[0]), float(bins[-1]))
     above = torch.searchsorted(bins, value.contiguous()).clamp(1, len(bins) - 1)
     share = (value - bins[above - 1]) / (bins[above] - bins[above - 1])
@@ -78,7 +78,7 @@ def two_hot(value: Tensor, bins: Tensor) -> Tensor:
 
 
 def transitions(batch: Batch, steps: int, discount: float) -> Batch:
-    """Return the first steps of sequences (B, unroll, ...) as one transition each, as `Sampling(steps)` gives them."""
+    """Return one transition over `steps` steps for each sequence (B, unroll, ...), as `Sampling(steps)` does."""
     valid, terminated = batch["valid"][:, :steps], batch["terminated"][:, :steps]
     person = batch["intervention"][:, :steps]
     valid = valid & (person == person[:, :1]).cumprod(1).bool()
@@ -92,14 +92,14 @@ def transitions(batch: Batch, steps: int, discount: float) -> Batch:
 
 
 class MRQ(ActorCritic):
-    """An actor-critic on an embedding that predicts what follows."""
+    """Actor-critic on a learned embedding that predicts the next step."""
 
     config: MRQConfig
     policy: EmbeddedPolicy
     critic: EmbeddedCritic
 
-    def __init__(self, policy: EmbeddedPolicy, config: MRQConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        super().__init__(policy, config, seed, value_limits)
+    def _extend(self, value_limits: Limits) -> None:
+        policy, config = self.policy, self.config
         if policy.size.pictures or policy.horizon > 1 or config.head != "scalar" or config.critic_on != "action":
             raise ConfigError("mr-q needs a state without pictures, single actions and critics with a scalar head")
         if config.n_step > config.unroll:
@@ -111,17 +111,17 @@ class MRQ(ActorCritic):
         self.actor_before = copy.deepcopy(policy.actor).requires_grad_(False)
         self.scale = nn.ParameterDict({k: torch.ones((), device=self.device) for k in ("now", "before", "seen")})
         self.scale.requires_grad_(False)
-        """Mean size of a reward: what values are divided by, what the target's are, and the running one."""
+        """Mean absolute reward: divisor of the values, divisor of the target's values, and running mean."""
         self.extra |= {"model": self.model, "model_optimizer": self.model_optimizer, "before": self.before}
         self.extra |= {"actor_before": self.actor_before, "scale": self.scale}
         self.sampling = Sampling(1, config.discount, max(2, config.unroll), sequence=True)
 
-    def _build_critic(self, judged: int, head: Head) -> EmbeddedCritic:
+    def _build_critic(self, width: int, head: Head) -> EmbeddedCritic:
         c = self.config
-        return EmbeddedCritic(self.policy.encoder.size, judged, c.critics, c.hidden, head, c.layer_norm)
+        return EmbeddedCritic(self.policy.encoder.size, width, c.critics, c.hidden, head, c.layer_norm)
 
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Take one step of the model and one of values and actor; `batch` holds sequences."""
+        """Update the model, then values and actor; `batch` holds sequences."""
         metrics = self._update_model(batch)
         if self.updates.critic % self.config.synchronize == 0:
             self._synchronize()
@@ -131,25 +131,23 @@ class MRQ(ActorCritic):
         c, model, valid = self.config, self.model, batch["valid"]
         state = self.policy.normalizer(batch["observation.state"])
         with torch.no_grad():
-            wanted = self.policy.encoder(state[:, 1:], {})
+            target = self.policy.encoder(state[:, 1:], {})
             size = (batch["reward"].abs() * valid).sum() / valid.sum()
             self.scale["seen"].lerp_(size, 1 / min(1 + self.updates.critic, 10 * c.synchronize))
         z, loss = model.state(state[:, 0], {}), torch.zeros((), device=self.device)
         for t in range(c.unroll):
             z, reward, done = model(z, batch["action"][:, t])
-            error = (z - wanted[:, t]).square().mean(-1)
-            aim = two_hot(batch["reward"][:, t], model.bins)
-            error = error - c.reward_weight * (aim * reward.log_softmax(-1)).sum(-1)
+            error = (z - target[:, t]).square().mean(-1)
+            code = two_hot(batch["reward"][:, t], model.bins)
+            error = error - c.reward_weight * (code * reward.log_softmax(-1)).sum(-1)
             error = error + c.done_weight * (done - batch["terminated"][:, t].float()).square()
             loss = loss + (error * valid[:, t]).mean()
-        self.model_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.model_optimizer.step()
+        gradient_step(loss, self.model_optimizer)
         return {"model/loss": loss.detach() / c.unroll}
 
     @torch.no_grad()
     def _synchronize(self) -> None:
-        """Let targets see what values saw, and values what the model has learned since."""
+        """Copy the values' embedding to the targets, and the model's embedding to the values."""
         self.before.load_state_dict(self.policy.encoder.state_dict())
         self.actor_before.load_state_dict(self.policy.actor.state_dict())
         self.target.load_state_dict(self.critic.state_dict())
@@ -167,7 +165,7 @@ class MRQ(ActorCritic):
             self.policy.encoder, self.average = now
 
     def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
-        now = self.scale["now"]  # the parent works in units of the reward
+        now = self.scale["now"]  # the parent computes in units of the reward
         return super()._bootstrap(batch, out * self.scale["before"], log_prob * now) / now
 
     def _entropy_cost(self, log_prob: Tensor) -> Tensor:

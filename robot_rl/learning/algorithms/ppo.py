@@ -4,10 +4,10 @@
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2 / variance of the targets
 
-With several rewards, each has its own value, and A is the weighted sum of their advantages, each in units of its own
-standard deviation, so that none drowns another (SLIM).
+With several reward terms, each has its own value. A is then the weighted sum of the terms' advantages, each divided by
+its standard deviation (SLIM).
 
-Actor and critic share no weights; each has its own gradient clip and learning rate. The actor's rate adapts to the
+Actor and critic share no weights. Each has its own gradient clip and learning rate. The actor's rate adapts to the
 divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
 ratio is 1 before the first step.
 """
@@ -26,42 +26,40 @@ from policies.networks.encoder import WORDS, hashed_words
 from policies.networks.gaussian import divergence, entropy, log_density
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
-from robot_rl.learning.parts.critics import StateValue
-from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.agent import restore, states_of
+from robot_rl.learning.parts.critics import StateValue, advantages
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Hyperparameters of the update."""
-
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
-    """Hidden widths of the critic."""
+    """Widths of the critic's hidden layers."""
     discount: Fraction = 0.99
-    """Per environment step."""
+    """Discount per environment step."""
     gae_lambda: Fraction = 0.95
-    """Weight of longer returns in the advantage."""
+    """Lambda of generalized advantage estimation: 0 is one-step TD, 1 the whole return."""
     clip: PositiveFloat = 0.2
-    """Largest change of the ratio that is still rewarded."""
+    """Clip range of the ratio about 1."""
     value_clip: PositiveFloat | None = None
-    """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
+    """Clip range of a value about its old value, in units of the return; None: no clip."""
     entropy_coef: NonNegativeFloat = 0.005
-    """Weight of the policy's entropy, nats."""
+    """Weight of the policy's entropy (nats) in the objective."""
     epochs: PositiveInt = 5
     """Passes over a rollout."""
     minibatches: PositiveInt = 4
     """Gradient steps per pass."""
     actor_lr: PositiveFloat = 1e-3
-    """Learning rate that the actor starts with."""
+    """Initial learning rate of the actor."""
     critic_lr: PositiveFloat = 1e-3
     """Learning rate of the critic."""
     target_kl: PositiveFloat | None = 0.01
-    """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
+    """Divergence from the old policy, nats, to which the actor's learning rate adapts; None: constant rate."""
     grad_clip: PositiveFloat = 1.0
-    """Largest gradient norm, of actor and critic each."""
+    """Largest gradient norm, separately for actor and critic."""
     weights: tuple[NonNegativeFloat, ...] = ()
-    """Weight of each term's advantage, if the reward is `terms`; none: 1 each."""
+    """Weight of each term's advantage with reward `terms`; empty: 1 each."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.minibatches < 1:
@@ -69,32 +67,32 @@ class PPOConfig:
 
 
 class PPO:
-    """Updates a policy from rollouts. With a `mirror`, every row also counts as its mirror image."""
+    """Proximal policy optimization from rollouts. With a `mirror`, it also learns from each row's mirror image."""
 
     LR_RANGE = (1e-5, 1e-2)
-    """Limits of an actor's learning rate that follows the divergence, widened to the one that it starts with."""
+    """Limits of the actor's adaptive learning rate, extended to include its initial value."""
     kept: ClassVar[tuple[str, ...]] = ("frames", "state", "action", "mean")
-    """Columns of a rollout that the update reads."""
+    """Columns of a rollout that the update uses."""
     clip: Any
-    """Largest change of the ratio that is still rewarded: a number, or a tensor that broadcasts to ratios (B, K)."""
+    """Clip range of the ratio: a number, or a tensor that broadcasts to ratios (B, K)."""
     policy: FeedforwardPolicy
     reads_next: Tensor | None = None
     """Environments (n,) bool that decide at the next observation; None: all."""
     reads_last: bool = False
-    """`assess` reads the pictures of the observation after a rollout."""
+    """True if `assess` reads the pictures of the observation after a rollout."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,
         mirror: Mirror | None = None, terms: int | None = None,
     ):  # fmt: skip
-        """`terms`: the reward has so many terms, with a value each."""
+        """`terms`: number of reward terms, each with its own value; None: a single reward."""
         self.policy, self.privileged, self.config, self.mirror = policy, privileged, config, mirror
         size, self.clip = policy.size, config.clip
         self.device = next(policy.parameters()).device
         self.unit: float | Tensor = 1.0
-        """Unit of the critic's squared error, for each term."""
+        """Divisor of the critic's squared error, per term."""
         self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.extra_inputs)
-        """Numbers that the critic reads."""
+        """Size of the critic's input."""
         self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
         if config.weights and len(config.weights) != (terms or 1):
             raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
@@ -104,7 +102,7 @@ class PPO:
             {"params": list(self.critic.parameters()), "lr": config.critic_lr},
         ]
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
-        # Exploration uses the seed itself. A CPU's generator reads the low 32 bits.
+        # Exploration uses the seed itself. A CPU generator reads only the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
@@ -121,11 +119,11 @@ class PPO:
             }
 
     def _trained(self) -> list[nn.Parameter]:
-        """Return the policy's parameters that are learned."""
+        """Return the policy's trainable parameters."""
         return [*self.policy.actor.parameters(), self.policy.log_std]
 
     def state(self, observation: Observation) -> Tensor:
-        """Return the critic's input, (n, observation + privileged), and features of the instruction if there is one."""
+        """Return the critic's input (n, self.reads): observation, privileged state, features of the instruction."""
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
@@ -138,7 +136,7 @@ class PPO:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and the columns for the update."""
+        """Return exploring actions (n, A) in [-1, 1], and columns for the update."""
         frames = self.policy.remember(observation)
         mean = self.policy.mean(frames)
         u = self.policy.sample(mean, rng)
@@ -146,17 +144,17 @@ class PPO:
         return self.policy.transform(u, observation), row
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the history of environments `ids`, or of all: their next step starts an episode."""
+        """Clear the history of environments `ids`, or of all; their next step starts an episode."""
         self.policy.reset(ids)
 
     @torch.no_grad()
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
         """Return the rows (T * N, ...) to learn from, with value, advantage and target.
 
-        `rollout` (T, N, ...) has the outputs of `act`, reward, terminated and done; `last` is the observation after it;
-        `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped to
-        the range of the rollout's: no action is ever taken in final states, so a critic extrapolates there, and
-        bootstrapping from that diverges. A simulation that diverged uses the value of the state before.
+        `rollout` (T, N, ...) holds the outputs of `act`, reward, terminated and done. `last` is the observation after
+        it. `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped
+        to the range of values in the rollout: the critic never learns final states, so it extrapolates there, and
+        bootstrapping from such values diverges. If the simulation diverged, the value of the state before is used.
         """
         value = self.critic(rollout["state"])
         terminated, done = rollout["terminated"], rollout["done"]
@@ -175,14 +173,14 @@ class PPO:
         return {name: x.flatten(0, 1) for name, x in batch.items()}
 
     def _weight(self, rollout: dict[str, Tensor]) -> float | Tensor:
-        """Return the weight of what follows each step in its advantage."""
+        """Return lambda, the weight of later steps in each step's advantage: one number, or (T, N)."""
         return self.config.gae_lambda
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
-        """Learn from B rows of a rollout and take them into the normalizers; return metrics.
+        """Learn from B rows of a rollout, then update the normalizers with them; return metrics.
 
         `batch` holds frames (B, history * D) and state (B, C), both raw, action and mean (B, A), not clipped, and
-        value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
+        value, advantage and target (B,). Raises FloatingPointError before a non-finite number reaches the weights.
         """
         self._check(batch)
         self.unit = batch["target"].var(0).clamp_min(1e-12)
@@ -195,8 +193,7 @@ class PPO:
                 part = {name: x.index_select(0, pick) for name, x in data.items()}
                 # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
-        left, spread = (batch["target"] - batch["value"]).var(0), batch["target"].var(0)
-        explained = (1 - left / spread.clamp_min(1e-12)).mean()
+        explained = (1 - (batch["target"] - batch["value"]).var(0) / self.unit).mean()
         self._normalize(batch)
         means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
         return means | {
@@ -206,11 +203,11 @@ class PPO:
         }
 
     def _log_std(self) -> Tensor:
-        """Return the log standard deviations of exploration."""
+        """Return the log standard deviations of the exploration noise."""
         return self.policy.log_std
 
     def _widths(self) -> dict[str, int]:
-        """Return the columns of the policy's inputs and outputs, and their widths."""
+        """Return the widths of the columns with the policy's inputs and outputs, by name."""
         size = self.policy.size
         return {"frames": self.policy.config.history * size.observation, "action": size.action, "mean": size.action}
 
@@ -218,8 +215,8 @@ class PPO:
         rows = len(batch["state"])
         widths = {"state": self.reads} | self._widths()
         shapes: dict[str, tuple[int, ...]] = {name: (rows, width) for name, width in widths.items()}
-        worth = (rows,) if self.critic.terms is None else (rows, self.critic.terms)
-        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), worth)).items():
+        values = (rows,) if self.critic.terms is None else (rows, self.critic.terms)
+        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), values)).items():
             if batch[name].shape != shape:
                 raise ValueError(f"{name} has shape {tuple(batch[name].shape)}, not {shape}")
             if not batch[name].isfinite().all():
@@ -229,7 +226,7 @@ class PPO:
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
 
-        The image has the log-probability of the original: a mirrored policy would take the mirrored action.
+        The image has the old log-probability of the original, as for a symmetric policy.
         """
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
@@ -246,7 +243,7 @@ class PPO:
         }
 
     def _scaled(self, advantage: Tensor) -> Tensor:
-        """Return advantages (B,), or (B, terms), in units of their standard deviations, as one number each (B,)."""
+        """Return standardized advantages (B,); those of several terms (B, terms) are summed with their weights."""
         scaled = (advantage - advantage.mean(0)) / (advantage.std(0) + 1e-8)
         if self.critic.terms is None:
             return scaled
@@ -254,16 +251,16 @@ class PPO:
         return (scaled * weights).sum(1)
 
     def _normalize(self, batch: dict[str, Tensor]) -> None:
-        """Update the normalizers with raw rows, and their mirror images."""
+        """Update the normalizers with the raw rows and their mirror images."""
         newest, state = batch["frames"][:, -self.policy.size.observation :], batch["state"]
-        if self.mirror is not None:  # a symmetric policy needs symmetric statistics
+        if self.mirror is not None:  # symmetric statistics keep the policy symmetric
             newest = torch.cat([newest, self.mirror.observation(newest)])
             state = torch.cat([state, self.reflect["state"](state)])
         self.policy.normalizer.update(newest)
         self.critic.normalizer.update(state)
 
     def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """Make a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
+        """Take a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
         c = self.config
         loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
@@ -280,11 +277,14 @@ class PPO:
 
     @torch.no_grad()
     def _bound(self) -> None:
-        """Keep the policy within its limits after a gradient step."""
+        """Clamp the policy's parameters to their limits after a gradient step."""
         self.policy.log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
 
     def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-ratios (rows, 1, or 2 with images), the policy's entropy, and the divergence from the old."""
+        """Return log-ratios (rows, 1, or 2 with mirror images), the policy's entropy, and its divergence from the old.
+
+        Entropy and divergence are in nats.
+        """
         log_std = self.policy.log_std
         mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]
@@ -293,7 +293,7 @@ class PPO:
     def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         c = self.config
         change, spread, kl = self._compare(part, old)
-        ratio = change.clamp(max=20.0).exp()  # e^89 overflows: better to lose a row than the run
+        ratio = change.clamp(max=20.0).exp()  # e^89 would overflow
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
         gain = torch.minimum(ratio * part["advantage"], clipped * part["advantage"]).mean()
         value = self.critic.net(part["state"].flatten(0, 1))
@@ -313,16 +313,16 @@ class PPO:
             }
         return value_loss - gain - c.entropy_coef * spread, metrics
 
-    def _adapt(self, kl: float, aim: float) -> None:
-        """Change the actor's learning rate by a factor of 1.5 when the divergence is outside half to double its aim."""
+    def _adapt(self, kl: float, target: float) -> None:
+        """Change the actor's learning rate by a factor of 1.5 if the divergence is outside [target / 2, 2 target]."""
         group, rates = self.optimizer.param_groups[0], (*self.LR_RANGE, self.config.actor_lr)
-        if kl > 2 * aim:
+        if kl > 2 * target:
             group["lr"] = max(min(rates), group["lr"] / 1.5)
-        elif kl < aim / 2:
+        elif kl < target / 2:
             group["lr"] = min(max(rates), group["lr"] * 1.5)
 
     def finish(self) -> None:
-        """Set `policy` to the one to deploy."""
+        """Set `policy` to the policy to deploy."""
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
@@ -330,23 +330,19 @@ class PPO:
         return self.critic.state_dict()
 
     def memory(self) -> dict[str, Any]:
-        """Return the per-environment state of acting, for a checkpoint."""
+        """Return the state of acting in each environment, for a checkpoint."""
         return self.policy.history.state_dict()
 
     def load_memory(self, memory: dict[str, Any]) -> None:
-        """Restore what `memory` returned."""
+        """Restore the result of `memory`."""
         self.policy.history.load_state_dict(memory, self.device)
 
+    def _parts(self) -> dict[str, Any]:
+        return {"policy": self.policy, "critic": self.critic, "optimizer": self.optimizer}
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self.rng.get_state(),
-        }
+        return states_of(self._parts()) | {"rng": self.rng.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore(self._parts(), state)
         self.rng.set_state(state["rng"])

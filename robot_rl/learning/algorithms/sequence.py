@@ -5,8 +5,8 @@ Continuous Control" (SRL, arXiv 2410.08979).
     model:  |m(s, a) - (s' - s)|^2, states in units of their spread
     actor:  -mean_k Q(s_k, u_k) + alpha log pi(u|s) / J,   s_{k+1} = s_k + m(s_k, u_k),   u = all J actions at s_0
 
-So the actor plans J actions ahead, and neither model nor critics are needed to act. While it practises it executes 1 to
-J actions of a sequence, drawn anew for each. With J = 1 it is the actor-critic without sequences.
+The actor plans J actions ahead. Acting needs neither model nor critics. While exploring, it executes the first 1 to J
+actions of each sequence, a number drawn at random. With J = 1 it is the plain actor-critic.
 """
 
 from __future__ import annotations
@@ -16,29 +16,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from policies.actor import ActorPolicy
 from policies.base import Observation, RunningNormalizer, mlp
 from robot_rl.data.replay import NEXT, Batch, Sampling
-from robot_rl.learning.algorithms.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Limits
 from robot_rl.learning.parts.critics import Critic
 from robot_rl.learning.parts.heads import Head
-from robot_rl.learning.parts.objectives import pooled
+from robot_rl.learning.parts.objectives import gradient_step, pooled
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class SequenceConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     model_hidden: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths of the model."""
+    """Widths of the model's hidden layers."""
     model_lr: PositiveFloat = 3e-4
     """Learning rate of the model (Adam)."""
 
 
 class DynamicsModel(nn.Module):
-    """Predict the next state."""
+    """Model of the next state."""
 
     def __init__(self, state: int, actions: int, hidden: tuple[int, ...]):
         super().__init__()
@@ -46,7 +43,7 @@ class DynamicsModel(nn.Module):
         self.net = mlp([state + actions, *hidden, state])
 
     def change(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return the change (B, D) of states (B, D) by actions (B, A), in units of its spread."""
+        """Return the normalized change (B, D) of states (B, D) by actions (B, A)."""
         return self.net(torch.cat([self.states(state), action], -1))
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
@@ -55,20 +52,20 @@ class DynamicsModel(nn.Module):
 
 
 class SequenceRL(ActorCritic):
-    """An actor-critic whose actor gives sequences, judged step by step along a learned model."""
+    """Actor-critic whose actor gives sequences, evaluated step by step along a learned model."""
 
     config: SequenceConfig
 
-    def __init__(self, policy: ActorPolicy, config: SequenceConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+    def _extend(self, value_limits: Limits) -> None:
+        policy, config = self.policy, self.config
         if policy.size.pictures or config.critic_on != "action" or policy.inputs or config.n_step > 1:
             raise ConfigError("srl needs a state without pictures, critics on actions and an --agent.n-step of 1")
-        super().__init__(policy, config, seed, value_limits)
         self.model = DynamicsModel(policy.size.observation, policy.size.action, config.model_hidden).to(self.device)
         self.model_optimizer = torch.optim.Adam(self.model.parameters(), config.model_lr, fused=True)
         self.extra |= {"model": self.model, "model_optimizer": self.model_optimizer}
         self.sampling = Sampling(1, config.discount)
 
-    def _build_critic(self, judged: int, head: Head) -> Critic:
+    def _build_critic(self, width: int, head: Head) -> Critic:
         return super()._build_critic(self.policy.size.action, head)
 
     def _lengths(self, rows: int, rng: torch.Generator) -> Tensor | None:
@@ -83,19 +80,17 @@ class SequenceRL(ActorCritic):
         model.states.update(state)
         model.changes.update(change, floor=1e-6)
         loss = (model.change(state, batch["action"]) - model.changes(change)).square().mean()
-        self.model_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.model_optimizer.step()
+        gradient_step(loss, self.model_optimizer)
         return {"model/loss": loss.detach()}
 
     def _entropy_cost(self, log_prob: Tensor) -> Tensor:
         return super()._entropy_cost(log_prob) / self.policy.horizon
 
-    def _judged(self, u: Tensor, observation: Observation) -> Tensor:
-        return super()._judged(u, observation)[:, : self.policy.size.action]
+    def _critic_input(self, u: Tensor, observation: Observation) -> Tensor:
+        return super()._critic_input(u, observation)[:, : self.policy.size.action]
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
-        """Return the mean value (B,) of a sequence's actions at the states that the model predicts."""
+        """Return the mean value (B,) of a sequence's actions at the model's predicted states."""
         state, total = batch["observation.state"], torch.zeros((), device=self.device)
         steps = u.unflatten(1, (self.policy.horizon, -1)).unbind(1)
         for k, action in enumerate(steps):

@@ -1,8 +1,10 @@
-"""Self-referential policy optimization: Fei et al. 2025, "SRPO" (arXiv 2511.15605). A success pays 1. A failure pays
-more, the nearer it came to the successes of its group, as frozen features tell:
+"""Self-referential policy optimization: Fei et al. 2025, "SRPO" (arXiv 2511.15605).
+
+The reward of a success is 1. The reward of a failure grows with its similarity to the group's successes, measured on
+frozen features:
 
     reward = 0.6 sigmoid(10 (0.5 - u)),   u in [0, 1]: distance to the nearest cluster of successes, within the group
-    A      = (reward - mean) / std of the group,   all decisions of an episode share it
+    A      = (reward - mean) / std of the group,   shared by all decisions of an episode
     loss   = -mean min(r A, clip(r, 1 - 0.2, 1 + 0.28) A),   r of each token
 """
 
@@ -18,31 +20,29 @@ from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsCo
 from robot_rl.util.limits import Fraction, PositiveFloat, PositiveInt
 
 SHARE, STEEPNESS = 0.6, 10.0
-"""Most that a failure is paid, and the slope of its reward."""
+"""Largest reward of a failure, and slope of its sigmoid."""
 NEAR = 0.5
-"""Distance within which successes are of one kind (DBSCAN's eps), in units of that of two unrelated ones."""
+"""Distance within which successes are neighbours (DBSCAN's eps), relative to that of unrelated points."""
 
 
 @dataclass(frozen=True)
 class SRPOConfig(TokenGroupsConfig):
-    """Hyperparameters of the update."""
-
     minibatches: PositiveInt = 8
     """Gradient steps per pass."""
     shaping: bool = True
-    """Pay failures for progress; False: success alone, as GRPO."""
+    """Reward failures for progress; False: success alone, as in GRPO."""
     clip_low: PositiveFloat = 0.2
-    """Largest decrease of the ratio that is still rewarded."""
+    """Clip range of the ratio below 1."""
     clip_high: PositiveFloat = 0.28
-    """Largest increase."""
+    """Clip range of the ratio above 1."""
     least: Fraction = 0.1
-    """Groups that succeed less often teach nothing."""
+    """Least success rate of a group that is learned from."""
     most: Fraction = 0.9
-    """Nor do those that succeed more often."""
+    """Greatest success rate of a group that is learned from."""
 
 
 class SRPO(TokenGroups):
-    """Updates a policy that writes tokens by the group-relative rewards of its episodes."""
+    """Learner of a token policy from group-relative rewards of its episodes."""
 
     config: SRPOConfig
 
@@ -56,7 +56,7 @@ class SRPO(TokenGroups):
         if not len(rows):
             return {"srpo/reward": float(reward.mean()), "srpo/decisions": 0.0}
         data = {name: values[rows.to(values.device)] for name, values in played.columns.items()}
-        worth = advantage[played.episode[rows]].to(self.device)[:, None]
+        gained = advantage[played.episode[rows]].to(self.device)[:, None]
         gains, clipped = [], []
         for _ in range(c.epochs):
             order = torch.randperm(len(rows), generator=self.rng, device=self.device)
@@ -64,7 +64,7 @@ class SRPO(TokenGroups):
                 change = self._log_prob(data["features"][pick], data["tokens"][pick]) - data["log_prob"][pick]
                 ratio = change.clamp(max=20.0).exp()
                 held = ratio.clamp(1 - c.clip_low, 1 + c.clip_high)
-                gain = torch.minimum(ratio * worth[pick], held * worth[pick]).mean()
+                gain = torch.minimum(ratio * gained[pick], held * gained[pick]).mean()
                 self._step(-gain)
                 gains.append(gain.detach())
                 clipped.append((ratio != held).float().mean())
@@ -77,45 +77,46 @@ class SRPO(TokenGroups):
 
 
 def embedded(played: Trajectories) -> Tensor:
-    """Return what an episode looked like (E, 2F): the mean features of its decisions, and those of the last."""
+    """Return embeddings of episodes (E, 2F): the mean features of its decisions, and the features of the last."""
     features = played.columns["features"].flatten(1).cpu()
     count = torch.bincount(played.episode, minlength=len(played.success))[:, None]
     mean = features.new_zeros(len(count), features.shape[1]).index_add(0, played.episode, features) / count
-    at = torch.arange(len(features))  # in the order of time
+    at = torch.arange(len(features))  # rows are in the order of time
     last = torch.zeros(len(count), dtype=torch.long).scatter_reduce(0, played.episode.cpu(), at, "amax")
     return torch.cat([mean, features[last]], 1)
 
 
 def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:
-    """Return rewards (E,) of episodes embedded as (E, F), with success (E,) bool and group (E,)."""
+    """Return rewards (E,) of episodes from their embeddings (E, F), success (E,) bool and group (E,)."""
     reward = success.float()
     for number in group.unique():
         rows = (group == number).nonzero()[:, 0]
-        won, lost = rows[success[rows]], rows[~success[rows]]
-        if not len(won) or not len(lost):
+        succeeded, failed = rows[success[rows]], rows[~success[rows]]
+        if not len(succeeded) or not len(failed):
             continue
-        middle, spread = seen[won].mean(0), seen[rows].std(0).clamp_min(1e-6)
-        scaled = (seen[rows] - middle) / spread
-        good, bad = scaled[success[rows]], scaled[~success[rows]]
-        distance = torch.cdist(bad, centres(good)).amin(1)
+        mean, spread = seen[succeeded].mean(0), seen[rows].std(0).clamp_min(1e-6)
+        scaled = (seen[rows] - mean) / spread
+        distance = torch.cdist(scaled[~success[rows]], centres(scaled[success[rows]])).amin(1)
         low, high = distance.aminmax()
         u = (distance - low) / (high - low) if high > low else torch.full_like(distance, 0.5)
-        reward[lost] = SHARE * torch.sigmoid(STEEPNESS * (0.5 - u))
+        reward[failed] = SHARE * torch.sigmoid(STEEPNESS * (0.5 - u))
     return reward
 
 
 def centres(points: Tensor) -> Tensor:
-    """Return the centres (K, F) of the clusters of points (n, F) that lie near another; of all, if none does (DBSCAN,
-    Ester et al. 1996, with at least two points)."""
+    """Return the centres (K, F) of clusters of points (n, F), or the mean of all points if there is no cluster.
+
+    Clusters are DBSCAN's with at least two points (Ester et al. 1996).
+    """
     near = torch.cdist(points, points) <= NEAR * (2 * points.shape[1]) ** 0.5
-    for _ in range(len(points)):  # near to what is near, until nothing changes
+    for _ in range(len(points)):  # transitive closure
         near = (near.float() @ near.float()) > 0
     rows = [points[row].mean(0) for row in near.unique(dim=0) if row.sum() > 1]
     return torch.stack(rows) if rows else points.mean(0, keepdim=True)
 
 
 def relative(reward: Tensor, played: Trajectories, least: float, most: float) -> tuple[Tensor, Tensor]:
-    """Return the advantages (E,) of episodes within their groups, and which groups teach something (E,) bool."""
+    """Return the advantages (E,) of episodes within their groups, and which episodes are learned from (E,) bool."""
     advantage, counts = torch.zeros_like(reward), torch.zeros(len(reward), dtype=torch.bool)
     for number in played.group.unique():
         rows = played.group == number

@@ -1,13 +1,13 @@
-"""Chunks early, single steps late: two agents learn from one replay, and one hands over to the other.
+"""Handover between two agents on one replay: chunks act early, single steps late.
 
-Chunks explore in longer strokes and carry rewards back several steps at once, so they lead early; single steps react,
-and lead in the end (Li et al. 2025, 2507.07969, whose curves cross). The share of episodes in which single steps act
-grows from 0 to 1.
+Chunks explore consistently and propagate rewards over several steps at once, so they are better early. Single steps
+react to every observation, and are better late (Li et al. 2025, 2507.07969, whose learning curves cross). The share of
+episodes in which single steps act grows from 0 to 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,16 +24,16 @@ from robot_rl.util.limits import NonNegativeInt
 
 @dataclass(frozen=True)
 class SwitchingConfig:
-    """Hyperparameters of both agents, and of the handover."""
+    """Hyperparameters of both agents and of the handover."""
 
-    chunks: ActorCriticConfig = field(default_factory=ActorCriticConfig)
-    """Of the agent of chunks."""
-    steps: ActorCriticConfig = field(default_factory=ActorCriticConfig)
-    """Of the agent of single steps."""
+    chunks: ActorCriticConfig = ActorCriticConfig()
+    """Settings of the agent of chunks."""
+    steps: ActorCriticConfig = ActorCriticConfig()
+    """Settings of the agent of single steps."""
     first: NonNegativeInt = 10_000
-    """Environment steps before single steps act."""
+    """Environment steps after which single steps begin to act."""
     last: NonNegativeInt = 30_000
-    """Environment steps from which they act alone; the share of episodes grows linearly in between."""
+    """Environment steps after which single steps act in all episodes; their share grows linearly in between."""
 
     def __post_init__(self) -> None:
         if self.last < self.first:
@@ -48,7 +48,7 @@ class SwitchingConfig:
 
 
 class Switching:
-    """An agent of chunks that hands over to an agent of single steps; see `Agent`."""
+    """Agent of chunks that hands over to an agent of single steps; see `Agent`."""
 
     def __init__(self, chunks: ActorCritic, steps: ActorCritic, config: SwitchingConfig, seed: int = 0):
         if steps.policy.horizon != 1 or steps.config.n_step != 1 or "latent" in chunks.columns | steps.columns:
@@ -60,20 +60,21 @@ class Switching:
         self.sampling = Sampling(1, config.discount, max(2, chunks.policy.horizon), sequence=True)
         self.rng = torch.Generator().manual_seed(seed)
         self.single = torch.zeros(0, dtype=torch.bool)
-        """(n,) episodes in which single steps act"""
+        """Environments (n,) in whose episode single steps act."""
         self.undecided = torch.zeros(0, dtype=torch.bool)
+        """Environments (n,) that start an episode, so that the acting agent must be drawn."""
         self.done = 0
-        """Environment steps acted in."""
+        """Number of environment steps so far."""
 
     @property
     def share(self) -> float:
-        """Return the share of new episodes that single steps act in."""
+        """Return the share of new episodes in which single steps act."""
         c = self.config
         return min(1.0, max(0.0, (self.done - c.first) / max(1, c.last - c.first)))
 
     @property
     def deployed(self) -> ActorCritic:
-        """Return the agent that acts in more episodes."""
+        """Return the agent that acts in the majority of new episodes."""
         return self.steps if self.share > 0.5 else self.chunks
 
     @property
@@ -106,12 +107,12 @@ class Switching:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:
-        """Update both from the same sequences."""
+        """Update both agents from the same sequences."""
         metrics = {f"chunks/{k}": v for k, v in self.chunks.update(self.chunked(batch), phase).items()}
         return metrics | {f"steps/{k}": v for k, v in self.steps.update(self.stepped(batch), phase).items()}
 
     def chunked(self, batch: Batch) -> Batch:
-        """Return the sequences (B, h, ...) as samples of chunks, as `Sampling(h, discount, h)` gives them."""
+        """Return the sequences (B, h, ...) as samples of chunks, equal to those of `Sampling(h, discount, h)`."""
         h = self.chunks.policy.horizon
         valid, terminated = batch["valid"][:, :h], batch["terminated"][:, :h]
         factor = self.config.discount ** torch.arange(h, device=self.device)
@@ -123,7 +124,7 @@ class Switching:
         return out | {"discount": self.config.discount ** valid.sum(1) * going}
 
     def stepped(self, batch: Batch) -> Batch:
-        """Return the first steps of the sequences, as `Sampling(1, discount)` gives them."""
+        """Return the first steps of the sequences as transitions, equal to those of `Sampling(1, discount)`."""
         out = {k: v[:, 0] for k, v in batch.items() if k in self.steps.columns}
         out |= {NEXT + k: batch[k][:, 1] for k, c in self.steps.columns.items() if c.observed}
         going = ~batch["terminated"][:, 0]

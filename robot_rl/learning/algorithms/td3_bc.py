@@ -18,14 +18,12 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class TD3BCConfig(ActorCriticConfig):
-    """Hyperparameters of the update."""
-
     alpha: NonNegativeFloat = 2.5
-    """Weight of the value, whose mean size counts as 1; 0 clones the data."""
+    """Weight of values, normalized to a mean absolute value of 1; 0: behaviour cloning."""
 
 
 class TD3BC(ActorCritic):
-    """An actor-critic that stays near the data by cloning it."""
+    """Actor-critic with a cloning loss that keeps the actor near the data."""
 
     config: TD3BCConfig
 
@@ -33,7 +31,7 @@ class TD3BC(ActorCritic):
         c, policy = self.config, self.policy
         target = policy.invert(batch["action"], batch)
         if target is None:
-            raise ConfigError("td3-bc clones actions, which this policy's transform cannot express")
+            raise ConfigError("td3-bc clones actions, which this policy's transform cannot represent")
         u = policy.actor.mean(features)
         cloning = masked_mean((u - target).square(), batch)
         q = self._actor_value(batch, seen, u)

@@ -1,5 +1,4 @@
-"""Learn from groups of episodes of a policy that writes tokens: parts that SRPO and GRAPE share. The backbone stays as
-it is; the decoder of tokens learns."""
+"""Base of learners from groups of a token policy's episodes (SRPO, GRAPE). Only the decoder of tokens is trained."""
 
 from __future__ import annotations
 
@@ -13,26 +12,25 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.trajectories import Trajectories
+from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.parts.chunking import ActionQueue
 from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class TokenGroupsConfig:
-    """Hyperparameters of the update."""
-
     lr: PositiveFloat = 1e-4
     """Learning rate (AdamW)."""
     epochs: PositiveInt = 1
-    """Passes over a round."""
+    """Passes over the episodes of a round."""
     temperature: PositiveFloat = 1.0
-    """At which tokens are drawn while practising; the policy that is deployed has its own."""
+    """Sampling temperature of tokens while exploring; the deployed policy has its own."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm."""
 
 
 class TokenGroups:
-    """Plays with a policy that writes tokens; a method adds its loss."""
+    """Learner that explores with a token policy; a subclass adds the update."""
 
     def __init__(self, policy: VLATokensPolicy, config: Any, seed: int = 0):
         self.policy, self.config = policy.eval(), config
@@ -44,17 +42,17 @@ class TokenGroups:
 
     # ---- acting ------------------------------------------------------------------------------------------------
     def reset(self) -> None:
-        """Begin episodes everywhere."""
+        """Start an episode in every environment."""
         self.queue.reset()
 
     @property
     def reads_next(self) -> Tensor:
-        """Return the environments (n,) bool that decide at the next observation."""
+        """Return which environments decide at the next observation, (n,) bool."""
         return self.queue.used >= self.queue.length
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A), which environments decided (n,) bool, and columns of these decisions."""
+        """Return exploring actions (n, A), which environments decided (n,) bool, and columns of their decisions."""
         policy, rows = self.policy, len(observation["observation.state"])
         due = self.queue.due(rows)
         chunks = torch.zeros(rows, policy.execute, policy.size.action, device=self.device)
@@ -83,21 +81,16 @@ class TokenGroups:
         self.optimizer.step()
 
     def finish(self) -> None:
-        """Set `policy` to the one to deploy."""
+        """Set `policy` to the policy to deploy."""
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return nothing: there are no critics."""
+        """Return {}, since there are no critics."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self.rng.get_state(),
-        }
+        return states_of({"policy": self.policy, "optimizer": self.optimizer}) | {"rng": self.rng.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore({"policy": self.policy, "optimizer": self.optimizer}, state)
         self.rng.set_state(state["rng"])

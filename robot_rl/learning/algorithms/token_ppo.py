@@ -1,10 +1,11 @@
-"""PPO on tokens: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719). Each token of a chunk is an action of PPO; all share the
-advantage of executing the chunk.
+"""PPO on tokens: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
 
-    r_k = exp(log pi(token_k | tokens before) - the same of the old policy), both at the rollout's temperature
+Each token of a chunk is an action of PPO. The tokens of a chunk share its advantage.
 
-The backbone stays as it is; the decoder of tokens learns. Critics read the privileged state and the instruction.
-Learned progress may shape the reward.
+    r_k = exp(log pi(token_k | tokens before) - log pi_old(token_k | tokens before)), at the rollout's temperature
+
+Only the decoder of tokens is trained, not the backbone. The critic reads privileged state and instruction. Learned
+progress may shape the reward.
 """
 
 from __future__ import annotations
@@ -26,16 +27,14 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat
 
 @dataclass(frozen=True)
 class TokenPPOConfig(ChunkPPOConfig):
-    """Hyperparameters of the update."""
-
     temperature: PositiveFloat = 1.0
-    """At which tokens are drawn while practising; the policy that is deployed has its own."""
+    """Sampling temperature of tokens while exploring; the deployed policy has its own."""
     progress: NonNegativeFloat = 0.0
-    """Weight of the progress that is learned from demonstrations, which then are needed; 0: success alone pays."""
+    """Weight of the progress reward, which is learned from demonstrations; 0: success alone, no demonstrations."""
 
 
 class TokenPPO(ChunkPPO):
-    """Updates a policy that writes tokens from rollouts."""
+    """PPO for a token policy."""
 
     policy: VLATokensPolicy
     config: TokenPPOConfig
@@ -53,7 +52,7 @@ class TokenPPO(ChunkPPO):
         self.reads_last = self.progress is not None
 
     def learn_progress(self, episodes: Sequence[dict[str, Tensor]], seed: int) -> float:
-        """Learn what progress looks like from successful episodes; return the error, RMS."""
+        """Fit the estimate of progress to successful episodes; return its RMS error."""
         assert self.progress is not None
         return self.progress.fit(self._read, episodes, torch.Generator().manual_seed(seed))
 
@@ -83,13 +82,13 @@ class TokenPPO(ChunkPPO):
         return {"features": encoder.readouts * encoder.width, "tokens": codec.length}
 
     def _log_std(self) -> Tensor:
-        return torch.zeros(1, device=self.device)  # tokens have none
+        return torch.zeros(1, device=self.device)  # token distributions have no standard deviation
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         features = batch["features"].unflatten(1, (self.policy.config.encoder.readouts, -1))
-        data = {"features": features, "tokens": batch["tokens"].long(), **self._worth(batch)}
-        # In parts, as a rollout is large.
+        data = {"features": features, "tokens": batch["tokens"].long(), **self._critic_inputs(batch)}
+        # In parts, since a rollout is large.
         old = [self._shares(f, t)[0] for f, t in zip(features.split(1024), data["tokens"].split(1024), strict=True)]
         return data | {"log_prob": torch.cat(old)}
 

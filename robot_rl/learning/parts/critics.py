@@ -1,4 +1,4 @@
-"""Value functions: ensembles of action values, and the value of a state."""
+"""Value functions: ensembles of action values, state values, and generalized advantage estimation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robot_rl.util.errors import ConfigError
 
 
 class Critic(ActionValues):
-    """`members` independent action values Q_i(s, a), as the head's outputs."""
+    """Ensemble of `members` independent action values Q_i(s, a), given as the head's outputs."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
@@ -35,9 +35,9 @@ class Critic(ActionValues):
 
 
 class BatchNormCritic(Critic):
-    """The same with batch normalization before each layer, and a skip around each between equal widths.
+    """Critic with batch normalization before each layer, and a skip connection around layers of equal widths.
 
-    Its statistics are a batch's own in training, `train()`, and running ones otherwise, `eval()`, where it starts.
+    It uses the batch's statistics after `train()`, and running statistics after `eval()`, its initial mode.
     """
 
     def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head):
@@ -53,7 +53,7 @@ class BatchNormCritic(Critic):
 
 
 class EmbeddedCritic(Critic):
-    """The same of an embedding g(features, action) that the values' own loss leaves as it is."""
+    """Critic on an embedding g(features, action), which the critic's loss does not train."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
@@ -62,30 +62,29 @@ class EmbeddedCritic(Critic):
         self.pair = embedding(features + actions, features)
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return outputs (E, B, outputs); gradients pass the embedding towards the action alone."""
+        """Return outputs (E, B, outputs); gradients flow through the embedding to the action only."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and action.requires_grad):
             z = self.pair(torch.cat([features, action], -1))
         return self.net(z.expand(self.members, *z.shape))
 
 
 def check_critics(config: Any, saved: dict[str, Any]) -> None:
-    """Raise ConfigError if critics saved with the settings `saved` are not those of an agent's `config`."""
+    """Raise ConfigError if the settings `saved` with critics differ from an agent's `config`."""
     for name in ("critics", "hidden", "layer_norm", "head", "bins"):
         ours, theirs = getattr(config, name), saved.get(name)
         if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
-            flag = (
-                f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
-            )
+            value = " ".join(map(str, theirs)) if isinstance(theirs, list) else theirs
             raise ConfigError(
-                f"the bundle's critics have {name} {theirs}, not {ours}; pass {flag} to continue with them"
+                f"the bundle's critics have {name} {theirs}, not {ours}; pass --agent.{name.replace('_', '-')} {value} "
+                "to continue with them"
             )
 
 
 class StateValue(nn.Module):
-    """V(s) of observations and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
+    """V(s) of observation and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
 
     def __init__(self, size: int, hidden: tuple[int, ...], terms: int | None = None):
-        """`terms`: values of so many rewards, not of one."""
+        """`terms`: number of reward terms, each with its own value; None: a single reward."""
         super().__init__()
         self.normalizer = RunningNormalizer(size)
         self.net = mlp([size, *hidden, terms or 1], elu)
@@ -95,3 +94,29 @@ class StateValue(nn.Module):
         """Return values (...), or (..., terms), of raw states (..., size)."""
         values: Tensor = self.net(self.normalizer(state))
         return values if self.terms else values.squeeze(-1)
+
+
+def advantages(
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, discount: float,
+    gae_lambda: float | Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return advantages and value targets (T, N) for T steps of N environments (GAE, Schulman et al. 2016, 1506.02438).
+
+    `value` is V(s_t), and `next_value` is V of the state after the step, in the same episode. A truncation bootstraps
+    from `next_value`, a termination does not. Advantages do not cross episodes. `gae_lambda` may vary by step (T, N)::
+
+        delta_t = r_t + discount * [not terminated] next_value_t - value_t
+        A_t     = delta_t + discount * gae_lambda * [not done] A_{t+1}
+    """
+    shape = reward.shape
+    for name, x in {"value": value, "next_value": next_value, "terminated": terminated, "done": done}.items():
+        if x.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, reward {tuple(shape)}")
+    delta = reward + discount * torch.where(terminated, 0.0, next_value) - value
+    decay = discount * gae_lambda * (~done).to(delta.dtype)
+    result = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in range(len(delta) - 1, -1, -1):
+        following = torch.addcmul(delta[t], decay[t], following)
+        result[t] = following
+    return result, result + value

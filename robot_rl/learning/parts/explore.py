@@ -18,21 +18,23 @@ class ExplorationConfig:
     """Noise on the actor's output u in [-1, 1], before the action transform."""
 
     warmup_noise: NonNegativeFloat | None = 0.4
-    """Standard deviation of u during the warm-up; None draws u uniformly."""
+    """Standard deviation of random u during warm-up; None: uniform u."""
     warmup_epsilon: Fraction | None = None
-    """During the warm-up act with the policy, and at random with this probability (epsilon-greedy); None: at random."""
+    """Probability of a random action during warm-up, which otherwise uses the policy; None: always random."""
     noise_memory: Fraction = 0.9
-    """Correlation of noise between steps (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise averages out
-    before it moves an arm away from where its base policy stands still."""
+    """Correlation of the noise between steps (Ornstein-Uhlenbeck process, Lillicrap et al. 2016).
+
+    White noise averages out before it moves an arm away from a pose at which its base policy stands still.
+    """
 
 
 class Noise:
-    """A unit normal per action with `memory` of the step before."""
+    """Unit Gaussian noise per action, with correlation `memory` between steps."""
 
     def __init__(self, memory: float, device: torch.device):
         self.memory, self.fresh, self.device = memory, (1 - memory**2) ** 0.5, device
         self.value: Tensor | None = None
-        """(n, A)"""
+        """Latest noise (n, A)."""
 
     def step(self, rows: int, actions: int, rng: torch.Generator) -> Tensor:
         """Advance one step; return the noise (n, A)."""
@@ -45,7 +47,7 @@ class Noise:
 def explored(
     config: ExplorationConfig, phase: LearningPhase, act: Callable[[], Tensor], noise: Tensor, rng: torch.Generator
 ) -> Tensor:
-    """Return what `act` does (n, A), or what the warm-up draws instead, in [-1, 1]; `noise` (n, A) is normal."""
+    """Return the actions (n, A) of `act`, or those of the warm-up, in [-1, 1]; `noise` (n, A) is unit Gaussian."""
 
     def uniform() -> Tensor:
         return 2 * torch.rand(noise.shape, generator=rng, device=rng.device).to(noise.device) - 1

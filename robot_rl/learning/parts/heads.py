@@ -1,11 +1,12 @@
-"""Critic heads: the meaning of an ensemble's outputs, and the loss against a target.
+"""Critic heads: interpretation of an ensemble's outputs, their targets, and their loss.
 
     scalar     the mean, squared error
     hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
     c51        logits over bins, cross-entropy with the projected next distribution (Bellemare et al. 2017, C51)
     gaussian   mean and standard deviation of the return (Duan et al. 2025, DSAC-T, 2310.05858)
 
-A head's outputs are (..., outputs). Targets come from the outputs `following` at the next state-action (..., outputs).
+A head's outputs have the shape (..., outputs). Targets are computed from `following`, the outputs (..., outputs) at the
+next state and action.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
 
 
 class Head(Protocol):
-    """Interpret a critic's outputs."""
+    """Interpretation of a critic's outputs."""
 
     @property
     def outputs(self) -> int:
-        """Numbers per value."""
+        """Outputs per value."""
 
     def mean(self, out: Tensor) -> Tensor:
         """Return values (...) of outputs (..., outputs)."""
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
-        """Return the target of reward (B,) + discount (B,) * return, for outputs (B, outputs) at the next step."""
+        """Return the target reward (B,) + discount (B,) * next return, from outputs (B, outputs) at the next step."""
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        """Return the loss (E, B) of outputs (E, B, outputs) against a target for B rows."""
+        """Return the loss (E, B) of outputs (E, B, outputs) against the targets of B rows."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value per row. Returns are known to lie within [low, high], so targets are clipped to that."""
+    """One value per row, with targets clipped to the range of returns [low, high]."""
 
     low: float
     high: float
@@ -62,7 +63,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Bins:
-    """A categorical distribution over `outputs` equal bins of [low, high]."""
+    """Categorical distribution over `outputs` equal bins of [low, high]."""
 
     low: float
     high: float
@@ -71,7 +72,7 @@ class Bins:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(
-                f"a head of bins needs the range of values, not [{self.low:g}, {self.high:g}]: name it with "
+                f"a head of bins needs the range of values, not [{self.low:g}, {self.high:g}]: set it with "
                 "--agent.value-low and --agent.value-high (entropy in the backup adds to that of the return), or use "
                 "--agent.head scalar"
             )
@@ -91,17 +92,20 @@ class Bins:
 
     @torch.no_grad()
     def start(self, layer: nn.Linear | EnsembleLinear) -> None:
-        """Let a last layer begin at the value 0, or the nearest in the range: at random it would be the middle."""
+        """Initialize a last layer to the value 0, or to the nearest value in the range.
+
+        Random weights would give the middle of the range.
+        """
         zero = torch.zeros(1, device=layer.bias.device)
         code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
-        code = code.clamp_min(0.1 / self.outputs**2)  # every bin can be learned; the mean moves by 0.05 bins at most
+        code = code.clamp_min(0.1 / self.outputs**2)  # finite logits of all bins; moves the mean by at most 0.05 bins
         layer.weight.zero_()
         layer.bias.copy_(code.log().repeat(layer.bias.shape[-1] // self.outputs))
 
 
 @dataclass(frozen=True)
 class HLGauss(Bins):
-    """Bins whose target is a Gaussian of 0.75 bin widths around the scalar target, as the paper's experiments chose."""
+    """Bins whose target is a Gaussian around the scalar target, with the paper's standard deviation of 0.75 bins."""
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
         value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
@@ -114,9 +118,9 @@ class HLGauss(Bins):
 
 @dataclass(frozen=True)
 class C51(Bins):
-    """Bins whose target is the next distribution, shifted, shrunk and projected back onto the bins (algorithm 1).
+    """Bins whose target is the next distribution, shifted, scaled and projected back onto the bins (algorithm 1).
 
-    There may be several distributions (B, ..., outputs) per reward.
+    `target` also takes several distributions (B, ..., outputs) per reward.
     """
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
@@ -128,21 +132,22 @@ class C51(Bins):
 
 
 class GaussianHead(nn.Module):
-    """Mean and standard deviation of the return. The target is (value, its sampled return's spread) per row.
+    """Mean and standard deviation of the return. The target per row is (value, standard deviation of the return).
 
-    DSAC-T's three refinements: the mean regresses an expected value, that of the less-valued twin (`pessimistic`), and
-    both steps are scaled by the usual variance over the row's own, so that they do not depend on the scale of rewards.
+    DSAC-T's three refinements: the mean regresses an expected value; it is the value of the less-valued twin
+    (`pessimistic`); and gradients are multiplied by the running variance over the row's own variance, so that they do
+    not depend on the scale of rewards.
     """
 
     outputs = 2
     LEAST_STD = 0.05
-    """A smaller standard deviation makes single gradients explode."""
+    """Least standard deviation; smaller ones make gradients of single rows explode."""
     REACH = 3.0
-    """Usual standard deviations to either side of the mean within which sampled returns count."""
+    """Limit of the return's distance from the mean, in running standard deviations."""
     FOLLOW = 0.005
-    """Share of a batch in the usual standard deviation."""
+    """Update rate of the running standard deviation."""
     HUBER = 50.0
-    """Error of the mean beyond which its gradient no longer grows."""
+    """Error of the mean above which its gradient is constant."""
     usual: Tensor
 
     def __init__(self, low: float, high: float):
@@ -161,10 +166,11 @@ class GaussianHead(nn.Module):
         return torch.stack([value, discount * self.std(following)], -1)
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        """Return w (Huber(mean - value) + std [std^2 - E(mean - return)^2] / (std + 0.1)), of which [] is a constant.
+        """Return w (Huber(mean - value) + std [std^2 - E(mean - return)^2] / (std + 0.1)), with [] constant.
 
-        E is over the return's whole Gaussian, where the paper draws one sample: the same step without its noise. The
-        paper's Huber loss is half the square, which makes its standard deviation sqrt(2) too small; here it is not.
+        E is the expectation over the return's Gaussian. The paper draws one sample instead, which gives the same
+        gradient with noise. The paper's Huber loss is half the square, so that its standard deviation is too small by
+        sqrt(2); here it is not.
         """
         mean, std, value, spread = self.mean(out), self.std(out), target[:, 0], target[:, 1]
         with torch.no_grad():
@@ -189,9 +195,22 @@ def clipped_square(center: Tensor, std: Tensor, reach: Tensor) -> Tensor:
 
 
 def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> Head:
-    """Return the head called `name` for returns within [low, high]."""
+    """Return the head `name` for returns within [low, high]."""
     if name == "hl-gauss":
         return HLGauss(low, high, bins)
     if name == "c51":
         return C51(low, high, bins)
     return GaussianHead(low, high) if name == "gaussian" else Scalar(low, high)
+
+
+def pessimistic(head: Head, out: Tensor, subset: int, rng: torch.Generator) -> Tensor:
+    """Return, per row, the outputs (B, outputs) of the least-valued among `subset` random members of (E, B, outputs).
+
+    Clipped double Q (Fujimoto et al. 2018); random subsets as in REDQ (Chen et al. 2021).
+    """
+    if subset < len(out):
+        out = out[torch.randperm(len(out), generator=rng)[:subset].to(out.device)]
+    if len(out) == 1:
+        return out[0]
+    least = head.mean(out).argmin(0)
+    return out[least, torch.arange(out.shape[1], device=out.device)]

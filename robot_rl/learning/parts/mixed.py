@@ -1,10 +1,10 @@
-"""A gradient step between Adam's (Kingma and Ba 2015) and RMSProp's (Tieleman and Hinton 2012).
+"""Optimizer between Adam (Kingma and Ba 2015) and RMSProp (Tieleman and Hinton 2012).
 
     m <- mixing b1 m + (1 - mixing b1) g          v <- b2 v + (1 - b2) g^2
     x <- x - lr / (1 - (mixing b1)^t)  m / (sqrt(v / (1 - mixing b2^t)) + eps)
 
-mixing 1 is Adam; mixing 0 is RMSProp, which has neither momentum nor a correction of v's start. ADPO (Jiang and Yang
-2025, arXiv 2505.08376) mixes the two by a factor; how, between its ends, is ours.
+mixing 1 is Adam; mixing 0 is RMSProp, which has neither momentum nor bias correction of v. ADPO (Jiang and Yang 2025,
+arXiv 2505.08376) mixes the two by a factor; the rule between the two ends is our own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class MixedMoments(torch.optim.Optimizer):
-    """Adaptive moments with a mixing factor in [0, 1] per group of parameters."""
+    """Optimizer with adaptive moments and a mixing factor in [0, 1] per parameter group."""
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.99), mixing: float = 1.0,
@@ -28,7 +28,7 @@ class MixedMoments(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make a step on every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for x in group["params"]:
                 if x.grad is not None:

@@ -1,13 +1,13 @@
-"""How far an episode has come, learned from demonstrations, as a potential that shapes the reward of practice.
+"""Potential-based reward shaping by task progress, which is learned from demonstrations.
 
-Lu et al. 2025, "VLA-RL" (arXiv 2505.18719) learn such a reward with a second vision-language model. Here a small
-network reads the frozen features that the policy itself has of pictures and instruction:
+Lu et al. 2025, "VLA-RL" (arXiv 2505.18719) learn a progress reward with a second vision-language model. Here a small
+network reads the policy's own frozen features of pictures and instruction:
 
-    Phi(s) in [0, 1]:  t / T in a demonstration of T frames;  0 where another instruction is read than was followed
+    Phi(s) in [0, 1]:  t / T in a demonstration of T frames;  0 with an instruction that was not followed
     r'     = r + weight (gamma Phi(s') - Phi(s)),   Phi = 0 after a terminal step
 
-Shaping by a potential does not change which policy is best (Ng et al. 1999). Where a time limit cuts a chunk, its end
-is not seen, and Phi stays what it was.
+Potential-based shaping preserves the optimal policy (Ng et al. 1999). If a time limit cuts a chunk, the state at its
+end is not observed, and Phi keeps its value.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from policies.base import Normalizer
 from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.learning.parts.objectives import gradient_step
 
 EVERY, BATCH, READ = 4, 256, 64
-"""Frames from one that is learned from to the next, and samples that are learned from or read at once."""
+"""Stride between training frames, batch size of training, and batch size of computing features."""
 UPDATES, LR = 1000, 1e-3
 
 
 class ProgressEstimate(nn.Module):
-    """Estimate progress from features (B, width)."""
+    """Estimator of progress from features (B, width)."""
 
     def __init__(self, width: int, hidden: int = 128):
         super().__init__()
@@ -40,16 +41,17 @@ class ProgressEstimate(nn.Module):
     def fit(
         self, read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
     ) -> float:
-        """Fit to successful episodes, whose observations `read` turns into features; return the last error, RMS."""
+        """Fit to successful episodes; return the RMS error of the last batch.
+
+        `read` computes features from observations.
+        """
         features, target = labelled(read, episodes, rng)
         self.normalizer.fit(features)
         optimizer, loss = torch.optim.Adam(self.parameters(), LR), torch.zeros(())
         for _ in range(UPDATES):
             pick = torch.randint(len(target), (BATCH,), generator=rng).to(target.device)
             loss = (self(features[pick]) - target[pick]).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            gradient_step(loss, optimizer)
         return float(loss.detach().sqrt())
 
 
@@ -57,37 +59,41 @@ class ProgressEstimate(nn.Module):
 def labelled(
     read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return features (N, width) of frames and their progress (N,), then the same frames read with the instruction of
-    another episode: 0 where that differs. Of an episode whose instruction changed, only the last one was achieved."""
+    """Return features (N, width) of frames, and their progress (N,).
+
+    The frames follow a second time with the instruction of another episode and progress 0, if that instruction differs.
+    If an episode's instruction changed, only frames with its last instruction are used.
+    """
     names = [name for name in episodes[0] if name.startswith("observation.")]
-    parts, ways = [], []
+    parts, shares = [], []
     for episode in episodes:
-        count, told = len(episode["action"]), episode[LANGUAGE]
-        before = (told[:count] != told[count - 1]).any(1).nonzero()
-        begun = int(before[-1]) + 1 if len(before) else 0
-        parts.append({name: episode[name][begun:count:EVERY] for name in names})
-        ways.append((torch.arange(count - begun) / max(1, count - begun - 1))[::EVERY])
+        count, instruction = len(episode["action"]), episode[LANGUAGE]
+        earlier = (instruction[:count] != instruction[count - 1]).any(1).nonzero()
+        start = int(earlier[-1]) + 1 if len(earlier) else 0
+        parts.append({name: episode[name][start:count:EVERY] for name in names})
+        shares.append((torch.arange(count - start) / max(1, count - start - 1))[::EVERY])
     rows = {name: torch.cat([part[name] for part in parts]) for name in names}
-    done = torch.cat(ways)
-    other = rows[LANGUAGE][torch.randperm(len(done), generator=rng)]
+    progress = torch.cat(shares)
+    other = rows[LANGUAGE][torch.randperm(len(progress), generator=rng)]
     differs = (other != rows[LANGUAGE]).any(1)
     wrong = {name: values[differs] for name, values in rows.items()} | {LANGUAGE: other[differs]}
-    found = [
-        read({name: values[k : k + READ] for name, values in batch.items()})
-        for batch in (rows, wrong)
-        for k in range(0, len(batch[LANGUAGE]), READ)
+    batches = [
+        {name: values[k : k + READ] for name, values in part.items()}
+        for part in (rows, wrong)
+        for k in range(0, len(part[LANGUAGE]), READ)
     ]
-    features = torch.cat(found)
-    return features, torch.cat([done, torch.zeros(int(differs.sum()))]).to(features.device)
+    features = torch.cat([read(batch) for batch in batches])
+    return features, torch.cat([progress, torch.zeros(int(differs.sum()))]).to(features.device)
 
 
 def shaping(
     potential: Tensor, last: Tensor, begins: Tensor, terminated: Tensor, done: Tensor, discount: float
 ) -> Tensor:
-    """Return gamma Phi(s') - Phi(s) (T, N) of the steps of a rollout, after which the potential is `last` (N,).
+    """Return gamma Phi(s') - Phi(s) (T, N) for the steps of a rollout.
 
-    `potential` (T, N) is known where a chunk begins, and holds until the next one. Before the first, where it is not
-    known, nothing is gained; after a terminal step it is 0, and after a time limit as before.
+    `potential` (T, N) is valid where a chunk `begins`, and is held until the next chunk. `last` (N,) is the potential
+    after the rollout. Steps before the first chunk gain 0. After a terminal step the potential is 0; at a time limit it
+    keeps its value.
     """
     time = torch.arange(len(begins), device=begins.device)[:, None]
     since = torch.where(begins, time, -1).cummax(0).values

@@ -1,4 +1,4 @@
-"""PPO on denoising steps: its limits, its bookkeeping of chunks, and a bandit whose better mode it finds."""
+"""PPO on denoising steps: limits, bookkeeping of chunks, and a bandit with two modes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
@@ -17,16 +16,13 @@ from policies.diffusion import Chain, DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
-from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.parts.critics import advantages
 from robot_rl.learning.parts.mixed import MixedMoments
 from robot_rl.util.errors import ConfigError
+from tests.robot_rl.learning.conftest import Batch, close, equal, rng
 
 SIZE = Size(2, 1)
 ONE: dict[str, Any] = {"epochs": 1, "minibatches": 1, "critic_only": 0}
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def diffusion(**changes: Any) -> DiffusionPolicy:
@@ -40,8 +36,8 @@ def make(steps: int = 5, base: DiffusionPolicy | None = None, **config: Any) -> 
     return DPPO(denoiser_from(base or diffusion(), steps), 0, DPPOConfig(**numbers | config))
 
 
-def rollout(agent: DPPO, rows: int = 64, seed: int = 0) -> dict[str, Tensor]:
-    """Random states, the policy's own chains, random advantages."""
+def rollout(agent: DPPO, rows: int = 64, seed: int = 0) -> Batch:
+    """Return random states, the policy's chains, and random advantages."""
     source = rng(seed)
     state = torch.randn(rows, 2, generator=source)
     seen = {"observation.state": state}
@@ -51,15 +47,15 @@ def rollout(agent: DPPO, rows: int = 64, seed: int = 0) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("prediction", ["sample", "epsilon"])
-def test_without_noise_a_chain_is_the_policy_itself(prediction: str) -> None:
+def test_chain_without_noise_equals_the_policy(prediction: str) -> None:
     policy = diffusion(prediction=prediction)
     seen, noise = {"observation.state": torch.randn(6, 2)}, policy.noise(6, rng())
     chain = Chain(policy, 0.0, 0.0).sample(seen, noise, rng())
     assert torch.equal(chain[:, 0], noise) and torch.equal(chain[:, -1].clamp(-1, 1), policy.base(seen, noise))
 
 
-def test_a_chain_with_all_noise_keeps_the_marginals_of_the_clean_chunk() -> None:
-    """Where the network knows the chunk, the last mean is the chunk whatever the noise."""
+def test_chain_with_full_noise_keeps_the_marginals_of_the_clean_chunk() -> None:
+    """If the network predicts the clean chunk, the last mean equals it for any noise."""
     policy = diffusion()
     clean = torch.rand(500, 3, 1) - 0.5
     policy._predict = lambda *_: clean  # type: ignore[method-assign]
@@ -85,65 +81,47 @@ def test_ratios_are_1_before_the_first_step_and_only_the_denoiser_learns(steps: 
     assert later.update(rollout(later))["ppo/clipped"] > 0.3
 
 
-def test_the_first_steps_are_the_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_denoising_steps_remain_the_bases() -> None:
     base, agent = diffusion(), make(2, **ONE)
     seen, noise = {"observation.state": torch.randn(6, 2)}, base.noise(6, rng())
     assert torch.equal(agent.policy.base(seen, noise), base.base(seen, noise)), "before learning"
-    begun = Chain(base, 1.0, 0.1).sample(seen, noise, rng(3))[:, 3]
+    third = Chain(base, 1.0, 0.1).sample(seen, noise, rng(3))[:, 3]
     for seed in range(3):
         agent.update(rollout(agent, seed=seed))
-    assert torch.equal(agent.chain.sample(seen, noise, rng(3))[:, 0], begun)
+    assert torch.equal(agent.chain.sample(seen, noise, rng(3))[:, 0], third)
     assert not torch.equal(agent.policy.base(seen, noise), base.base(seen, noise))
 
 
-def test_the_clip_grows_and_early_steps_count_less() -> None:
+def test_clip_grows_and_advantages_of_early_steps_are_discounted() -> None:
     agent = make(clip=0.01, clip_first=0.001, denoising_discount=0.5)
     assert agent.clip.tolist() == pytest.approx([0.001, 0.00153, 0.00264, 0.00495, 0.01], rel=0.03)
-    assert agent.fading.tolist() == [0.0625, 0.125, 0.25, 0.5, 1.0]
+    assert agent.step_weight.tolist() == [0.0625, 0.125, 0.25, 0.5, 1.0]
 
 
-def test_the_critic_learns_first() -> None:
-    agent = make(**ONE | {"critic_only": 1})
-    actor, critic = ([p.clone() for p in net.parameters()] for net in (agent.policy.denoiser, agent.critic.net))
+def test_only_the_critic_learns_at_first() -> None:
+    agent, again = make(**ONE | {"critic_only": 1}), make(**ONE | {"critic_only": 1})
+    actor, critic = copy.deepcopy((agent.policy.denoiser, agent.critic.net))
     agent.update(rollout(agent))
-    assert all(torch.equal(a, b) for a, b in zip(actor, agent.policy.denoiser.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(critic, agent.critic.net.parameters(), strict=True))
-    again = make(**ONE | {"critic_only": 1})
+    assert equal(agent.policy.denoiser, actor) and not equal(agent.critic.net, critic)
     again.load_state_dict(agent.state_dict())
     again.update(rollout(again))
-    assert not all(torch.equal(a, b) for a, b in zip(actor, again.policy.denoiser.parameters(), strict=True))
+    assert not equal(again.policy.denoiser, actor)
 
 
-def test_advantages_of_chunks_are_those_of_steps_that_last_as_long() -> None:
-    """One environment, chunks of 2: as GAE on 3 decisions with the discount squared."""
+def test_advantages_of_chunks_equal_those_of_long_steps() -> None:
+    """Chunks of 2 in one environment: as GAE on 3 decisions with the discount squared."""
     agent = make(discount=0.9, gae_lambda=0.8)
     reward, value = torch.randn(6, 1), torch.randn(7, 1)
     flags = torch.zeros(6, 1, dtype=torch.bool)
     begins = torch.tensor([1, 0, 1, 0, 1, 0], dtype=torch.bool)[:, None]
     weight = agent._weight({"begins": begins})
     ours = advantages(reward, value[:-1], value[1:], flags, flags, 0.9, weight)[0][begins[:, 0]]
-    paid = reward[::2] + 0.9 * reward[1::2]
-    whole = advantages(paid, value[:-1:2], value[2::2], flags[::2], flags[::2], 0.81, 0.8)
+    whole = advantages(reward[::2] + 0.9 * reward[1::2], value[:-1:2], value[2::2], flags[::2], flags[::2], 0.81, 0.8)
     torch.testing.assert_close(ours, whole[0])
 
 
-def test_environments_take_new_chunks_when_theirs_end() -> None:
-    agent, seen = make(), {"observation.state": torch.randn(3, 2)}
-    columns = []
-    for step in range(4):
-        action, row = agent.act(seen, rng(step))
-        assert action.shape == (3, 1) and action.abs().max() <= 1
-        columns.append(row["begins"].tolist())
-        if step == 0:
-            first = row["chain"].unflatten(1, (6, 3, 1))
-            agent.reset(torch.tensor([1]))
-        if step == 1:
-            assert torch.equal(action[0], first[0, -1, 1].clamp(-1, 1)), "the second action of the first chunk"
-    assert columns == [[True] * 3, [False, True, False], [True, False, True], [False, True, False]]
-
-
-def test_the_better_of_two_modes_is_found() -> None:
-    """Chunks at +-0.6; those above 0 are better."""
+def test_better_of_two_modes_is_learned() -> None:
+    """Chunks are at +-0.6; those above 0 have the larger advantage."""
     base, source = diffusion(train_steps=20, hidden=64), rng(1)
     clone = Cloning(base, CloningConfig(lr=5e-3, warmup=20, ema_decay=0.98), 300)
     for _ in range(300):
@@ -163,7 +141,7 @@ def test_the_better_of_two_modes_is_found() -> None:
 
 
 @pytest.mark.parametrize("mixing", [1.0, 0.0])
-def test_the_ends_of_the_mixing_are_adam_and_rmsprop(mixing: float) -> None:
+def test_mixing_of_1_and_0_equals_adam_and_rmsprop(mixing: float) -> None:
     ours, theirs = (torch.nn.Linear(4, 3) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     one: Any = MixedMoments(ours.parameters(), 1e-2, (0.9, 0.99), mixing)
@@ -175,11 +153,10 @@ def test_the_ends_of_the_mixing_are_adam_and_rmsprop(mixing: float) -> None:
             optimizer.zero_grad()
             net(x).square().mean().backward()
             optimizer.step()
-        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+        close(ours, theirs)
 
 
-def test_adpo_at_the_end_of_adam_is_dppo_with_its_betas() -> None:
+def test_adpo_with_mixing_1_equals_dppo_with_its_betas() -> None:
     one, two = make(mixing=1.0, **ONE), make(**ONE)
     two.optimizer = torch.optim.Adam(two.optimizer.param_groups, betas=DPPO.BETAS)
     for group in two.optimizer.param_groups:
@@ -188,8 +165,7 @@ def test_adpo_at_the_end_of_adam_is_dppo_with_its_betas() -> None:
         batch = rollout(one, seed=seed)
         one.update(batch)
         two.update(batch)
-    for a, b in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+    close(one.policy, two.policy)
     with pytest.raises(ValueError, match="mixing is 2"):
         MixedMoments([torch.zeros(1, requires_grad=True)], mixing=2.0)
 
@@ -204,7 +180,7 @@ def test_other_bases_are_refused() -> None:
     assert denoiser_from(denoiser_from(diffusion(), 2), 2).frozen is not None
 
 
-def test_the_recipe_makes_an_ordinary_bundle_and_resumes(tmp_path: Path) -> None:
+def test_recipe_makes_a_bundle_and_resumes(tmp_path: Path) -> None:
     data, base, run = (str(tmp_path / name) for name in ("data", "base", "run"))
     assert main(["collect", "testbed:fork-right", "--episodes", "4", "--skill", "STEADY", "--out", data]) == 0
     train = ("train", "testbed:fork-right", "--recipe")

@@ -1,4 +1,4 @@
-"""PPO on a flow's noise: its limits, its fits, and a choice of two modes that a Gaussian cannot keep."""
+"""PPO on a flow's noise: limits, fits of the flow, and two modes that a Gaussian cannot represent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from policies.base import Size
 from policies.bundle import load_bundle
@@ -20,6 +19,7 @@ from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import CloningConfig
 from robot_rl.learning.algorithms.gorl import GoRL, GoRLConfig
 from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
+from tests.robot_rl.learning.conftest import Batch, equal, rng
 
 SIZE = Size(2, 1)
 FLOW = FlowConfig(horizon=1, execute=1, hidden=32, layers=2, sample_steps=10)
@@ -27,24 +27,24 @@ THOROUGH: dict[str, Any] = {"fit_updates": 600, "fit_batch": 256, "cloning": Clo
 FEW: dict[str, Any] = {"hidden": (16,), "fit_updates": 20, "fit_batch": 64}
 
 
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
 
 def make(**config: Any) -> GoRL:
     torch.manual_seed(0)
     return GoRL(DecodedPolicy(SIZE, DecodedConfig(hidden=(16,), decoder=FLOW)), 0, GoRLConfig(**FEW | config))
 
 
-def rollout(agent: PPO, rows: int = 64, seed: int = 0) -> dict[str, Tensor]:
-    """The agent's own actions in random states, and random advantages."""
+def rollout(agent: PPO, rows: int = 64, seed: int = 0) -> Batch:
+    """Return the agent's actions in random states, and random advantages."""
     source = rng(seed)
     observation = {"observation.state": torch.randn(rows, 2, generator=source)}
     numbers = torch.randn(3, rows, generator=source)
     return agent.act(observation, source)[1] | dict(zip(("value", "advantage", "target"), numbers, strict=True))
 
 
-def test_without_fits_it_is_ppo() -> None:
+SIDE = torch.where(torch.arange(512) % 2 == 0, 1.0, -1.0)
+
+
+def test_without_fits_gorl_equals_ppo() -> None:
     ours = make(fits=0, stage=1)
     torch.manual_seed(0)
     plain = FeedforwardPolicy(SIZE, FeedforwardConfig(hidden=(16,)))
@@ -61,28 +61,26 @@ def test_without_fits_it_is_ppo() -> None:
     assert torch.equal(ours.policy.act(seen, rng()), plain.act(seen, rng()))
 
 
-def test_a_fit_begins_with_the_flow_itself_and_leaves_the_critic() -> None:
+def test_fit_resets_the_actor_to_the_flow_and_keeps_the_critic() -> None:
     agent = make(stage=2, fits=1)
     agent.update(rollout(agent))
     assert agent.policy.fits == 0
-    flow = copy.deepcopy(agent.policy.decoder.state_dict())
+    flow = copy.deepcopy(agent.policy.decoder)
     agent.update(rollout(agent, seed=1))
     policy, optimizer = agent.policy, agent.optimizer.state_dict()
     assert set(optimizer["state"]) == set(optimizer["param_groups"][1]["params"]), "the critic's moments are kept"
-    assert policy.fits == 1 and any(not torch.equal(v, flow[k]) for k, v in policy.decoder.state_dict().items())
+    assert policy.fits == 1 and not equal(policy.decoder, flow)
     seen, policy.explore = {"observation.state": torch.randn(6, 2)}, True
-    chosen = policy.act(seen, rng())
-    assert torch.equal(chosen, policy.decoder.base(seen, policy.decoder.noise(6, rng())))
-    flow = copy.deepcopy(policy.decoder.state_dict())
+    assert torch.equal(policy.act(seen, rng()), policy.decoder.base(seen, policy.decoder.noise(6, rng())))
+    flow = copy.deepcopy(policy.decoder)
     for seed in range(4):
         agent.update(rollout(agent, seed=seed))
-    assert policy.fits == 1, "there is one fit"
-    assert all(torch.equal(v, flow[k]) for k, v in policy.decoder.state_dict().items()), "PPO changed the flow"
-    assert policy.log_std.any() and list(policy.actor.parameters())[-2].any(), "PPO no longer learns"
+    assert policy.fits == 1 and equal(policy.decoder, flow), "one fit, and PPO leaves the flow unchanged"
+    assert policy.log_std.any() and list(policy.actor.parameters())[-2].any(), "PPO continues to learn"
 
 
-def test_the_noise_is_what_ppo_judges() -> None:
-    """After a fit ratios are 1 before the first step, and `action` is the noise, not what was executed."""
+def test_ppo_learns_the_noise_not_the_executed_action() -> None:
+    """After a fit, ratios are 1 before the first step, and `action` is the noise."""
     agent = make(stage=1, fits=1, clip=1e-6, epochs=1, minibatches=1)
     agent.update(rollout(agent))
     batch = rollout(agent, seed=1)
@@ -91,15 +89,13 @@ def test_the_noise_is_what_ppo_judges() -> None:
     assert agent.update(batch)["ppo/clipped"] == 0
 
 
-def test_a_fit_keeps_two_modes_and_the_best_share_keeps_one() -> None:
-    """Of actions near -0.6 and 0.6 the flow gives both; of the half that was better, one."""
+def test_fit_keeps_two_modes_and_a_fit_to_the_best_half_one() -> None:
+    """Executed actions are near -0.6 and 0.6; the latter have the larger advantages."""
     share = {}
     for best in (1.0, 0.5):
         agent = make(stage=1, fits=1, best=best, epochs=1, **THOROUGH)
-        batch = rollout(agent, 512)
-        side = torch.where(torch.arange(512) % 2 == 0, 1.0, -1.0)
-        batch |= {"executed": (0.6 * side + 0.05 * torch.randn(512, generator=rng()))[:, None], "advantage": side}
-        agent.update(batch)
+        executed = (0.6 * SIDE + 0.05 * torch.randn(512, generator=rng()))[:, None]
+        agent.update(rollout(agent, 512) | {"executed": executed, "advantage": SIDE})
         agent.policy.explore = True
         acted = agent.policy.act({"observation.state": torch.randn(400, 2)}, rng())
         assert ((acted.abs() - 0.6).abs() < 0.25).float().mean() > 0.8
@@ -107,26 +103,14 @@ def test_a_fit_keeps_two_modes_and_the_best_share_keeps_one() -> None:
     assert 0.35 < share[1.0] < 0.65 and share[0.5] > 0.97
 
 
-def test_ppo_chooses_the_better_mode_through_the_flow() -> None:
-    agent = make(stage=1, fits=1, epochs=5, actor_lr=3e-3, **THOROUGH)
-    batch = rollout(agent, 512)
-    side = torch.where(torch.arange(512) % 2 == 0, 1.0, -1.0)
-    agent.update(batch | {"executed": 0.6 * side[:, None]})
-    for seed in range(20):
-        batch = rollout(agent, 256, seed)
-        agent.update(batch | {"advantage": -batch["executed"][:, 0], "value": torch.zeros(256)})
-    acted = agent.policy.act({"observation.state": torch.randn(200, 2)}, rng())
-    assert (acted < -0.4).float().mean() > 0.95
-
-
-def test_what_does_not_fit_is_refused() -> None:
+def test_flows_of_chunks_and_onnx_export_are_refused() -> None:
     with pytest.raises(ValueError, match="decoder.horizon is 2"):
         DecodedConfig(decoder=FlowConfig(horizon=2, execute=1))
     with pytest.raises(BundleError, match="no ONNX form"):
         exportable(DecodedPolicy(SIZE))
 
 
-def test_the_recipe_goes_on_from_a_flow_and_resumes(tmp_path: Path) -> None:
+def test_recipe_starts_from_a_flow_and_resumes(tmp_path: Path) -> None:
     data, base, run, whole = (str(tmp_path / name) for name in ("data", "base", "run", "whole"))
     assert main(["collect", "testbed:fork-right", "--episodes", "4", "--skill", "STEADY", "--out", data]) == 0
     train = ("train", "testbed:fork-right", "--recipe")

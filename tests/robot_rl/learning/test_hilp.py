@@ -1,5 +1,4 @@
-"""HILP: goals in hindsight, distances that are steps, skills as directions, and a policy that knows its goal by nothing
-else."""
+"""HILP: hindsight goals, distances that count steps, and a policy whose only goal input is a direction."""
 
 from __future__ import annotations
 
@@ -14,12 +13,9 @@ from robot_rl.data.sources import GOAL, Hindsight
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.learning.algorithms.hilp import HILP, HILPConfig
 from sim.testbeds.maze import HALF, PASSAGES, STEP, Maze, way
+from tests.robot_rl.learning.conftest import rng as generator
 
 PLACES = GoalIndices((0, 1), (2, 3))
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def policy(size: int = 4, indices: GoalIndices = PLACES) -> HilbertPolicy:
@@ -30,24 +26,18 @@ def policy(size: int = 4, indices: GoalIndices = PLACES) -> HilbertPolicy:
 # ---- transitions ----------------------------------------------------------------------------------------------------
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_transitions_and_goals_keep_to_their_episodes(lengths: list[int], seed: int) -> None:
-    if max(lengths) < 2:
-        lengths = [*lengths, 2]
-    total = 0
-    episodes = []
-    for length in lengths:
-        rows = torch.arange(total, total + length).float()[:, None]
-        episodes.append({STATE: rows, "action": -rows})
-        total += length
-    data = Hindsight.of(episodes)
+def test_transitions_and_goals_stay_within_their_episode(lengths: list[int], seed: int) -> None:
+    lengths = lengths if max(lengths) > 1 else [*lengths, 2]
+    parts = torch.arange(sum(lengths)).float()[:, None].split(lengths)
+    data = Hindsight.of([{STATE: rows, "action": -rows} for rows in parts])
     batch = data.sample(64, data.rows(1), generator(seed))
     now, following, goal = (batch[k + STATE][:, 0].long() for k in ("", NEXT, GOAL))
     assert torch.equal(following, now + 1) and torch.equal(batch["action"][:, 0, 0].long(), -now)
-    assert bool((following <= data.last[now]).all()), "no transition leads into another episode"
+    assert bool((following <= data.last[now]).all())
     assert bool(((goal > now) & (goal <= data.last[now])).all())
 
 
-def test_goals_lie_as_far_ahead_as_the_discount_says() -> None:
+def test_mean_distance_of_goals_follows_from_the_discount() -> None:
     rows = torch.arange(4000.0)[:, None]
     data = Hindsight.of([{STATE: rows, "action": rows}])
     data.discount = 0.9
@@ -57,7 +47,7 @@ def test_goals_lie_as_far_ahead_as_the_discount_says() -> None:
 
 
 # ---- policy ---------------------------------------------------------------------------------------------------------
-def test_the_goal_counts_by_its_direction_alone() -> None:
+def test_policy_depends_on_the_goal_by_its_direction_only() -> None:
     made = policy(6, GoalIndices((0, 1), (2, 3), (4, 5)))
     state = torch.randn(5, 6, generator=generator())
     skill = made.sample_inputs({STATE: state}, generator())[SKILL]
@@ -70,7 +60,7 @@ def test_the_goal_counts_by_its_direction_alone() -> None:
     assert not torch.equal(made.act({STATE: moved}, generator()), made.act({STATE: state}, generator()))
 
 
-def test_a_bundle_builds_the_same_policy() -> None:
+def test_description_builds_the_same_policy() -> None:
     made = policy()
     again = build_policy(made.describe())
     again.load_state_dict(made.state_dict())
@@ -79,11 +69,11 @@ def test_a_bundle_builds_the_same_policy() -> None:
 
 
 # ---- learning -------------------------------------------------------------------------------------------------------
-def test_distances_in_the_embedding_become_steps_and_the_policy_goes_to_both_ends() -> None:
+def test_distances_count_steps_and_the_policy_reaches_both_ends() -> None:
     rng, position = generator(), torch.zeros(40, 4)
     position[:, 0] = 2 * torch.rand(40, generator=rng) - 1
     rows, actions = [], []
-    for _ in range(40):  # a walk on a line; the second axis is never moved along
+    for _ in range(40):  # random walk along the first axis
         action = torch.cat([2 * torch.rand(40, 1, generator=rng) - 1, torch.zeros(40, 1)], 1)
         rows.append(position.clone())
         actions.append(action)
@@ -109,22 +99,22 @@ def test_distances_in_the_embedding_become_steps_and_the_policy_goes_to_both_end
 
 
 # ---- the maze -------------------------------------------------------------------------------------------------------
-def test_the_shortest_way_is_straight_or_round_the_walls() -> None:
+def test_shortest_path_is_straight_or_around_the_walls() -> None:
     starts = Maze().start(torch.rand(500, 4, generator=generator()))
     p, goal = starts[:, :2], starts[:, 2:]
-    there, back, straight = way(p, goal), way(goal, p), (p - goal).norm(dim=1)
-    assert torch.allclose(there, back, atol=1e-5) and bool((there >= straight - 1e-5).all())
+    length, back, straight = way(p, goal), way(goal, p), (p - goal).norm(dim=1)
+    assert torch.allclose(length, back, atol=1e-5) and bool((length >= straight - 1e-5).all())
     below = (p[:, 1] < PASSAGES[0][0] - HALF) & (goal[:, 1] < PASSAGES[0][0] - HALF)
-    assert int(below.sum()) > 10 and torch.allclose(there[below], straight[below])
+    assert int(below.sum()) > 10 and torch.allclose(length[below], straight[below])
     middle, corner, _ = PASSAGES[0]
     under, over = torch.tensor([[-1.0, middle - HALF - 1e-3]]), torch.tensor([[-1.0, middle + HALF + 1e-3]])
-    assert abs(float(way(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces, and through"
+    assert abs(float(way(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces and through"
 
 
-def test_no_step_is_longer_than_the_largest_and_none_ends_in_a_wall() -> None:
+def test_steps_are_limited_and_end_outside_walls() -> None:
     rng = generator(1)
     state = Maze().start(torch.rand(400, 4, generator=rng))
-    aim = 4 * torch.rand(400, 2, generator=rng) - 2  # at one side for long, so that walls are met
+    aim = 4 * torch.rand(400, 2, generator=rng) - 2  # a constant direction, so that points meet walls
     crossed = torch.zeros(400, dtype=torch.bool)
     for _ in range(60):
         after = Maze().advance(state, (aim + torch.randn(400, 2, generator=rng)).clamp(-1, 1))

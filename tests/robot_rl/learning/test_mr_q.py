@@ -1,14 +1,13 @@
-"""Values on an embedding that predicts: what trains what, and what the embedding knows."""
+"""Values on a predictive embedding: which loss trains which part, and what the embedding predicts."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from policies.actor import EmbeddedConfig, EmbeddedPolicy
 from policies.base import Size, build_policy
@@ -17,10 +16,7 @@ from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.mr_q import MRQ, Model, transitions, two_hot
 from robot_rl.recipes.mr_q import ModelRepresentations
 from robot_rl.util.errors import ConfigError
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.robot_rl.learning.conftest import check_resumes, rng
 
 
 def build(std: float | None = 0.2, **changes: Any) -> MRQ:
@@ -30,8 +26,9 @@ def build(std: float | None = 0.2, **changes: Any) -> MRQ:
 
 
 def episodes(learner: MRQ, scale: float = 1.0) -> Replay:
-    """A point in [-1, 1] that actions push, some of them a person's; the reward is 1 - |place|, and some episodes
-    terminate."""
+    """Return episodes of a point in [-1, 1] that actions push, with reward 1 - |place|.
+
+    Some actions are a person's, and some episodes terminate."""
     generator, replay = rng(), Replay(4000, 1, learner.columns)
     for _ in range(60):
         action = 2 * torch.rand(20, 1, generator=generator) - 1
@@ -47,41 +44,39 @@ def episodes(learner: MRQ, scale: float = 1.0) -> Replay:
     return replay
 
 
-def test_two_hot_weights_have_the_value_for_their_mean() -> None:
+def test_mean_of_two_hot_weights_is_the_value() -> None:
     bins = Model(nn.Identity(), 4, 1).bins
     value = torch.cat([torch.randn(50, generator=rng()) * 30, torch.tensor([0.0, -1.0, 1e9])])
     weights = two_hot(value, bins)
     assert ((weights > 0).sum(1) <= 2).all()
     torch.testing.assert_close(weights.sum(1), torch.ones(53))
     torch.testing.assert_close((weights @ bins)[:-1], value[:-1], rtol=1e-4, atol=1e-4)
-    assert (weights @ bins)[-1] == bins[-1], "beyond the bins it is the last"
+    assert (weights @ bins)[-1] == bins[-1], "values beyond the bins are clipped"
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5])
-def test_transitions_are_those_of_the_replay(steps: int) -> None:
-    """The same rows as samples over several steps have the same returns, discounts and next observations."""
-    learner = build()
-    replay = episodes(learner)
-    whole = replay.sample(300, Sampling(1, 0.9, 5, sequence=True), rng(1))
-    wanted = replay.sample(300, Sampling(steps, 0.9), rng(1))
-    found = transitions(whole, steps, 0.9)
+def test_transitions_of_sequences_equal_the_replays(steps: int) -> None:
+    """The same generator draws the same rows."""
+    replay = episodes(build())
+    sequences = replay.sample(300, Sampling(1, 0.9, 5, sequence=True), rng(1))
+    direct, ours = replay.sample(300, Sampling(steps, 0.9), rng(1)), transitions(sequences, steps, 0.9)
     for name in ("observation.state", "next.observation.state", "action", "reward", "discount"):
-        torch.testing.assert_close(found[name], wanted[name])
+        torch.testing.assert_close(ours[name], direct[name])
 
 
-def test_values_leave_the_embedding_as_it_is_between_synchronizations() -> None:
+def test_embedding_of_values_changes_only_at_synchronizations() -> None:
     learner = build(synchronize=4)
-    replay, known = episodes(learner), []
+    replay, embeddings = episodes(learner), []
     for k in range(9):
         learner.update(replay.sample(32, learner.sampling, rng(k)))
         states = (learner.policy.encoder.state_dict(), learner.critic.pair.state_dict())
-        known.append(torch.cat([v.flatten() for state in states for v in state.values()]).clone())
-    still = [torch.equal(a, b) for a, b in zip(known, known[1:], strict=False)]
-    assert still == [True, True, True, False] * 2
+        embeddings.append(torch.cat([v.flatten() for state in states for v in state.values()]).clone())
+    constant = [torch.equal(a, b) for a, b in zip(embeddings, embeddings[1:], strict=False)]
+    assert constant == [True, True, True, False] * 2
 
 
-def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
-    """A linear probe of z_sa finds the reward; rewards 100 times as large give values of nearly the same size."""
+def test_embedding_predicts_rewards_and_values_are_independent_of_their_scale() -> None:
+    """A linear probe of z_sa predicts the reward. Rewards 100 times as large give similar normalized values."""
     sizes = []
     for scale in (1.0, 100.0):
         learner = build(model_lr=1e-3, n_step=1)
@@ -91,17 +86,16 @@ def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
         batch = replay.sample(500, learner.sampling, rng(999))
         with torch.no_grad():
             z = learner.policy.encoder(batch["observation.state"][:, 0], {})
-            action, wanted = batch["action"][:, 0], batch["reward"][:, 0]
-            read = torch.cat([learner.critic.pair(torch.cat([z, action], -1)), torch.ones(500, 1)], -1)
-            found = read @ torch.linalg.lstsq(read, wanted[:, None]).solution[:, 0]
-            q = learner.critic.value(z, action).mean()
-        assert 1 - (found - wanted).square().mean() / wanted.var() > 0.9
-        sizes.append(float(q))
+            action, reward = batch["action"][:, 0], batch["reward"][:, 0]
+            pair = torch.cat([learner.critic.pair(torch.cat([z, action], -1)), torch.ones(500, 1)], -1)
+            predicted = pair @ torch.linalg.lstsq(pair, reward[:, None]).solution[:, 0]
+            sizes.append(float(learner.critic.value(z, action).mean()))
+        assert 1 - (predicted - reward).square().mean() / reward.var() > 0.9
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
 
 
-def test_entropy_is_weighed_in_units_of_the_reward() -> None:
-    """A reward and a temperature 100 times as large move the actor by the same gradient, as values have no scale."""
+def test_entropy_is_weighted_in_units_of_the_reward() -> None:
+    """Rewards and a temperature 100 times as large give the actor the same gradient, since values are normalized."""
     gradients = []
     for scale in (1.0, 100.0):
         still = dict.fromkeys(("critic_lr", "model_lr"), 1e-30)
@@ -112,21 +106,17 @@ def test_entropy_is_weighed_in_units_of_the_reward() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 
 
-def test_resumed_equals_uninterrupted_and_a_bundle_builds_its_policy() -> None:
+def test_resumed_to_the_bit_and_built_from_its_description() -> None:
     one, other = build(synchronize=3), build(synchronize=3)
     replay = episodes(one)
-    for k in range(4):
-        one.update(replay.sample(32, one.sampling, rng(k)))
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    for k in range(4, 9):
-        batch = replay.sample(32, one.sampling, rng(k))
-        a, b = one.update(batch), other.update(batch)
-        assert {n: float(v) for n, v in a.items()} == {n: float(v) for n, v in b.items()}
+    batches = [replay.sample(32, one.sampling, rng(k)) for k in range(9)]
+    check_resumes(one, other, batches[:5])
+    check_resumes(one, other, batches[5:])
     one.finish()
-    made = build_policy(one.policy.describe())
-    made.load_state_dict(one.policy.state_dict())
-    seen: dict[str, Tensor] = {"observation.state": torch.randn(5, 2)}
-    assert torch.equal(made.act(seen, rng()), one.policy.act(seen, rng()))
+    built = build_policy(one.policy.describe())
+    built.load_state_dict(one.policy.state_dict())
+    seen = {"observation.state": torch.randn(5, 2)}
+    assert torch.equal(built.act(seen, rng()), one.policy.act(seen, rng()))
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

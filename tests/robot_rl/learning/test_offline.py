@@ -1,76 +1,77 @@
-"""Offline updates: limits at which a method is another one, and a problem whose answer the data hide."""
+"""Offline updates: limits at which a method equals a simpler one, and better actions that are rare in the data."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.data.replay import NEXT
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
 from robot_rl.learning.algorithms.iql import IQL, IQLConfig
 from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
+from tests.robot_rl.learning.conftest import Batch, check_resumes, equal, rng, two_modes
 
-COMMON = dict(layer_norm=False, hidden=(32, 32), n_step=1, l2=0.0, actor_delay=1, critic_lr=1e-3, actor_lr=1e-3)
-STILL = ExplorationConfig(warmup_noise=None, noise_memory=0.0)
+COMMON: dict[str, Any] = dict(
+    layer_norm=False, hidden=(32, 32), n_step=1, l2=0.0, actor_delay=1, critic_lr=1e-3, actor_lr=1e-3, ema_decay=0.9,
+    exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+)  # fmt: skip
 
 
-def policy(std: float | None, seed: int = 0) -> GaussianPolicy:
-    torch.manual_seed(seed)
+def policy(std: float | None = None) -> GaussianPolicy:
+    torch.manual_seed(0)
     return GaussianPolicy(Size(2, 1), GaussianConfig(hidden=(32, 32), std=std, layer_norm=False))
 
 
-def bandit(count: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """One-step episodes: most data act at -0.5 for a reward of 0, some at 0.5 for 1; nothing is known between them."""
-    good = torch.rand(count, generator=rng) < 0.2
-    action = torch.where(good, 0.5, -0.5) + 0.05 * torch.randn(count, generator=rng)
-    state = torch.randn(count, 2, generator=rng)
-    zero = torch.zeros(count)
-    return {
-        "observation.state": state, NEXT + "observation.state": state, "action": action[:, None],
-        "reward": good.float(), "discount": zero, "intervention": zero.bool(),
-    }  # fmt: skip
+def rare(count: int, generator: torch.Generator) -> Batch:
+    """Two modes, of which the better has a share of 0.2."""
+    return two_modes(count, generator, 0.2)
 
 
-def learned(agent: IQL | TD3BC, updates: int = 600) -> float:
-    """Return the mean action after updates on the bandit's data."""
-    rng = torch.Generator().manual_seed(1)
+def trained(agent: Any, updates: int = 600, data: Any = rare) -> Any:
+    generator = rng(1)
     for _ in range(updates):
-        agent.update(bandit(128, rng))
+        agent.update(data(128, generator))
     agent.finish()
+    return agent
+
+
+def mean_action(agent: Any) -> float:
     with torch.no_grad():
-        return float(agent.policy.act({"observation.state": torch.randn(200, 2, generator=rng)}, rng).mean())
+        return float(agent.policy.act({"observation.state": torch.randn(200, 2, generator=rng())}, rng()).mean())
 
 
 def iql(**changes: float) -> IQL:
-    config = IQLConfig(**COMMON, ema_decay=0.9, exploration=STILL)  # type: ignore[arg-type]
-    return IQL(policy(None), replace(config, **changes), 0, (0.0, 1.0))  # type: ignore[arg-type]
+    return IQL(policy(), IQLConfig(**COMMON | changes), 0, (0.0, 1.0))
 
 
 def td3_bc(**changes: float) -> TD3BC:
-    config = TD3BCConfig(**COMMON, ema_decay=0.9, pooling="first", exploration=STILL)  # type: ignore[arg-type]
-    return TD3BC(policy(0.1), replace(config, **changes), 0, (0.0, 1.0))  # type: ignore[arg-type]
+    return TD3BC(policy(0.1), TD3BCConfig(**COMMON | {"pooling": "first"} | changes), 0, (0.0, 1.0))
 
 
-def test_the_better_of_two_actions_is_found_where_cloning_takes_their_mean() -> None:
-    assert learned(iql(expectile=0.7, temperature=10.0)) > 0.35
-    assert learned(td3_bc(alpha=2.5)) > 0.35
-    assert -0.45 < learned(td3_bc(alpha=0.0)) < -0.1, "80 % of the data are at -0.5, 20 % at 0.5"
-    assert learned(iql(expectile=0.7, temperature=0.0)) < 0
+def cal_ql(limits: tuple[float, float] = (0.0, 1.0), **changes: Any) -> CalQL:
+    return CalQL(policy(), CalQLConfig(**COMMON | {"entropy": True} | changes), 0, limits)
 
 
-def test_without_a_weight_on_values_the_actor_is_cloned_exactly() -> None:
-    """TD3+BC with alpha 0 takes the steps of regression, IQL with temperature 0 those of maximum likelihood."""
-    for agent, clone in ((td3_bc(alpha=0.0), policy(0.1)), (iql(temperature=0.0), policy(None))):
-        optimizer = torch.optim.Adam(clone.actor.parameters(), 1e-3, fused=True)
-        rng = torch.Generator().manual_seed(2)
+def test_better_action_is_learned_where_cloning_takes_the_mean() -> None:
+    assert mean_action(trained(iql(expectile=0.7, temperature=10.0))) > 0.35
+    assert mean_action(trained(td3_bc(alpha=2.5))) > 0.35
+    assert -0.45 < mean_action(trained(td3_bc(alpha=0.0))) < -0.1, "80 % of the data are at -0.5, 20 % at 0.5"
+    assert mean_action(trained(iql(expectile=0.7, temperature=0.0))) < 0
+
+
+def test_without_weight_on_values_the_actor_is_cloned_exactly() -> None:
+    """TD3+BC with alpha 0 equals regression, IQL with temperature 0 equals maximum likelihood."""
+    for agent, clone in ((td3_bc(alpha=0.0), policy(0.1)), (iql(temperature=0.0), policy())):
+        optimizer, generator = torch.optim.Adam(clone.actor.parameters(), 1e-3, fused=True), rng(2)
         for _ in range(5):
-            batch = bandit(64, rng)
+            batch = rare(64, generator)
             agent.update(batch)
             features = clone.actor_features(batch)
             if isinstance(agent, TD3BC):
@@ -81,37 +82,54 @@ def test_without_a_weight_on_values_the_actor_is_cloned_exactly() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(clone.actor.parameters(), agent.config.grad_clip or 0)
             optimizer.step()
-        for ours, theirs in zip(agent.policy.actor.parameters(), clone.actor.parameters(), strict=True):
-            assert torch.equal(ours, theirs)
+        assert equal(agent.policy.actor, clone.actor)
 
 
-def test_values_are_an_expectile_of_the_data() -> None:
-    """With expectile 0.5 V is the mean reward, 0.2; with 0.9 it is near the better action's."""
+@pytest.mark.parametrize(("tau", "value", "error"), [(0.5, 0.2, 0.08), (0.9, 0.18 / 0.26, 0.12)])
+def test_iql_values_are_an_expectile_of_the_data(tau: float, value: float, error: float) -> None:
+    """Expectile 0.5 is the mean reward, 0.2; expectile 0.9 is 0.9 * 0.2 / (0.9 * 0.2 + 0.1 * 0.8)."""
+    agent = trained(iql(expectile=tau), 400)
+    with torch.no_grad():
+        assert float(agent.state_value(torch.randn(500, 2, generator=rng())).mean()) == pytest.approx(value, abs=error)
+
+
+def test_iql_resumes_exactly() -> None:
+    generator = rng(3)
+    check_resumes(iql(), iql(), [rare(64, generator) for _ in range(4)])
+
+
+def test_cal_ql_without_conservatism_equals_the_actor_critic() -> None:
+    one = cal_ql(conservative=0.0)
+    other = ActorCritic(policy(), ActorCriticConfig(**COMMON | {"entropy": True}), 0, (0.0, 1.0))
+    for seed in range(3):
+        for agent in (one, other):
+            agent.update(two_modes(64, rng(seed)))
+    assert equal(one.critic, other.critic)
+
+
+def test_conservative_values_are_low_outside_the_data_but_not_below_its_return() -> None:
+    """At a = 0 there are no data. Calibrated values stay at the data's return, 0.5 on average, or above."""
     values = {}
-    for tau in (0.5, 0.9):
-        agent = iql(expectile=tau)
-        learned(agent, 400)
+    for name, changes in {"plain": {"conservative": 0.0}, "cql": {"calibrated": False}, "cal-ql": {}}.items():
+        agent = trained(cal_ql(**{"conservative": 2.0, "layer_norm": True} | changes), 250, two_modes)
         with torch.no_grad():
-            seen = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
-            values[tau] = float(agent.state_value(seen).mean())
-    assert abs(values[0.5] - 0.2) < 0.08
-    assert abs(values[0.9] - 0.9 * 0.2 / (0.9 * 0.2 + 0.1 * 0.8)) < 0.12
+            values[name] = float(agent.critic.value(torch.zeros(1, 2), torch.zeros(1, 1)).mean())
+    assert values["cql"] < values["plain"] - 0.2 and values["cal-ql"] > values["cql"] + 0.1
 
 
-def test_an_offline_agent_resumes_exactly() -> None:
-    rng = torch.Generator().manual_seed(3)
-    first, second = iql(), iql()
-    for _ in range(3):
-        first.update(bandit(64, rng))
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    batch = bandit(64, rng)
-    one, other = first.update(batch), second.update(batch)
-    assert {k: float(v) for k, v in one.items()} == {k: float(v) for k, v in other.items()}
-
-
-def test_log_probability_is_that_of_samples() -> None:
-    actor = policy(None).actor
-    features = torch.randn(300, 2)
-    sampled, expected = actor.sample(features, torch.Generator().manual_seed(0))
-    inside = (sampled.abs() < 0.99).all(1)
-    assert torch.allclose(actor.log_prob(features, sampled)[inside], expected[inside], atol=1e-3)
+def test_unknown_returns_do_not_bound_values() -> None:
+    """If rewards may be negative, steps without a known return must not count as a return of 0."""
+    critics = []
+    for calibrated in (True, False):
+        agent = cal_ql((-float("inf"), float("inf")), conservative=2.0, calibrated=calibrated)
+        batch = two_modes(64, rng())
+        recorded = agent.annotate({}, batch["action"], -torch.ones(64), rng())["return_to_go"]
+        acted = agent.act({"observation.state": torch.zeros(3, 2)}, rng(), LearningPhase.LEARN)[1]["return_to_go"]
+        assert recorded.max() < -1e6 and acted.max() < -1e6 and recorded.isfinite().all()
+        agent.update(batch | {"reward": -torch.ones(64), "return_to_go": recorded})
+        critics.append(agent.critic)
+    assert equal(*critics), "without a known return it is CQL"
+    bounded = cal_ql((-float("inf"), float("inf")), value_low=-20.0)
+    short = bounded.annotate({}, torch.zeros(2, 1), torch.tensor([-1.0, -1.0]), rng())["return_to_go"]
+    discount = bounded.config.discount
+    assert torch.allclose(short, torch.tensor([-1 - discount - 20 * discount**2, -1 - 20 * discount]))

@@ -1,4 +1,4 @@
-"""Value-based agents: limits at which a loss is a simpler one, known answers, and exact resumption."""
+"""Value-based agents: limits at which a loss equals a simpler one, known answers, and exact resumption."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
 from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.learning.algorithms.value_based import ValueBased
 from robot_rl.learning.parts.heads import C51
+from tests.robot_rl.learning.conftest import Batch, check_resumes, close, equal, rng
 
 ATOMS = Atoms(11, -1.0, 1.0)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def cqn(levels: int = 2, bins: int = 3, actions: int = 2, **changes: Any) -> CQN:
@@ -35,8 +32,8 @@ def cqn(levels: int = 2, bins: int = 3, actions: int = 2, **changes: Any) -> CQN
     return CQN(policy, CQNConfig(**({"lr": 3e-3} | changes)))
 
 
-def batch_of(count: int = 64, seed: int = 0, actions: int = 2) -> dict[str, Tensor]:
-    """Return one-step episodes whose reward falls with the distance of the first action from 0.6; half demonstrated."""
+def batch_of(count: int = 64, seed: int = 0, actions: int = 2) -> Batch:
+    """Return one-step episodes, half of them demonstrated, with reward 1 - |first action - 0.6|."""
     generator = rng(seed)
     state, action = torch.randn(count, 2, generator=generator), 2 * torch.rand(count, actions, generator=generator) - 1
     return {
@@ -59,7 +56,7 @@ def arsq(conditional: bool = True, actions: int = 2, **changes: Any) -> ARSQ:
 
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])
-def test_values_of_atoms_begin_at_0(low: float) -> None:
+def test_initial_values_are_0(low: float) -> None:
     policy = CoarseToFinePolicy(Size(2, 2), BinsConfig(2, 3, hidden=(32, 32)), Atoms(11, low, 1.0))
     agent, seen = CQN(policy, CQNConfig()), torch.randn(9, 2, generator=rng())
     bins = policy.codec.encode(torch.rand(9, 2, generator=rng()))
@@ -68,14 +65,14 @@ def test_values_of_atoms_begin_at_0(low: float) -> None:
         assert values.abs().max() < (1 - low) / 10
 
 
-def test_the_best_action_of_a_bandit_is_found_without_demonstrations() -> None:
+def test_best_action_of_a_bandit_without_demonstrations() -> None:
     agent = cqn(imitation=0.0, td_weight=1.0)
     for seed in range(300):
         agent.update(batch_of(seed=seed))
     assert (acted(agent)[:, 0] - 0.6).abs().mean() < agent.policy.codec.width
 
 
-def test_imitation_alone_repeats_the_demonstrations() -> None:
+def test_imitation_alone_reproduces_the_demonstrations() -> None:
     agent = cqn(td_weight=0.0)
     for seed in range(200):
         batch = batch_of(seed=seed)
@@ -84,8 +81,8 @@ def test_imitation_alone_repeats_the_demonstrations() -> None:
     assert (acted(agent) - torch.tensor([-0.6, 0.3])).abs().max() <= agent.policy.codec.width
 
 
-def test_one_level_without_imitation_is_c51() -> None:
-    """One step of AdamW on the cross-entropy with the double target, as a few lines of torch take it."""
+def test_one_level_without_imitation_equals_c51() -> None:
+    """The update equals one step of AdamW on the cross-entropy with the double target, written in plain torch."""
     agent, batch = cqn(levels=1, actions=1, imitation=0.0, td_weight=1.0, grad_clip=None), batch_of(actions=1)
     batch["discount"] = torch.full_like(batch["discount"], 0.9)
     plain, head = copy.deepcopy(agent.online), C51(ATOMS.low, ATOMS.high, ATOMS.count)
@@ -101,22 +98,19 @@ def test_one_level_without_imitation_is_c51() -> None:
     optimizer.step()
     metrics = agent.update(batch)
     assert float(metrics["values/loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
-    for ours, theirs in zip(agent.online.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    close(agent.online, plain)
 
 
-def test_without_demonstrations_imitation_changes_nothing() -> None:
-    agents = [cqn(imitation=weight) for weight in (0.0, 1.0)]
+@pytest.mark.parametrize("build", [cqn, arsq])
+def test_imitation_has_no_effect_without_demonstrations(build: Callable[..., ValueBased]) -> None:
+    one, other = (build(imitation=weight) for weight in (0.0, 1.0))
     for seed in range(3):
-        batch = batch_of(seed=seed)
-        batch[DEMONSTRATION] = torch.zeros_like(batch[DEMONSTRATION])
-        for agent in agents:
-            agent.update(batch)
-    for one, two in zip(agents[0].online.parameters(), agents[1].online.parameters(), strict=True):
-        assert torch.equal(one, two)
+        for agent in (one, other):
+            agent.update(batch_of(seed=seed) | {DEMONSTRATION: torch.zeros(64, dtype=torch.bool)})
+    assert equal(one.online, other.online)
 
 
-def test_what_is_executed_is_a_bin_and_without_noise_the_policys() -> None:
+def test_executed_action_is_a_bin_and_without_noise_the_policys() -> None:
     agent, seen = cqn(noise=0.3), {"observation.state": torch.randn(30, 2)}
     for phase in LearningPhase:
         action, kept = agent.act(seen, rng(), phase)
@@ -126,29 +120,25 @@ def test_what_is_executed_is_a_bin_and_without_noise_the_policys() -> None:
     assert torch.equal(calm.act(seen, rng(), LearningPhase.LEARN)[0], calm.policy.act(seen, rng())[:, 0])
 
 
-@pytest.mark.parametrize("made", [cqn, arsq])
-def test_an_agent_resumes_exactly(made: Callable[[], ValueBased]) -> None:
-    first, second = made(), made()
-    for seed in range(3):
-        first.update(batch_of(seed=seed))
-    first.act({"observation.state": torch.randn(3, 2)}, rng(), LearningPhase.LEARN)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+@pytest.mark.parametrize("build", [cqn, arsq])
+def test_resumed_to_the_bit(build: Callable[[], ValueBased]) -> None:
+    first, second, seen = build(), build(), {"observation.state": torch.randn(3, 2)}
+    check_resumes(first, second, [batch_of(seed=seed) for seed in range(4)])
+    first.act(seen, rng(), LearningPhase.LEARN)
     second.load_memory(first.memory(), {})
-    one, other = first.update(batch_of()), second.update(batch_of())
-    assert {k: float(v) for k, v in one.items()} == {k: float(v) for k, v in other.items()}
-    assert torch.equal(acted(first), acted(second))
+    assert torch.equal(*(agent.act(seen, rng(), LearningPhase.LEARN)[0] for agent in (first, second)))
 
 
-def pairs(seed: int, count: int = 128) -> dict[str, Tensor]:
-    """Return one-step episodes of mixed quality: left-slow and right-fast pay 1, the mixes, half of the data, 0."""
+def pairs(seed: int, count: int = 128) -> Batch:
+    """Return one-step episodes with reward 1 if both action dimensions have the same sign, for half of the data."""
     batch, side = batch_of(count, seed), 1 - 2 * torch.randint(0, 2, (count, 2), generator=rng(seed)).float()
     batch["action"] = 0.6 * side
     return batch | {"reward": (side.prod(1) > 0).float(), DEMONSTRATION: torch.zeros(count, dtype=torch.bool)}
 
 
 @pytest.mark.parametrize(("conditional", "low", "high"), [(True, 0.9, 1.0), (False, 0.0, 0.6)])
-def test_dependent_dimensions_are_told_from_mixed_data_only_in_turn(conditional: bool, low: float, high: float) -> None:
-    """The paper's motivating example (section 3): values of single dimensions average the good with the bad."""
+def test_only_conditional_bins_learn_dependent_dimensions(conditional: bool, low: float, high: float) -> None:
+    """The paper's motivating example (section 3): values of single dimensions average good and bad actions."""
     agent = arsq(conditional)
     for seed in range(400):
         agent.update(pairs(seed))
@@ -160,7 +150,7 @@ def test_dependent_dimensions_are_told_from_mixed_data_only_in_turn(conditional:
 
 
 def test_values_of_a_bandit_are_soft_values() -> None:
-    """Q is the reward and V = alpha log sum exp(Q / alpha) over all 81 actions, which the data visit uniformly."""
+    """With rewards of 0, V = alpha log sum exp(Q / alpha) = alpha log 81 over the 81 actions."""
     agent = arsq(lr=1e-2)
     for seed in range(600):
         batch = batch_of(256, seed) | {"reward": torch.zeros(256)}
@@ -170,31 +160,24 @@ def test_values_of_a_bandit_are_soft_values() -> None:
     assert float(value.mean()) == pytest.approx(0.05 * math.log(81), abs=0.01)
 
 
-def test_one_dimension_is_the_same_in_turn_or_not() -> None:
-    agents = [arsq(conditional, actions=1) for conditional in (True, False)]
+def test_conditioning_has_no_effect_with_one_dimension() -> None:
+    one, other = (arsq(conditional, actions=1) for conditional in (True, False))
     for seed in range(3):
-        for agent in agents:
+        for agent in (one, other):
             agent.update(batch_of(seed=seed, actions=1))
-    for one, two in zip(agents[0].online.values.parameters(), agents[1].online.values.parameters(), strict=True):
-        assert torch.equal(one, two)
+    assert all(map(torch.equal, one.online.values.parameters(), other.online.values.parameters()))
 
 
 def test_imitation_of_arsq_stops_at_its_margin() -> None:
-    """Demonstrated bins that lead by more than the margin get no gradient, and other rows never do."""
+    """Demonstrated bins that exceed the others by more than the margin have no gradient."""
     agent, batch = arsq(margin=0.2, imitation=1.0), batch_of()
     batch["action"] = torch.full((64, 2), 0.6)
     for _ in range(200):
         metrics = agent.update(batch)
     assert (acted(agent) - 0.6).abs().max() <= agent.policy.codec.width
-    assert float(metrics["values/imitation"]) == pytest.approx(-0.2 * 2 * 2 * 2 * 2), "two others in each of 8 heads"
+    assert float(metrics["values/imitation"]) == pytest.approx(-0.2 * 2 * 2 * 2 * 2), "two other bins, 8 heads"
     without = arsq(margin=0.2, imitation=0.0)
     without.load_state_dict(copy.deepcopy(agent.state_dict()))
     for each in (agent, without):
         each.update(batch)
-    for one, two in zip(agent.online.parameters(), without.online.parameters(), strict=True):
-        torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
-    other, plain = arsq(), arsq(imitation=0.0)
-    for each in (other, plain):
-        each.update(batch | {DEMONSTRATION: torch.zeros(64, dtype=torch.bool)})
-    for one, two in zip(other.online.parameters(), plain.online.parameters(), strict=True):
-        assert torch.equal(one, two)
+    close(agent.online, without.online, atol=1e-5)

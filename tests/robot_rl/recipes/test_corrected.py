@@ -1,4 +1,4 @@
-"""Recipes with a person in simulation, on a testbed: what is stored, what is rewarded, and what nobody changes."""
+"""Recipes with a scripted person, on a testbed: stored data, rewards, and equality with the parent method."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SMALL = ActorCriticConfig(hidden=(16,), entropy=True)
 SHORT = HumanInTheLoopConfig(batch=16, updates_per_step=0.1, capacity=2000, steps=250, checkpoint_every=100)
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    words = ["collect", PUSH, "--episodes", "3", "--num-envs", "4", "--out", str(tmp_path / "data")]
-    assert main(words) == 0
-    return tmp_path / "data"
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("push") / "data"
+    assert main(["collect", PUSH, "--episodes", "3", "--num-envs", "4", "--out", str(folder)]) == 0
+    return folder
 
 
 def job(data: Path, run: Run | None) -> Job:
@@ -48,7 +48,7 @@ def job(data: Path, run: Run | None) -> Job:
 
 
 def trained(recipe: CorrectedRecipe, data: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Learner, int]:
-    """Train; return the learner and how many demonstrated steps it began with."""
+    """Train; return the learner and its initial number of demonstrated steps."""
     kept: list[Any] = []
 
     def watch(env: Any, learner: Learner, *rest: Any) -> None:
@@ -65,7 +65,7 @@ def stored(learner: Learner, name: str) -> Tensor:
     return learner.online.columns[name][0, learner.online.flags["starts"][0]]
 
 
-def test_corrections_are_in_both_replays_with_the_action_that_was_executed(
+def test_corrections_are_in_both_replays_with_the_executed_action(
     data: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, before = trained(HilSerl(agent=SMALL, training=SHORT, operator=RANDOM), data, run(), monkeypatch)
@@ -75,9 +75,9 @@ def test_corrections_are_in_both_replays_with_the_action_that_was_executed(
     starts = learner.demos.flags["starts"][0].nonzero().flatten()[before:]
     assert {tuple(row.tolist()) for row in learner.demos.columns["action"][0, starts]} == online
     assert bool(learner.demos.columns["intervention"][0, starts].all())
-    person = make(PUSH, 1).make_demonstrator(0)  # type: ignore[attr-defined]
-    wanted = person.testbed.expert(stored(learner, "observation.state")[held], person.u)
-    assert float((stored(learner, "action")[held] - wanted).abs().max()) < 0.25, "a steady hand's, noise apart"
+    person = make(PUSH, 1).make_demonstrator(0)
+    expert = person.testbed.expert(stored(learner, "observation.state")[held], person.u)
+    assert float((stored(learner, "action")[held] - expert).abs().max()) < 0.25, "equal except for noise"
 
 
 def test_takeovers_are_the_only_reward(data: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,12 @@ def test_takeovers_are_the_only_reward(data: Path, run: Any, monkeypatch: pytest
     held, paid = stored(learner, "intervention"), stored(learner, "reward")
     assert learner.demos.size == before and not bool(learner.demos.columns["reward"].any())
     began = held[1:] & ~held[:-1]
-    assert int(began.sum()) > 5, "no takeover begins with an episode"
+    assert int(began.sum()) > 5, "takeovers during an episode"
     assert torch.equal(paid[:-1] == -1, began) and set(paid.tolist()) == {0.0, -1.0}
 
 
 def practised(rng: torch.Generator) -> dict[str, Tensor]:
-    """Return an episode at random, in which a person takes over for a step after each action above 0 in the first
-    dimension."""
+    """Return a random episode in which a person takes over for one step after a first action number above 0."""
     action, held = 2 * torch.rand(40, 2, generator=rng) - 1, torch.zeros(40, dtype=torch.bool)
     for t in range(1, 40):
         held[t] = bool(action[t - 1, 0] > 0) and not held[t - 1]
@@ -101,19 +100,18 @@ def practised(rng: torch.Generator) -> dict[str, Tensor]:
 
 
 def learned(data: Path, shuffled: bool) -> tuple[float, float, float]:
-    """Return the values of actions above and below 0, and the mean action, after learning from takeovers."""
+    """Learn from takeovers; return the values of actions above and below 0, and the mean action."""
     numbers: dict[str, Any] = dict(hidden=(32,), critics=2, discount=0.0, tau=0.1, actor_delay=1, ema_decay=0.9)
     agent = replace(RLIF().agent, critic_lr=3e-3, actor_lr=3e-3, **numbers)
     recipe = RLIF(agent=agent, training=replace(SHORT, batch=128))
     built, rng = recipe.build(job(data, None)), torch.Generator().manual_seed(0)
     learner = recipe._learner(built, describe(PUSH), [], data, 0)
-    if shuffled:
 
-        def mixed(episode: dict[str, Tensor]) -> dict[str, Tensor]:
-            labelled = TakeoverReward().relabel(episode)
-            return labelled | {"reward": labelled["reward"][torch.randperm(40, generator=rng)]}
+    def mixed(episode: dict[str, Tensor]) -> dict[str, Tensor]:
+        labelled = TakeoverReward().relabel(episode)
+        return labelled | {"reward": labelled["reward"][torch.randperm(40, generator=rng)]}
 
-        learner.relabel = mixed
+    learner.relabel = mixed if shuffled else learner.relabel
     learner.config = replace(learner.config, demo_share=0.0, updates_per_step=0.15, critic_only=0)
     for _ in range(120):
         learner.take(practised(rng))
@@ -126,46 +124,43 @@ def learned(data: Path, shuffled: bool) -> tuple[float, float, float]:
     return float(value[first > 0.2].mean()), float(value[first < -0.2].mean()), float(mean)
 
 
-def test_it_learns_what_leads_to_a_takeover_and_not_from_shuffled_labels(data: Path) -> None:
-    """A third of the steps is a person's, so an action above 0 leads to a takeover in two of three."""
+def test_rlif_learns_from_takeovers_and_not_from_shuffled_labels(data: Path) -> None:
+    """A third of the steps is a person's, so an action above 0 leads to a takeover in two of three cases."""
     above, below, mean = learned(data, shuffled=False)
     assert (above, below) == pytest.approx((-2 / 3, 0), abs=0.1) and mean < -0.3
-    above, below, _ = learned(data, shuffled=True)
-    assert (above, below) == pytest.approx((-1 / 3, -1 / 3), abs=0.1)
+    assert learned(data, shuffled=True)[:2] == pytest.approx((-1 / 3, -1 / 3), abs=0.1)
 
 
-class Nobody:
-    """Never in control."""
+class NoOperator:
+    """Operator who never takes over."""
 
-    def reset(self) -> None:
-        """Do nothing."""
+    def reset(self) -> None: ...
 
     def __call__(self, seen: Any, now: float) -> tuple[bool, Tensor | None]:
         return False, None
 
 
-class Unseen(InterventionWrapper):
-    """An environment that is not watched."""
+class Unobserved(InterventionWrapper):
+    """Environment that shows nothing to its operator."""
 
-    def view(self, action: Tensor) -> Any:
-        """Return nothing."""
+    def view(self, action: Tensor) -> Any: ...
 
 
 @pytest.mark.parametrize("recipe", [HilSerl, RLIF])
-def test_without_takeovers_it_is_the_parent_to_the_bit(
+def test_without_takeovers_training_equals_the_parents_to_the_bit(
     recipe: type[CorrectedRecipe], data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
 ) -> None:
     config = recipe(agent=SMALL, training=SHORT, operator=OperatorConfig("none"))
     one, before = trained(config, data, run("one"), monkeypatch)
     assert one.corrected == 0 and one.demos.size == before
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "operated", lambda job, _: Unseen(job.make_env(1), Nobody()))
+        patch.setattr(Job, "operated", lambda job, _: Unobserved(job.make_env(1), NoOperator()))
         two, _ = trained(config, data, run("two"), monkeypatch)
     assert one.agent.updates.critic == two.agent.updates.critic > 10
     assert same(one.agent.state_dict(), two.agent.state_dict())
 
 
-def test_it_starts_from_a_cloned_policy_and_new_values(data: Path, run: Any) -> None:
+def test_learning_starts_from_a_cloned_policy_with_a_new_std(data: Path, run: Any) -> None:
     cloned = BC(training=SupervisedConfig(updates=60, batch=16)).train(job(data, run()))
     for recipe in (HilSerl(), RLIF()):
         agent = recipe.build(replace(job(data, None), base=cloned))
@@ -173,44 +168,42 @@ def test_it_starts_from_a_cloned_policy_and_new_values(data: Path, run: Any) -> 
         features = agent.policy.actor_features(observation)
         ours, std = agent.policy.actor.mean(features), agent.policy.actor(features)[1].exp()
         assert torch.allclose(ours, cloned.policy.act(observation, torch.Generator())[:, 0], atol=1e-6)
-        assert torch.allclose(std, torch.tensor(recipe.gaussian.initial_std)), "it explores"
+        assert torch.allclose(std, torch.tensor(recipe.gaussian.initial_std))
 
 
-def test_dagger_without_takeovers_is_cloning_to_the_bit(data: Path, run: Any, same: Any) -> None:
+def test_dagger_without_takeovers_equals_cloning_to_the_bit(data: Path, run: Any, same: Any) -> None:
     short = DaggerConfig(steps=250, every=100, updates=60, batch=16)
     one = HGDAgger(training=short, operator=OperatorConfig("none")).train(job(data, run("one")))
     two = BC(training=SupervisedConfig(updates=60, batch=16)).train(job(data, run("two")))
     assert same(one.policy.state_dict(), two.policy.state_dict())
 
 
-def test_dagger_clones_what_the_person_did_and_goes_on_from_a_checkpoint(
+def test_dagger_clones_the_persons_actions_and_resumes(
     data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
 ) -> None:
-    short = DaggerConfig(steps=250, every=100, updates=20, batch=16)
-    cloned: list[int] = []
-    clone = dagger.clone
+    cloned, clone = [], dagger.clone
 
     def count(agent: Any, episodes: list[Any], *rest: Any) -> float:
         cloned.append(len(episodes))
         return clone(agent, episodes, *rest)
 
     monkeypatch.setattr(dagger, "clone", count)
-    recipe = HGDAgger(training=short, operator=RANDOM)
+    recipe = HGDAgger(training=DaggerConfig(steps=250, every=100, updates=20, batch=16), operator=RANDOM)
     with run() as first:
         one = recipe.train(job(data, first))
-    assert cloned[0] == 3 and len(cloned) > 2 and cloned == sorted(set(cloned)), "each time from more"
+    assert cloned[0] == 3 and len(cloned) > 2 and cloned == sorted(set(cloned)), "the data grow"
     with run(resume=True) as second:
         assert all(bool(part["intervention"].all()) for part in second.load()["taken"])
         two = recipe.train(job(data, second))
-    assert cloned[-1] == cloned[-2] and same(one.policy.state_dict(), two.policy.state_dict()), "there is no more to do"
+    assert cloned[-1] == cloned[-2] and same(one.policy.state_dict(), two.policy.state_dict()), "training had ended"
 
 
-def test_through_the_command_and_on_from_a_judge(data: Path, tmp_path: Path) -> None:
+def test_train_command_with_scripted_operator_and_with_a_judge(data: Path, tmp_path: Path) -> None:
     small = ["--training.steps", "200", "--training.batch", "16", "--agent.hidden", "16"]
     words = ["train", PUSH, "--recipe", "hil-serl", "--dataset", str(data), *small, "--operator.rule", "random"]
     assert main([*words, "--operator.skill", "WEAK", "--out", str(tmp_path / "one")]) == 0
     assert read_metrics(tmp_path / "one")[-1]["train/corrected_share"] > 0
     words = ["train", PUSH, "--recipe", "rlif", "--training.demo-share", "0", *small, "--operator.rule", "value-gap"]
-    assert main([*words, "--out", str(tmp_path / "two")]) == 2, "it takes a judge"
+    assert main([*words, "--out", str(tmp_path / "two")]) == 2, "a judge is required"
     assert main([*words, "--base", str(tmp_path / "one"), "--out", str(tmp_path / "two")]) == 0
     assert read_metrics(tmp_path / "two")[-1]["train/corrected_share"] > 0

@@ -1,7 +1,7 @@
-"""Every recipe's agent acts and learns on a device that is not the CPU.
+"""Agents of all recipes act and learn on a device other than the CPU.
 
-The device is torch's `meta`: tensors without numbers, whose operations refuse a CPU tensor beside them as a GPU's do,
-and which refuse to tell a number to the CPU, for which a GPU would have to be waited for.
+The device is torch's `meta`: tensors without data. Like a GPU's, its operations refuse CPU tensors. It also refuses to
+copy a number to the CPU, for which the CPU would have to wait for a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from robot_rl.data.replay import Replay
 from robot_rl.data.sources import Demonstrations, sample_batches
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.agent import LearningPhase
-from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.parts.heads import Bins
 from robot_rl.recipes import recipes
@@ -50,8 +49,8 @@ OFF_POLICY = [
 ROWS = 4
 
 
-class Anywhere(torch.Generator):
-    """A generator of the CPU, whatever the device."""
+class CPUGenerator(torch.Generator):
+    """CPU generator in place of another device's."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return super().__new__(cls)
@@ -59,19 +58,18 @@ class Anywhere(torch.Generator):
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizers take the device for one of those that have fused kernels, and a CPU generator for its own."""
+    """Allow fused optimizers and CPU generators on the device."""
     module = sys.modules[torch.optim.Optimizer.__module__]
     monkeypatch.setattr(module, "_get_fused_kernels_supported_devices", lambda: ["meta", "cpu"])
-    monkeypatch.setattr(torch, "Generator", Anywhere)
+    monkeypatch.setattr(torch, "Generator", CPUGenerator)
 
 
 def job(task: str = "panda-lift", base: Bundle | None = None) -> Job:
-    info: Any = describe(task)
-    return Job(info, None, None, 0, Path("nowhere"), base, lambda *_: None, "meta")  # type: ignore[arg-type]
+    return Job(describe(task), None, None, 0, Path("nowhere"), base, lambda *_: None, "meta")
 
 
 def built(name: str) -> Any:
-    """Return a recipe's agent with its own settings."""
+    """Return a recipe's agent with its default settings."""
     lift = describe("panda-lift")
     flow = FlowPolicy(Size(lift.observation, lift.action), FlowConfig(hidden=16, layers=1, sample_steps=2))
     gaussian = GaussianPolicy(flow.size, GaussianConfig(hidden=(16,), std=0.1))
@@ -83,19 +81,26 @@ def seen(agent: Any, rows: int = ROWS) -> dict[str, Tensor]:
     return {"observation.state": torch.zeros(rows, agent.policy.size.observation, device=META)}
 
 
+def readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let meta tensors convert to True and 0.5."""
+    boolean, number = Tensor.__bool__, Tensor.__float__
+    monkeypatch.setattr(Tensor, "__bool__", lambda x: True if x.is_meta else boolean(x))
+    monkeypatch.setattr(Tensor, "__float__", lambda x: 0.5 if x.is_meta else number(x))
+
+
 def on_meta(values: Any) -> bool:
     return all(v.device == META for v in values.values())
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_off_policy_agents_act_store_and_update(name: str) -> None:
+def test_off_policy_agents_act_store_and_update_on_the_device(name: str) -> None:
     agent, rng = built(name), torch.Generator()
     replay = Replay(400, ROWS, agent.columns, agent.device)
     ended = torch.tensor([True, False, False, False])
     for t in range(12):
         action, kept = agent.act(seen(agent), rng, LearningPhase.WARMUP if t < 4 else LearningPhase.LEARN)
         assert action.device == META and action.shape == (ROWS, agent.policy.size.action)
-        assert on_meta({k: v for k, v in kept.items() if k != "decides"}), "flags are on the CPU"
+        assert on_meta({k: v for k, v in kept.items() if k != "decides"}), "`decides` is on the CPU"
         row = seen(agent) | kept | {"action": action, "reward": torch.zeros(ROWS, device=META)}
         done = ended & (t % 5 == 4)
         final = None
@@ -114,13 +119,13 @@ def test_off_policy_agents_act_store_and_update(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["hil-serl", "rlif"])
-def test_learners_from_corrections_begin_there_without_a_base(name: str) -> None:
+def test_learners_from_corrections_are_built_on_the_device_without_a_base(name: str) -> None:
     agent = recipes.get(name)().build(job())
     assert on_meta(agent.policy.state_dict()) and on_meta(agent.critic.state_dict())
 
 
 @pytest.mark.parametrize("name", ["resfit", "hil-serl"])
-def test_recorded_episodes_are_annotated_there(name: str) -> None:
+def test_recorded_episodes_are_annotated_on_the_device(name: str) -> None:
     agent = built(name)
     action = torch.zeros(29, agent.policy.size.action)
     columns = agent.annotate(seen(agent, 30), action, torch.zeros(29, device=META), torch.Generator())
@@ -131,8 +136,8 @@ def test_recorded_episodes_are_annotated_there(name: str) -> None:
     assert replay.size == 29 and on_meta(replay.columns)
 
 
-def test_what_acting_remembers_goes_back_there() -> None:
-    """A checkpoint is read on the CPU."""
+def test_state_of_acting_is_restored_to_the_device() -> None:
+    """A checkpoint is loaded on the CPU."""
     agent, rng = built("resfit"), torch.Generator()
     agent.act(seen(agent), rng, LearningPhase.LEARN)
     noise, queue, policy = (agent.memory()[name] for name in ("noise", "queue", "policy"))
@@ -145,7 +150,7 @@ def test_what_acting_remembers_goes_back_there() -> None:
 
 
 @pytest.mark.parametrize("head", ["scalar", "hl-gauss", "c51", "gaussian"])
-def test_every_head(agent: Build, residual: Build, head: str) -> None:
+def test_critic_heads_update_on_the_device(agent: Build, residual: Build, head: str) -> None:
     learner = agent(residual().to(META), head=head, critics=4, subset=2, actor_delay=1, imitation=1.0)
     names = {"observation.state": 3, "next.observation.state": 3, "base": 2, "next.base": 2, "action": 2}
     batch = {name: torch.zeros(8, size, device=META) for name, size in names.items()}
@@ -154,14 +159,11 @@ def test_every_head(agent: Build, residual: Build, head: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bc", "flow-bc", "diffusion-bc"])
-def test_cloned_policies_fit_update_and_act(name: str) -> None:
+def test_cloned_policies_fit_update_and_act_on_the_device(name: str) -> None:
     agent, rng = built(name), torch.Generator()
     size, policy = agent.policy.size, agent.policy
-    episodes = [{"observation.state": torch.zeros(20, size.observation), "action": torch.zeros(20, size.action)}] * 2
-    data = Demonstrations(
-        {k: torch.cat([e[k] for e in episodes]).to(META) for k in episodes[0]}, torch.tensor([0, 20]),
-        torch.tensor([20, 20]),
-    )  # fmt: skip
+    columns = {"observation.state": torch.zeros(40, size.observation), "action": torch.zeros(40, size.action)}
+    data = Demonstrations({k: v.to(META) for k, v in columns.items()}, torch.tensor([0, 20]), torch.tensor([20, 20]))
     policy.fit(data.columns)
     batch = data.sample(8, data.rows(policy.horizon).to(META), rng)
     assert on_meta(agent.update(batch, rng))
@@ -171,13 +173,13 @@ def test_cloned_policies_fit_update_and_act(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [VLAFlowPolicy, VLATokensPolicy])
-def test_policies_that_see_and_read_update_and_act(make: Build) -> None:
-    """The numbers of words stand for an instruction, which is read on the CPU."""
-    front, told, rng = "observation.images.front", torch.full((ROWS, 5), 2, device=META), torch.Generator()
+def test_vision_language_policies_update_and_act_on_the_device(make: Build) -> None:
+    """The instruction is given as word indices, since text is read on the CPU."""
+    front, words, rng = "observation.images.front", torch.full((ROWS, 5), 2, device=META), torch.Generator()
     size = Size(3, 2, ObservationSpec.of(**{front: picture_field(16, 16), LANGUAGE: LANGUAGE_FIELD}))
     reads = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), words=("lift",))
     policy = make(size, make.config_class(encoder=reads)).to(META)
-    observation = {"observation.state": torch.zeros(ROWS, 3, device=META), LANGUAGE: told}
+    observation = {"observation.state": torch.zeros(ROWS, 3, device=META), LANGUAGE: words}
     observation[front] = torch.zeros(ROWS, 16, 16, 3, dtype=torch.uint8, device=META)
     agent = Cloning(policy, CloningConfig(), 10)
     assert on_meta(agent.update(observation | {"action": torch.zeros(ROWS, policy.horizon, 2, device=META)}, rng))
@@ -185,11 +187,9 @@ def test_policies_that_see_and_read_update_and_act(make: Build) -> None:
 
 
 @pytest.mark.parametrize("task", ["panda-lift", "go2-velocity"])
-def test_ppo_acts_assesses_and_updates(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at numbers on purpose, at most once per gradient step: is it finite, and how far has it gone?"""
-    yes, half = Tensor.__bool__, Tensor.__float__
-    monkeypatch.setattr(Tensor, "__bool__", lambda x: True if x.is_meta else yes(x))
-    monkeypatch.setattr(Tensor, "__float__", lambda x: 0.5 if x.is_meta else half(x))
+def test_ppo_acts_assesses_and_updates_on_the_device(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PPO reads numbers by design, once per gradient step: the check for non-finite values, and the divergence."""
+    readable(monkeypatch)
     mirror = tasks.get(task).mirror
     privileged = len(mirror.privileged) if mirror else 5
     agent = recipes.get("ppo")().build(job(task), SimpleNamespace(privileged_size=privileged, mirror=mirror))
@@ -210,13 +210,13 @@ def test_ppo_acts_assesses_and_updates(task: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("physics", ["cpu", "meta"])
 @pytest.mark.parametrize("name", ["sac", "resfit", "ppo"])
-def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Physics on the CPU or there, the learner there: every step ends the episodes of all environments, as far as one
-    is told.
+def test_loops_run_on_the_device(name: str, physics: str, run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Physics on the CPU or on the device, the learner on the device; every step ends all episodes.
 
-    What tells the CPU something is replaced, for there is nothing to tell: logs, checkpoints, and which have ended.
+    Copies to the CPU are replaced, since meta tensors have no data: logs, checkpoints, and ended episodes.
     """
-    cpu, to, yes, half = Tensor.cpu, Tensor.to, Tensor.__bool__, Tensor.__float__
+    cpu, to = Tensor.cpu, Tensor.to
+    readable(monkeypatch)
 
     def moved(x: Tensor, *where: Any, **how: Any) -> Tensor:
         fetched = x.is_meta and str(where[0]) == "cpu"
@@ -224,8 +224,6 @@ def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: p
 
     monkeypatch.setattr(Tensor, "to", moved)
     monkeypatch.setattr(Tensor, "cpu", lambda x: torch.ones(x.shape, dtype=x.dtype) if x.is_meta else cpu(x))
-    monkeypatch.setattr(Tensor, "__bool__", lambda x: True if x.is_meta else yes(x))
-    monkeypatch.setattr(Tensor, "__float__", lambda x: 0.5 if x.is_meta else half(x))
     monkeypatch.setattr(EpisodeMetrics, "add", lambda *_: None)
     agent, steps = built(name), [0]
     size, ones = agent.policy.size, torch.ones(ROWS, device=physics)
@@ -252,20 +250,16 @@ def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: p
     assert steps[0] == 12 and on_meta(agent.policy.state_dict())
 
 
-def left_behind(agent: ActorCritic, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["", "normalizer", "noise", "bins"])
+def test_tensor_on_the_cpu_is_refused(agent: Build, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: the tests of this file detect a tensor on the wrong device."""
+    learner = agent(GaussianPolicy(Size(3, 2), GaussianConfig(std=0.1)).to(META), head="c51")
     if part == "normalizer":
-        agent.policy.normalizer.mean = torch.zeros(agent.policy.size.observation)
+        learner.policy.normalizer.mean = torch.zeros(3)
     elif part == "noise":
-        agent.noise.device = torch.device("cpu")
+        learner.noise.device = torch.device("cpu")
     elif part == "bins":
         monkeypatch.setattr(Bins, "centers", lambda self, like: torch.linspace(self.low, self.high, self.outputs))
-
-
-@pytest.mark.parametrize("part", ["", "normalizer", "noise", "bins"])
-def test_a_tensor_left_on_the_cpu_is_refused(agent: Build, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: what is looked for here is found."""
-    learner = agent(GaussianPolicy(Size(3, 2), GaussianConfig(std=0.1)).to(META), head="c51")
-    left_behind(learner, part, monkeypatch)
     state, one = torch.zeros(8, 3, device=META), torch.zeros(8, device=META)
     batch = {"observation.state": state, "next.observation.state": state, "action": state[:, :2]}
     with pytest.raises(RuntimeError, match="device") if part else nullcontext():

@@ -1,4 +1,4 @@
-"""The recipe, from a task's name to a bundle that acts."""
+"""The recipe ppo, from a task's name to a bundle that acts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli.main import main
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.algorithms.ppo import PPOConfig
-from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy
 from robot_rl.robots import robots
@@ -30,21 +29,20 @@ Build = Callable[..., Any]
 
 
 def job(task: str, run: Any, seed: int = 0, progress: Any = lambda *_: None, **simulation: Any) -> Job:
-    return Job(
-        describe(task), lambda count: make(task, count, **simulation), run, seed, Path("nowhere"), None, progress
-    )
+    info, env = describe(task), lambda count: make(task, count, **simulation)
+    return Job(info, env, run, seed, Path("nowhere"), None, progress)
 
 
-def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
+def small(steps: int = 6, rollout: int = 2, history: int = 1) -> ProximalPolicy:
+    agent = PPOConfig(hidden=(16,), epochs=1, minibatches=1)
+    training = OnPolicyConfig(steps=steps, num_envs=3, rollout=rollout)
+    return ProximalPolicy(FeedforwardConfig(hidden=(16,), history=history), agent, training)
+
+
+def test_trains_a_bundle_and_reports_progress(run: Build, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    recipe = ProximalPolicy(
-        FeedforwardConfig(hidden=(16,), history=2),
-        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
-        OnPolicyConfig(steps=24, num_envs=3, rollout=4),
-    )
-    bundle = recipe.train(
-        job("panda-lift", run(), progress=lambda what, done, total, metrics: seen.append((what, done, total)))
-    )
+    report = lambda what, done, total, metrics: seen.append((what, done, total))  # noqa: E731
+    bundle = small(24, 4, 2).train(job("panda-lift", run(), progress=report))
     assert seen == [("environment steps", 12, 24), ("environment steps", 24, 24)]
     save_bundle(bundle, tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle")
@@ -54,14 +52,8 @@ def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
     assert again.policy.act(observation, torch.Generator()).shape == (2, 1, 4)
 
 
-def test_trains_a_robot_that_walks_with_its_mirror_image(run: Build, tmp_path: Path) -> None:
-    recipe = ProximalPolicy(
-        FeedforwardConfig(hidden=(16,)),
-        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
-        OnPolicyConfig(steps=36, num_envs=3, rollout=4),
-        symmetry=True,
-    )
-    bundle = recipe.train(job("go2-velocity", run()))
+def test_trains_a_legged_robot_with_its_mirror_image(run: Build, tmp_path: Path) -> None:
+    bundle = small(36, 4).train(job("go2-velocity", run()))
     save_bundle(bundle, tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle")
     again.check_robot(robots.get("go2"))
@@ -74,13 +66,8 @@ def test_trains_a_robot_that_walks_with_its_mirror_image(run: Build, tmp_path: P
 
 
 @pytest.mark.parametrize("without", [("push.speed",), ("base.com_x", "payload.mass"), ("base.com_y",)])
-def test_the_mirror_follows_the_parameters_in_use(run: Build, without: tuple[str, ...]) -> None:
-    recipe = ProximalPolicy(
-        FeedforwardConfig(hidden=(16,)),
-        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
-        OnPolicyConfig(steps=6, num_envs=3, rollout=2),
-    )
-    assert recipe.train(job("go2-velocity", run(), without=without, threads=1)).critic
+def test_mirror_follows_the_randomized_parameters(run: Build, without: tuple[str, ...]) -> None:
+    assert small().train(job("go2-velocity", run(), without=without, threads=1)).critic
     task: Any = tasks.get("go2-velocity")
     used = [r for r in task.randomization if r.parameter not in without]
     mirror = mirror_of(task, used)
@@ -91,29 +78,15 @@ def test_the_mirror_follows_the_parameters_in_use(run: Build, without: tuple[str
     )
 
 
-def test_it_is_registered() -> None:
-    assert recipes.get("ppo") is ProximalPolicy
-
-
-def test_a_task_without_a_mirror_has_none(task: Build) -> None:
-    assert mirror_of(task(), ()) is None
-
-
 def test_seeds_share_no_environment(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    reset = TaskEnv.reset
-    monkeypatch.setattr(TaskEnv, "reset", lambda env, **words: (begun.append(words["seed"]), reset(env, **words))[1])
-    recipe = ProximalPolicy(
-        FeedforwardConfig(hidden=(16,)),
-        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
-        OnPolicyConfig(steps=6, num_envs=3, rollout=2),
-    )
+    seeds, reset = [], TaskEnv.reset
+    monkeypatch.setattr(TaskEnv, "reset", lambda env, **words: (seeds.append(words["seed"]), reset(env, **words))[1])
     for seed in (0, 1):
-        recipe.train(job("panda-lift", run(str(seed)), seed))
-    assert begun == [0, training_seed(1)]
+        small().train(job("panda-lift", run(str(seed)), seed))
+    assert seeds == [0, training_seed(1)]
 
 
-def test_terms_of_a_reward_are_learned_by_a_critic_each_and_resumed(tmp_path: Path) -> None:
+def test_reward_terms_have_a_value_each_and_training_resumes(tmp_path: Path) -> None:
     few = ["--training.num-envs", "8", "--training.rollout", "10", "--seed", "3"]
     words = ["train", "testbed:pair", "--recipe", "slim", *few]
     assert main([*words, "--training.steps", "320", "--out", str(tmp_path / "whole")]) == 0
@@ -124,6 +97,6 @@ def test_terms_of_a_reward_are_learned_by_a_critic_each_and_resumed(tmp_path: Pa
     assert rows[0]["ppo/value_loss"] == rows[1]["ppo/value_loss"]
 
 
-def test_a_task_without_terms_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_task_without_reward_terms_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["train", "testbed:swing", "--recipe", "slim", "--out", str(tmp_path / "run")]) == 2
     assert "reports no terms of its reward: use --training.reward task" in capsys.readouterr().err
