@@ -1,4 +1,4 @@
-"""Post JSON to a URL, with a time limit for all of it, a limit of size, and no redirects."""
+"""Post JSON to a URL with a total time limit, a size limit, and without redirects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import urllib.request
 from typing import Any
 
 LARGEST = 4_000_000
-"""Bytes of an answer at most."""
+"""Largest answer, bytes."""
 
 
 class Refused(Exception):  # noqa: N818 - it reads as a sentence
-    """A request that got no usable answer.
+    """Request without a usable answer.
 
     Attributes:
-        kind: what it is counted as: unreachable, timeout, refused or nonsense.
-        wait: s that the server asks to wait; None: it does not say.
+        kind: unreachable, timeout, refused or nonsense.
+        wait: wait that the server requests, s; None: not given.
         again: whether the same request may succeed later.
     """
 
@@ -28,14 +28,14 @@ class Refused(Exception):  # noqa: N818 - it reads as a sentence
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
+    """Refuse redirects: they would send the key to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float) -> Any:
-    """Return the JSON that a server answers within `seconds`; `Refused` where it does not."""
+    """Return a server's JSON answer within `seconds`; `Refused` otherwise."""
     deadline = time.monotonic() + seconds
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
@@ -59,13 +59,13 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
 
 
 def _opener(request: urllib.request.Request) -> urllib.request.OpenerDirector:
-    """Return what sends a request: by the user's proxy, unless it is to this machine."""
-    here = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
-    return urllib.request.build_opener(_NoRedirects, *[urllib.request.ProxyHandler({})] * here)
+    """Return an opener that uses the user's proxy, except for requests to this machine."""
+    local = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
+    return urllib.request.build_opener(_NoRedirects, *[urllib.request.ProxyHandler({})] * local)
 
 
 def _read(response: Any, deadline: float, seconds: float) -> bytes:
-    """Read a body; a server that sends a byte now and then is late too."""
+    """Read a body; the time limit holds for the whole body."""
     parts, size = [], 0
     while part := response.read1(65536):
         parts.append(part)
@@ -80,6 +80,7 @@ def _read(response: Any, deadline: float, seconds: float) -> bytes:
 
 
 def _status(error: urllib.error.HTTPError, deadline: float, seconds: float) -> Refused:
+    """Return the error for an HTTP status, with the start of its body."""
     try:
         said = _shown(_read(error, deadline, seconds))
     except (Refused, OSError, http.client.HTTPException):

@@ -81,7 +81,7 @@ class Finetune(Generic[R]):
             open_dataset,
             settings_before,
         )
-        from robot_rl.rewards.classifier_folder import load_classifier
+        from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS

@@ -230,7 +230,7 @@ class Train(Generic[R]):
 
     def _name_task(self) -> None:
         """Name the task of a dataset alone; ConfigError where there is none either, or the recipe practises."""
-        from robot_rl.data.described import task_of
+        from robot_rl.data.recording import task_of
 
         if self.task.startswith(DATASET):
             raise ConfigError(f"{self.task} is no task; name the dataset's folder with --dataset")

@@ -1,4 +1,4 @@
-"""An environment with a written reward in place of its own."""
+"""Environment with a written reward in place of its own reward."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from robot_rl.util.errors import ConfigError, UserError
 
 
 def paid_info(info: EnvInfo) -> EnvInfo:
-    """Return the facts of a task whose reward somebody wrote; ConfigError for one that asks for several things."""
+    """Return a task's facts with a written reward; ConfigError for a task with several instructions."""
     if info.interface is not None and info.interface.instructions:
         raise ConfigError(f"{info.task} asks for one of several things, and a written reward knows only one")
     return replace(info, rewards=())
 
 
 class RewardWrapper(EnvWrapper):
-    """Copies of a task with a written reward; 0 where physics diverged."""
+    """Vector environment with a written reward, which is 0 where physics diverged."""
 
     def __init__(self, env: Any, reward: WrittenReward):
-        """ConfigError where the reward was written for something else."""
+        """Raise ConfigError if the reward was written for another task."""
         super().__init__(env)
         self.written = reward
         self.info, self.views = paid_info(env.info), Views.of(env)
@@ -35,13 +35,12 @@ class RewardWrapper(EnvWrapper):
         self.before: Observation = {}
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start episodes everywhere."""
         first = self.env.reset(**kwargs)
         self.before = first[0]
         return first
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Act for one control period; UserError where the reward is not finite."""
+        """Execute actions (n, A) for one control period; UserError if the reward is not finite."""
         following, _, terminated, truncated, infos = self.env.step(actions)
         infos.pop("rewards", None)
         last = arrived(following, terminated | truncated, infos)
@@ -59,6 +58,6 @@ class RewardWrapper(EnvWrapper):
         return following, torch.where(broken, 0.0, paid), terminated, truncated, infos
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore `state_dict`; return its observation."""
+        """Restore the state from `state_dict`; return its observation."""
         self.before = super().load_state_dict(state)
         return self.before

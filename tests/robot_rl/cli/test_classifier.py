@@ -11,8 +11,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.recipes.job import open_job
-from robot_rl.rewards.classifier import Measured
-from robot_rl.rewards.classifier_folder import save_classifier
+from robot_rl.rewards.classifier import Measured, save_classifier
 from robot_rl.rewards.judged import ClassifierWrapper
 
 Build = Callable[..., Any]

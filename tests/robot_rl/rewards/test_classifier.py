@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.rewards.classifier import Classifier, Measured
-from robot_rl.rewards.classifier_folder import load_classifier, read_classifier, save_classifier
+from robot_rl.rewards.classifier import Classifier, Measured, load_classifier, read_classifier, save_classifier
 from robot_rl.util.errors import ConfigError
 from sim.tasks import tasks
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.data import Dataset
-from robot_rl.rewards.classifier_folder import load_classifier, save_classifier
-from robot_rl.rewards.fitting import THRESHOLDS, best_threshold, fit, level, measure
-from robot_rl.rewards.marked import MarkedEpisode
+from robot_rl.rewards.classifier import load_classifier, save_classifier
+from robot_rl.rewards.fitting import THRESHOLDS, MarkedEpisode, best_threshold, fit, level, measure
 from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]

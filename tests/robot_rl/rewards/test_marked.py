@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
-from robot_rl.rewards.marked import LEAST, MarkedEpisode, held_out, labelled, marked_episodes
+from robot_rl.rewards.fitting import LEAST, MarkedEpisode, held_out, labelled, marked_episodes
 from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.rewards.takeover import TakeoverReward, led_to_takeover
+from robot_rl.rewards import TakeoverReward, led_to_takeover
 
 
 def test_the_last_step_before_a_takeover_pays() -> None:

@@ -20,7 +20,7 @@ import torch
 
 from robot_rl.cli.dataset import Info, Stats, Verify
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
-from robot_rl.data.identity import pictures_digest
+from robot_rl.data.recording import pictures_digest
 from robot_rl.data.verify import examine
 from robot_rl.data.video import encode_video
 from robot_rl.data.view import DatasetView, resized

@@ -17,11 +17,10 @@ from robot_rl.rewards.written import vetting as vetting_module
 from robot_rl.rewards.written.code import BadCode, compile_reward, pay
 from robot_rl.rewards.written.env import RewardWrapper
 from robot_rl.rewards.written.file import WrittenReward, load_reward, read_reward, save_reward
-from robot_rl.rewards.written.prompt import conversation
 from robot_rl.rewards.written.sandbox import check_rewards
 from robot_rl.rewards.written.vetting import BEHAVIOURS, STARTS, Played, Vetting, auc, measure, play
 from robot_rl.rewards.written.views import Views
-from robot_rl.rewards.written.writer import revision, write
+from robot_rl.rewards.written.writer import conversation, revision, write
 from robot_rl.util.errors import ConfigError, UserError
 from sim.demonstrators import demonstrator
 from sim.make import make
