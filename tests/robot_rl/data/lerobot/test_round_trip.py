@@ -1,4 +1,4 @@
-"""What is written is what is read."""
+"""Round trips: written episodes are read unchanged."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, EpisodeData, Feature, verify
+from robot_rl.data.stats import RowSample
+from robot_rl.data.video import encode_video
 
 CAMERA = "observation.images.front"
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
@@ -25,15 +27,13 @@ DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
 @given(
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
     columns=st.lists(
-        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
-        min_size=1,
-        max_size=3,
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(1, 3), min_size=1, max_size=3)), min_size=1, max_size=3
     ),
     batched=st.booleans(),
     reopen=st.booleans(),
     fps=st.integers(1, 120),
 )
-def test_any_numbers(
+def test_number_columns_and_records_round_trip(
     lengths: list[int], columns: list[tuple[str, list[int]]], batched: bool, reopen: bool, fps: int
 ) -> None:
     rng = np.random.default_rng(len(lengths))
@@ -66,23 +66,21 @@ def test_any_numbers(
         for key, feature in features.items():
             want = np.concatenate([e.columns[key] for e in episodes])
             exact = want.astype(np.float64)
-            got = data.column(key)
-            assert got.shape == (sum(lengths), *feature.shape)
-            assert str(got.dtype) == f"torch.{feature.dtype}"
-            np.testing.assert_array_equal(got.numpy(), want)
+            values = data.column(key)
+            assert values.shape == (sum(lengths), *feature.shape) and str(values.dtype) == f"torch.{feature.dtype}"
+            np.testing.assert_array_equal(values.numpy(), want)
             np.testing.assert_allclose(data.stats[key]["mean"], exact.mean(0), atol=1e-9)
             np.testing.assert_allclose(data.stats[key]["std"], exact.std(0), atol=1e-9)
             np.testing.assert_allclose(data.stats[key]["q50"], np.quantile(exact, 0.5, axis=0))
         assert verify(root) == []
 
 
-def test_video_within_codec_error(recorded: Path, episode) -> None:
+def test_video_frames_round_trip_within_codec_error(recorded: Path, episode) -> None:
     data = Dataset(recorded)
     want = np.concatenate([episode(0)[CAMERA], episode(1, 6)[CAMERA], episode(2, 3)[CAMERA]])
     order = [12, 0, 5, 5, 4, 9, 3, 10]
     frames = data.frames(CAMERA, order)
-    assert frames.dtype == torch.uint8
-    assert frames.shape == (8, 32, 48, 3)
+    assert frames.dtype == torch.uint8 and frames.shape == (8, 32, 48, 3)
     assert np.abs(frames.numpy().astype(int) - want[order]).mean() < 4  # neighbours differ by 20
     assert data.frames(CAMERA, []).shape == (0, 32, 48, 3)
     stats = data.stats[CAMERA]
@@ -91,9 +89,7 @@ def test_video_within_codec_error(recorded: Path, episode) -> None:
     np.testing.assert_allclose(stats["std"].reshape(-1), (want / 255).std((0, 1, 2)), atol=1e-9)
 
 
-def test_encodes_faster_than_300_frames_per_second() -> None:
-    from robot_rl.data.video import encode_video
-
+def test_encoder_speed_is_above_300_frames_per_second() -> None:
     ramp = np.add.outer(np.arange(96), np.arange(96))
     frames = [np.repeat(((ramp + 5 * t) % 256)[..., None], 3, -1).astype(np.uint8) for t in range(100)]
 
@@ -106,11 +102,9 @@ def test_encodes_faster_than_300_frames_per_second() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="real-time priorities are Linux's")
-def test_an_encoder_is_not_more_urgent_than_a_robot() -> None:
-    """libsvtav1, run as root, asks for the highest real-time priority."""
-    from robot_rl.data.video import encode_video
-
-    def urgency() -> int:
+def test_encoding_raises_no_thread_priority() -> None:
+    """As root, libsvtav1 requests the highest real-time priority."""
+    def highest() -> int:
         return max(os.sched_getparam(int(thread)).sched_priority for thread in os.listdir("/proc/self/task"))
 
     during = []
@@ -118,20 +112,18 @@ def test_an_encoder_is_not_more_urgent_than_a_robot() -> None:
     def frames() -> Iterator[np.ndarray]:
         for shade in range(4):
             yield np.full((32, 48, 3), shade, np.uint8)
-            during.append(urgency())
+            during.append(highest())
 
     before = os.sched_getscheduler(0)
     encode_video(frames(), 20)
-    assert during == [0] * 4 and urgency() == 0 and os.sched_getscheduler(0) == before
+    assert during == [0] * 4 and highest() == 0 and os.sched_getscheduler(0) == before
 
 
-def test_tensors_and_short_forms(root: Path) -> None:
+def test_tensors_lists_and_one_dimensional_columns_are_written(root: Path) -> None:
     features = {"action": Feature("float32", (2,)), "next.reward": Feature("float32", (1,))}
     with DatasetWriter.create(root, fps=5, features=features) as writer:
-        writer.add_episode(
-            {"action": torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True), "next.reward": [0, 0, 1]},
-            "x",
-        )
+        action = torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True)
+        writer.add_episode({"action": action, "next.reward": [0, 0, 1]}, "x")
     assert Dataset(root).column("next.reward").tolist() == [[0.0], [0.0], [1.0]]
 
 
@@ -149,7 +141,7 @@ def test_tensors_and_short_forms(root: Path) -> None:
         ({"action": None}, "lacks action"),
     ],
 )
-def test_refuses_columns(root: Path, features, episode, change: dict, words: str) -> None:
+def test_columns_that_do_not_fit_are_refused(root: Path, features, episode, change: dict, words: str) -> None:
     columns = {key: value for key, value in {**episode(0), **change}.items() if value is not None}
     with DatasetWriter.create(root, fps=10, features=features()) as writer:
         with pytest.raises(DatasetError, match=words):
@@ -158,8 +150,7 @@ def test_refuses_columns(root: Path, features, episode, change: dict, words: str
     assert verify(root) == []
 
 
-def test_records_widen(root: Path, episode, features) -> None:
-    """New and wider record columns go into the first file too, whose schema LeRobot takes for all."""
+def test_record_columns_may_be_added_and_widened(root: Path, episode, features) -> None:
     records = [
         {"mass": 1, "hint": None},
         {"mass": 0.5, "who": "eve", "push": [1, 2]},
@@ -171,12 +162,13 @@ def test_records_widen(root: Path, episode, features) -> None:
         writer.add_episode(episode(index, video=False), "lift", record)
         writer.close()
         writer = DatasetWriter.append(root)
-    with pytest.raises(DatasetError, match="record 'who' was string .* is int64 now"):
-        writer.add_episode(episode(0, video=False), "lift", {"who": 3})
-    with pytest.raises(DatasetError, match="record 'm' is .*flat list"):
-        writer.add_episode(episode(0, video=False), "lift", {"m": np.eye(2)})
-    with pytest.raises(DatasetError, match="LeRobot uses itself"):
-        writer.add_episode(episode(0, video=False), "lift", {"stats/x": 1})
+    for record, words in (
+        ({"who": 3}, "record 'who' was string .* is int64 now"),
+        ({"m": np.eye(2)}, "record 'm' is .*flat list"),
+        ({"stats/x": 1}, "LeRobot uses itself"),
+    ):
+        with pytest.raises(DatasetError, match=words):
+            writer.add_episode(episode(0, video=False), "lift", record)
     writer.close()
     want = [{"mass": 1}, {"mass": 0.5, "who": "eve", "push": [1, 2]}]
     want += [{"push": [0.5], "ok": True, "names": ["a", "b"]}, {"seed": 2**62 + 1}]
@@ -184,9 +176,7 @@ def test_records_widen(root: Path, episode, features) -> None:
     assert verify(root) == []
 
 
-def test_quantiles_do_not_depend_on_sessions() -> None:
-    from robot_rl.data.stats import RowSample
-
+def test_quantiles_do_not_depend_on_recording_sessions() -> None:
     values = np.random.default_rng(0).normal(size=(20000, 2))
     whole, parts = RowSample(512), RowSample(512)
     whole.add(0, {"x": values})
