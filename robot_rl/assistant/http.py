@@ -39,8 +39,10 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
     deadline = time.monotonic() + seconds
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
+    local = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
+    proxy = [urllib.request.ProxyHandler({})] if local else []  # no proxy for requests to this machine
     try:
-        with _opener(request).open(request, timeout=seconds) as response:
+        with urllib.request.build_opener(_NoRedirects, *proxy).open(request, timeout=seconds) as response:
             text = _read(response, deadline, seconds)
     except urllib.error.HTTPError as error:
         raise _status(error, deadline, seconds) from None
@@ -56,12 +58,6 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
         return json.loads(text)
     except (ValueError, RecursionError):
         raise Refused("nonsense", f"answered with something other than JSON: {_shown(text)}") from None
-
-
-def _opener(request: urllib.request.Request) -> urllib.request.OpenerDirector:
-    """Return an opener that uses the user's proxy, except for requests to this machine."""
-    local = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
-    return urllib.request.build_opener(_NoRedirects, *[urllib.request.ProxyHandler({})] * local)
 
 
 def _read(response: Any, deadline: float, seconds: float) -> bytes:

@@ -124,10 +124,10 @@ class _Conversion:
             progress(index + 1, total)
         self.info |= {"total_frames": start, "total_tasks": len(self.tasks), "splits": {"train": f"0:{total}"}}
         if total:
-            self._write(file_path(EPISODES_PATH, (0, 0)), encode_table(rows_to_table(self.rows, None)[0]))
-            self._write(STATS, encode_stats(merge(self.stats, self.sample)))
-            self._write(TASKS, encode_tasks(self.tasks))
-        self._write(INFO, encode_json(self.info))
+            write_file(self.part / file_path(EPISODES_PATH, (0, 0)), encode_table(rows_to_table(self.rows, None)[0]))
+            write_file(self.part / STATS, encode_stats(merge(self.stats, self.sample)))
+            write_file(self.part / TASKS, encode_tasks(self.tasks))
+        write_file(self.part / INFO, encode_json(self.info))
 
     def _episode(self, index: int, start: int, length: int, known: Mapping[str, Any]) -> None:
         """Copy one episode's files, and add its row and statistics."""
@@ -135,19 +135,16 @@ class _Conversion:
         path, file = self.root / DATA.format(**place), divmod(index, CHUNK_SIZE)
         table, columns = read_table(path), {}
         for key, feature in self.features.items():
-            try:
-                if not feature.is_video and (feature.dtype in DTYPES or key not in table.column_names):
-                    columns[key] = from_arrow(table[key], feature)
-            except KeyError:
-                raise DatasetError(f"{path} has no column '{key}'; restore it from a copy") from None
-            except DatasetError as error:
-                raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
+            if not feature.is_video and key not in table.column_names:
+                raise DatasetError(f"{path} has no column '{key}'; restore it from a copy")
+            if feature.dtype in DTYPES:
+                columns[key] = from_arrow(table[key], feature, f"{path}: '{key}'")
         tasks = columns["task_index"].reshape(-1)
         if table.num_rows != length or (columns["index"].reshape(-1) != np.arange(start, start + length)).any():
             raise DatasetError(f"{path} does not hold rows {start} to {start + length - 1}; restore it from a copy")
         if not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
             raise DatasetError(f"{path} has a task_index that meta/tasks.jsonl lacks; restore it from a copy")
-        self._write(file_path(DATA_PATH, file), encode_table(table))
+        write_file(self.part / file_path(DATA_PATH, file), encode_table(table))
         self.sample.add(start, columns)
         stats = {key: column_stats(values) for key, values in columns.items()}
         given = {key: known_stats(known.get(key, {})) for key in self.features.keys() - columns}
@@ -155,7 +152,11 @@ class _Conversion:
         videos = [key for key, feature in self.features.items() if feature.is_video]
         for key in videos:
             video = self.root / VIDEO.format(**place, video_key=key)
-            self._copy(video, file_path(VIDEO_PATH, file, key))
+            try:
+                encoded = video.read_bytes()
+            except FileNotFoundError:
+                raise DatasetError(f"{video} is missing; restore it from a copy") from None
+            write_file(self.part / file_path(VIDEO_PATH, file, key), encoded)
             if key not in stats and self.features[key].is_camera:
                 stats[key] = self._video_stats(video, length, self.features[key])
         row = episode_row(index, start, [self.tasks[k] for k in tasks], {}, stats, file)
@@ -171,19 +172,6 @@ class _Conversion:
         frames = np.empty((len(rows), *feature.shape), np.uint8)
         decode_frames(video, rows / fps, fps, frames)
         return image_stats(frames)
-
-    def _copy(self, source: Path, name: str) -> None:
-        target = self.part / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(source, target)
-        except FileNotFoundError:
-            raise DatasetError(f"{source} is missing; restore it from a copy") from None
-        with open(target, "rb") as copied:
-            os.fsync(copied.fileno())
-
-    def _write(self, name: str, data: bytes | memoryview) -> None:
-        write_file(self.part / name, data)
 
     def _lines(self, name: str, number: str, key: str) -> list[dict[str, Any]]:
         """Return the rows of a file in meta/, sorted by column `number`, which counts from 0; each row has `key`."""

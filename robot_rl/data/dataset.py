@@ -122,10 +122,7 @@ class Dataset:
             first, length = episodes[0].start, sum(episode.length for episode in episodes)
             places = row_places(table, np.arange(first, first + length), path)
             for key, feature in features.items():
-                try:
-                    values = from_arrow(table[stored[key]].take(places), feature)
-                except DatasetError as error:
-                    raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
+                values = from_arrow(table[stored[key]].take(places), feature, f"{path}: '{key}'")
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
         kept = self.episodes[done].start if done < self.num_episodes else self.num_frames
         for key, feature in features.items():

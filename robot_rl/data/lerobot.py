@@ -208,9 +208,7 @@ def read_info(root: Path) -> dict[str, Any]:
     info, path = load_info(root), root / INFO
     if (version := info["codebase_version"]) != VERSION:
         how = f"`robot-rl dataset convert {root} OUT`" if version in CONVERTED else "LeRobot's own scripts"
-        raise WrongDataset(
-            f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with {how}"
-        )
+        raise WrongDataset(f"{path} says codebase_version {version!r}; only '{VERSION}' is read; convert it with {how}")
     check_info(path, info)
     return info
 

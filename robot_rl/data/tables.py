@@ -29,10 +29,10 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
     return flat
 
 
-def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
+def from_arrow(column: pa.ChunkedArray, feature: Feature, where: str = "") -> Array:
     """Return a stored column as values (T, *shape) of the feature's dtype, converted from the file's number type.
 
-    DatasetError if the shape differs, or if the conversion to a whole number or bool would change a value.
+    DatasetError, beginning with `where`, if the shape differs or if a conversion to whole numbers or bool is lossy.
     """
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
@@ -47,7 +47,8 @@ def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
             raise ValueError(f"{stored[values != stored][0]} cannot be stored so")
         return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise DatasetError(f"is not {feature.dtype} of shape {feature.shape} ({error})") from error
+        fault = f"is not {feature.dtype} of shape {feature.shape} ({error})"
+        raise DatasetError(f"{where} {fault}; restore it from a copy" if where else fault) from error
 
 
 def encode_table(table: pa.Table) -> memoryview:
@@ -79,10 +80,7 @@ def read_rows(path: Path, keys: Collection[str]) -> pa.Table:
 
 def row_places(table: pa.Table, rows: Array, path: Path) -> Array:
     """Return the positions (n,) of ascending dataset rows (n,) in a data file's table."""
-    try:
-        index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
+    index = from_arrow(table["index"], DEFAULT_FEATURES["index"], f"{path}: 'index'").reshape(-1)
     places = np.searchsorted(index, rows)
     if len(rows) and (places.max() >= len(index) or (index[places] != rows).any()):
         raise DatasetError(f"{path} lacks some of rows {rows[0]} to {rows[-1]}; restore it")

@@ -163,11 +163,6 @@ class Classifier:
             f"episodes, and its bar is {self.at_least:g} for both; record more episodes, failures too, and fit again"
         )
 
-    def require_bar(self) -> None:
-        """Raise ConfigError below the bar."""
-        if not self.pays:
-            raise ConfigError(self.refusal)
-
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
         """Raise ConfigError unless observations `seen`, `rate` in Hz and the instructions match the training data."""
         reads = self.network.reads
@@ -205,9 +200,7 @@ class Classifier:
             + (f", {STATE} of {reads.observation} numbers" if reads.observation else "")
             + (f", {LANGUAGE}" if LANGUAGE in reads.extra_inputs else ""),
             "instructions": list(self.instructions),
-            "threshold": self.threshold,
-            "hold": self.hold,
-            "rate": self.rate,
+            **{name: getattr(self, name) for name in ("threshold", "hold", "rate")},
             "held_out_episodes": self.measured.episodes,
             "held_out_successes": self.measured.successes,
             "precision": self.measured.precision,
@@ -290,5 +283,6 @@ def read_classifier(path: Path | str) -> Classifier:
 def load_classifier(path: Path | str) -> Classifier:
     """Read a classifier that may give rewards; ConfigError below its bar."""
     classifier = read_classifier(path)
-    classifier.require_bar()
+    if classifier.refusal:
+        raise ConfigError(classifier.refusal)
     return classifier

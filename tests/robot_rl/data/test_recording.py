@@ -1,4 +1,4 @@
-"""Loading episodes of datasets from other programs for training."""
+"""Recorded episodes: loading datasets of other programs for training, and episodes as an environment."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 
 from robot_rl.data import DatasetWriter, EpisodeData, Feature
 from robot_rl.data.lerobot import DatasetError, WrongDataset
+from robot_rl.data.recorded import RecordedEnv
 from robot_rl.data.recording import INTERVENTIONS, load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
@@ -29,7 +30,8 @@ def write(root: Path, lengths: tuple[int, ...] = (4, 6), fps: float = 10, **more
     """Write episodes with states 0 and actions 1; `more` adds or replaces columns, (sum of lengths, ...)."""
     total = sum(lengths)
     columns = {"observation.state": np.zeros((total, 3), np.float32), "action": np.ones((total, 2), np.float32)}
-    columns |= {name if name in INTERVENTIONS else name.replace("_", "."): np.asarray(values) for name, values in more.items()}
+    named = {name if name in INTERVENTIONS else name.replace("_", "."): values for name, values in more.items()}
+    columns |= {name: np.asarray(values) for name, values in named.items()}
     features = {key: Feature(values.dtype.name, values.shape[1:] or (1,)) for key, values in columns.items()}
     with DatasetWriter.create(root, fps=10, features=features, robot_type="so100") as writer:
         ends = np.cumsum(lengths)
@@ -62,13 +64,8 @@ def test_a_reward_of_0_and_1_marks_successes(tmp_path: Path, caplog, dtype: type
     assert [each["reward"].tolist() for each in kept] == [[0, 0, 0, 1]]
     assert [each["terminated"].any().item() for each in both] == [True, False]
     assert caplog.messages == []
-
-
-def test_rewards_of_only_0_are_no_success(tmp_path: Path) -> None:
-    root = write(tmp_path / "data", next_reward=np.zeros(10, np.float32))
     with pytest.raises(WrongDataset, match=r"no successful episode.*next\.reward"):
-        load_episodes(root, INFO)
-    assert all(not each["reward"].any() for each in load_episodes(root, INFO, successes=False))
+        load_episodes(write(tmp_path / "failures", next_reward=rewards * 0), INFO)
 
 
 def test_a_non_finite_reward_is_refused(tmp_path: Path) -> None:
@@ -133,14 +130,6 @@ ARM = EnvInfo(
 )
 
 
-def arm(root: Path, state: np.ndarray, action: np.ndarray) -> Path:
-    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
-    with DatasetWriter.create(root, fps=10, features=features) as writer:
-        columns = {"observation.state": state, "action": action}
-        writer.add_episode({key: values.astype(np.float32) for key, values in columns.items()}, "reach")
-    return root
-
-
 WAVE = np.linspace(-1, 1, 50)[:, None]
 STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 
@@ -155,7 +144,7 @@ STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 )
 def test_numbers_in_other_units_are_refused(tmp_path: Path, state: np.ndarray, action: np.ndarray, words: str) -> None:
     with pytest.raises(WrongDataset, match=words) as error:
-        load_episodes(arm(tmp_path / "data", state, action), ARM)
+        load_episodes(write(tmp_path / "data", (50,), observation_state=state, action=action), ARM)
     assert error.value.code == 2
 
 
@@ -163,6 +152,43 @@ def test_single_outliers_are_read_and_clipped_actions_give_a_warning(tmp_path: P
     spike = np.where(np.arange(50)[:, None] == 7, 50.0, 0.0)
     action = WAVE * [0.01, 0.03]
     with caplog.at_level(logging.WARNING):
-        episodes = load_episodes(arm(tmp_path / "data", STATE * 2 + spike, action), ARM)
+        root = write(tmp_path / "data", (50,), observation_state=STATE * 2 + spike, action=action)
+        episodes = load_episodes(root, ARM)
     assert len(episodes) == 1 and episodes[0]["action"].abs().max() == 1
     assert any("clipped" in message for message in caplog.messages)
+
+
+# Recorded episodes as an environment
+
+ACTIONS = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+
+
+@pytest.mark.parametrize(
+    ("decides", "same_names", "hold"),
+    [(1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])],
+)
+def test_errors_of_policy_and_baselines(decides: int, same_names: bool, hold: list[float]) -> None:
+    """The recorded action 9 exceeds the limit of 5; the mean action is 3, and the policy's action is 5."""
+    actions = numbered("joint", [-5.0], [5.0])
+    info = EnvInfo("apart", actions if same_names else numbered("state", [-5.0], [5.0]), actions, 10.0)
+    env = RecordedEnv([{"observation.state": ACTIONS + 10, "action": ACTIONS}], info, 2, decides, seed=7)
+    observation, _ = env.reset(seed=7)
+    errors: dict[str, list[float]] = {}
+    for t in range(4):
+        assert observation["observation.state"].tolist() == [[10.0 + ACTIONS[t, 0]]] * 2
+        observation, _, terminated, truncated, infos = env.step(torch.ones(2, 1))
+        assert not terminated.any() and truncated.tolist() == [t == 3] * 2
+        for name, values in infos["metrics"].items():
+            errors.setdefault(name, []).append(values[1].item())
+    assert errors["action/joint.0"] == [5, 4, 3, 4] and errors["hold/joint.0"] == hold
+    assert errors["mean/joint.0"] == [3, 2, 1, 6]
+    assert errors["action_error"] == pytest.approx([0.5, 0.4, 0.3, 0.4]), "relative to the range of 10"
+    assert observation["observation.state"].tolist() == [[10.0]] * 2, "the episode is played again"
+
+
+def test_the_seed_selects_the_episodes() -> None:
+    spec = numbered("joint", [-5.0], [5.0])
+    episodes = [{"observation.state": ACTIONS[k : k + 1], "action": ACTIONS[:1]} for k in range(3)]
+    env = RecordedEnv(episodes, EnvInfo("apart", spec, spec, 10.0), 2, seed=100)
+    states = [env.reset(seed=100 + k)[0]["observation.state"].flatten().tolist() for k in (0, 1, 2)]
+    assert states == [[0, 1], [1, 2], [2, 0]]

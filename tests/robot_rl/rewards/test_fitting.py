@@ -13,19 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
+from robot_rl.rewards import fitting
 from robot_rl.rewards.classifier import load_classifier, save_classifier
-from robot_rl.rewards.fitting import (
-    LEAST,
-    THRESHOLDS,
-    MarkedEpisode,
-    best_threshold,
-    fit,
-    held_out,
-    labelled,
-    level,
-    marked_episodes,
-    measure,
-)
+from robot_rl.rewards.fitting import LEAST, MarkedEpisode, fit, held_out, labelled, marked_episodes
 from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]
@@ -125,7 +115,7 @@ def test_too_few_held_out_episodes_are_refused_with_the_required_number(failures
 def test_a_visible_sign_of_success_is_learned_reproducibly(corner: Path, quick: Build, tmp_path: Path) -> None:
     classifier = fit(Dataset(corner), quick())
     assert classifier.pays and classifier.measured.episodes == 12 and classifier.instructions == ("light the corner",)
-    assert classifier.rate == 10.0 and classifier.threshold in THRESHOLDS
+    assert classifier.rate == 10.0 and classifier.threshold in fitting.THRESHOLDS
     save_classifier(classifier, tmp_path / "classifier")
     assert load_classifier(tmp_path / "classifier").measured == classifier.measured
     weights, again = classifier.network.parameters(), fit(Dataset(corner), quick()).network.parameters()
@@ -164,7 +154,7 @@ def test_a_margin_longer_than_successes_leaves_negatives_from_failures(corner: P
 def test_the_level_exceeds_a_threshold_after_enough_consecutive_frames(
     values: list[float], hold: int, threshold: float
 ) -> None:
-    above, streak = level(torch.tensor(values, dtype=torch.float64), hold) > threshold, 0
+    above, streak = fitting.level(torch.tensor(values, dtype=torch.float64), hold) > threshold, 0
     for k, value in enumerate(values):
         streak = streak + 1 if value > threshold else 0
         assert bool(above[k]) == (streak >= hold)
@@ -180,12 +170,12 @@ def test_only_claims_from_the_margin_on_are_right() -> None:
 
     cases = [(episode(2), claim(2)), (episode(2), claim(1)), (episode(2), claim(None))]
     cases += [(episode(None), claim(3)), (episode(None), claim(None))]
-    counts = measure([levels for _, levels in cases], [each for each, _ in cases], 0.5)
+    counts = fitting.measure([levels for _, levels in cases], [each for each, _ in cases], 0.5)
     assert (counts.episodes, counts.successes, counts.claims, counts.right) == (5, 3, 3, 1)
 
 
 def test_the_best_threshold_is_the_middle_of_the_nearly_best() -> None:
     """Thresholds within one episode of the best score are as good."""
     won, lost = [torch.tensor([0.0, 0.0, 0.96, 0.96])] * 10, [torch.tensor([0.0, 0.82, 0.0, 0.0])] * 3
-    assert best_threshold(won + lost, [episode(2)] * 10 + [episode(None)] * 3) == 0.93, "of 0.85, 0.9, 0.93 and 0.95"
-    assert best_threshold(won + lost[:1], [episode(2)] * 10 + [episode(None)]) == 0.85, "of 0.5 to 0.95"
+    assert fitting.best_threshold(won + lost, [episode(2)] * 10 + [episode(None)] * 3) == 0.93, "of 0.85 to 0.95"
+    assert fitting.best_threshold(won + lost[:1], [episode(2)] * 10 + [episode(None)]) == 0.85, "of 0.5 to 0.95"

@@ -21,14 +21,19 @@ from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.convert import DATA, VIDEO, convert
 from robot_rl.data.episode import default_columns
 from robot_rl.data.lerobot import DEFAULT_FEATURES, new_info
-from robot_rl.data.stats import column_stats, image_stats
-from robot_rl.data.tables import to_arrow
+from robot_rl.data.stats import BASIC, column_stats, image_stats
+from robot_rl.data.tables import encode_table, to_arrow
 from robot_rl.data.video import encode_video, video_info
 
 FPS, CAMERA = 10, "observation.images.front"
 TASKS = ["lift", "push"]
 LENGTHS = (4, 6, 3)
 Build = Callable[..., Any]
+
+
+def put(path: Path, data: bytes | memoryview) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def write_old(root: Path, version: str, features: Build, episode: Build, video: bool = True) -> Path:
@@ -43,39 +48,30 @@ def write_old(root: Path, version: str, features: Build, episode: Build, video: 
         del info[name]
     rows: dict[str, list[Any]] = {"episodes": [], "episodes_stats": []}
     start = 0
+    all_features = {**columns, **DEFAULT_FEATURES}
     for k, length in enumerate(LENGTHS):
         values = episode(k, length, video) | default_columns(length, FPS, k, start, [k % 2] * length)
         place: dict[str, Any] = {"episode_chunk": k // 2, "episode_index": k}
         stats = {}
-        for key, feature in {**columns, **DEFAULT_FEATURES}.items():
-            stats[key] = image_stats(values[key]) if feature.is_video else column_stats(values[key])
+        for key, feature in all_features.items():
+            entry = image_stats(values[key]) if feature.is_video else column_stats(values[key])
+            stats[key] = {name: entry[name].tolist() for name in BASIC}
             if feature.is_video:
-                path = root / VIDEO.format(**place, video_key=key)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(encode_video(values[key], FPS))
-                info["features"][key]["info"] = video_info(path)
-        path = root / DATA.format(**place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        numbers = {
-            k: to_arrow(np.asarray(values[k]), f) for k, f in {**columns, **DEFAULT_FEATURES}.items() if not f.is_video
-        }
-        pq.write_table(pa.table(numbers), path)
-        old = {
-            key: {n: v.tolist() for n, v in entry.items() if n in ("min", "max", "mean", "std", "count")}
-            for key, entry in stats.items()
-        }
+                encoded = encode_video(values[key], FPS)
+                put(root / VIDEO.format(**place, video_key=key), encoded)
+                info["features"][key]["info"] = video_info(encoded)
+        arrays = {key: to_arrow(np.asarray(values[key]), f) for key, f in all_features.items() if not f.is_video}
+        put(root / DATA.format(**place), encode_table(pa.table(arrays)))
         rows["episodes"].append({"episode_index": k, "tasks": [TASKS[k % 2]], "length": length})
-        rows["episodes_stats"].append({"episode_index": k, "stats": old})
+        rows["episodes_stats"].append({"episode_index": k, "stats": stats})
         start += length
     if version == "v2.0":
         del rows["episodes_stats"]
-        (root / "meta").mkdir(parents=True, exist_ok=True)
-        (root / "meta/stats.json").write_text("{}")
+        put(root / "meta/stats.json", b"{}")
     rows["tasks"] = [{"task_index": k, "task": task} for k, task in enumerate(TASKS)]
-    (root / "meta").mkdir(parents=True, exist_ok=True)
     for name, lines in rows.items():
-        (root / f"meta/{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (root / "meta/info.json").write_text(json.dumps(info))
+        put(root / f"meta/{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    put(root / "meta/info.json", json.dumps(info).encode())
     return root
 
 
