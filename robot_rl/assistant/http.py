@@ -78,15 +78,15 @@ def _read(response: Any, deadline: float, seconds: float) -> bytes:
 def _status(error: urllib.error.HTTPError, deadline: float, seconds: float) -> Refused:
     """Return the error for an HTTP status, with the start of its body."""
     try:
-        said = _shown(_read(error, deadline, seconds))
+        excerpt = _shown(_read(error, deadline, seconds))
     except (Refused, OSError, http.client.HTTPException):
-        said = ""
+        excerpt = ""
     wait = error.headers.get("Retry-After", "")
     again = error.code in (408, 425, 429) or error.code >= 500
-    message = f"refused with status {error.code} {error.reason}" + (f": {said}" if said else "")
+    message = f"refused with status {error.code} {error.reason}" + (f": {excerpt}" if excerpt else "")
     return Refused("refused", message, again, float(wait) if wait.isdecimal() else None)
 
 
 def _shown(text: bytes) -> str:
-    said = " ".join(text.decode(errors="replace").split())
-    return repr(said[:160] + ("..." if len(said) > 160 else ""))
+    excerpt = " ".join(text.decode(errors="replace").split())
+    return repr(excerpt[:160] + ("..." if len(excerpt) > 160 else ""))

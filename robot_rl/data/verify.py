@@ -40,14 +40,14 @@ def examine(root: str | Path) -> tuple[list[str], list[str]]:
     except DatasetError as error:
         return [str(error)], []
     checks = (_check_meta, _check_data, _check_videos, _check_stored_pictures, _check_stats)
-    found = [finding for check in checks for finding in check(data)]
+    findings = [finding for check in checks for finding in check(data)]
     data.refresh()
     for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
-        found.append(
+        findings.append(
             f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append moves it aside"
         )
-    notes = [str(finding) for finding in found if isinstance(finding, _Note)]
-    return [finding for finding in found if not isinstance(finding, _Note)], notes
+    notes = [str(finding) for finding in findings if isinstance(finding, _Note)]
+    return [finding for finding in findings if not isinstance(finding, _Note)], notes
 
 
 def _check_meta(data: Dataset) -> Iterator[str]:

@@ -129,25 +129,25 @@ def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: A
         decoder = container.decode(stream)
         at = -1 / fps
         image: Array | None = None
-        for row, wanted in enumerate(float(time) for time in times):
-            if not at - slack <= wanted <= at + _SKIP / fps:
-                container.seek(round(wanted / base), stream=stream)
+        for row, nominal in enumerate(float(time) for time in times):
+            if not at - slack <= nominal <= at + _SKIP / fps:
+                container.seek(round(nominal / base), stream=stream)
                 decoder = container.decode(stream)
                 at = -math.inf
-            while at < wanted - slack:
+            while at < nominal - slack:
                 frame = next(decoder, None)
                 if frame is None:
                     raise DatasetError(
-                        f"{path} ends before its frame at {wanted:.3f} s; restore it, and look for more damage with "
+                        f"{path} ends before its frame at {nominal:.3f} s; restore it, and look for more damage with "
                         "`robot-rl dataset verify`"
                     )
                 at = float((frame.pts or 0) * base)
-                if at >= wanted - slack:
+                if at >= nominal - slack:
                     image = frame.to_ndarray(format="rgb24")
-            if image is None or at > wanted + slack:
+            if image is None or at > nominal + slack:
                 raise DatasetError(
-                    f"{path} has no frame at {wanted:.3f} s, and the next one is at {at:.3f} s; its timing is damaged, "
-                    "restore it"
+                    f"{path} has no frame at {nominal:.3f} s, and the next one is at {at:.3f} s; its timing is damaged,"
+                    " restore it"
                 )
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{path} has frames of {image.shape}, meta/info.json says {out.shape[1:]}")

@@ -166,9 +166,9 @@ class Classifier:
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
         """Raise ConfigError unless observations `seen`, `rate` in Hz and the instructions match the training data."""
         reads = self.network.reads
-        wanted = {key: field.shape for key, field in reads.extra_inputs.items()}
-        wanted |= {STATE: (reads.observation,)} if reads.observation else {}
-        for key, shape in wanted.items():
+        inputs = {key: field.shape for key, field in reads.extra_inputs.items()}
+        inputs |= {STATE: (reads.observation,)} if reads.observation else {}
+        for key, shape in inputs.items():
             shown = seen[key].shape if key in seen else None
             if shown != shape:
                 there = "is not there" if shown is None else f"is {_size(shown)}"
@@ -258,9 +258,9 @@ def read_classifier(path: Path | str) -> Classifier:
         if not reads.pictures or reads.observation < 0:
             raise ValueError("it reads no picture")
         with torch.device("meta"):  # allocates nothing before the sizes are checked against the weights
-            wanted = SuccessNetwork(reads, config).state_dict()
+            expected = SuccessNetwork(reads, config).state_dict()
         weights = read_weights(path / WEIGHTS, dict(meta["sha256"]), _THING, _THING)
-        require_fit(weights, wanted, path / WEIGHTS, _THING, _THING)
+        require_fit(weights, expected, path / WEIGHTS, _THING, _THING)
         if not all(v.isfinite().all() for v in weights.values()):
             raise ValueError("its weights are not finite: fit it again")
         settings = {name: meta[name] for name in ("threshold", "hold", "rate", "at_least")}

@@ -278,7 +278,7 @@ def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEp
             f"{dataset.root} marks no success: it has no next.success, nor a next.reward of 0 and 1; record one with "
             "`robot-rl collect TASK --keep-failures`, or `robot-rl record TASK --keep-failures`"
         )
-    found = []
+    episodes = []
     for episode in dataset.episodes:
         rows = marks[episode.start : episode.start + episode.length]
         labels, earliest = labelled(rows, hold, round(margin * dataset.fps))
@@ -287,15 +287,15 @@ def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEp
                 f"what is asked changes in episode {episode.index} of {dataset.root}, and a classifier judges one "
                 "instruction in an episode; record without --changes"
             )
-        found.append(MarkedEpisode(episode.start, labels, earliest, episode.task))
-    won = sum(episode.success for episode in found)
-    for count, what in ((won, "success"), (len(found) - won, "failure")):
+        episodes.append(MarkedEpisode(episode.start, labels, earliest, episode.task))
+    won = sum(episode.success for episode in episodes)
+    for count, what in ((won, "success"), (len(episodes) - won, "failure")):
         if not count:
             raise ConfigError(
-                f"none of the {len(found)} episodes of {dataset.root} is a {what}, and a classifier is learned from "
+                f"none of the {len(episodes)} episodes of {dataset.root} is a {what}, and a classifier is learned from "
                 "both: record some, with --keep-failures"
             )
-    return found
+    return episodes
 
 
 def held_out(episodes: list[MarkedEpisode], share: float, seed: int) -> tuple[list[MarkedEpisode], list[MarkedEpisode]]:

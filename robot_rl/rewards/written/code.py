@@ -78,14 +78,14 @@ def names_read(source: str) -> list[str]:
     return list(dict.fromkeys(str(n.slice.value) for n in nodes if isinstance(n.slice, ast.Constant)))
 
 
-def pay(function: Function, now: Mapping[str, Tensor], before: Mapping[str, Tensor], action: Tensor) -> Tensor:
+def evaluate(function: Function, now: Mapping[str, Tensor], before: Mapping[str, Tensor], action: Tensor) -> Tensor:
     """Return the reward (n,) of n transitions; `BadCode` if the function fails or returns another type or shape."""
     try:
         reward = function(now, before, action)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 0
-        said = " ".join(str(error).split())[:300]
-        raise BadCode(f"line {line} fails: {type(error).__name__}: {said}; correct it") from None
+        message = " ".join(str(error).split())[:300]
+        raise BadCode(f"line {line} fails: {type(error).__name__}: {message}; correct it") from None
     if not isinstance(reward, Tensor) or tuple(reward.shape) != (len(action),):
         shape = tuple(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
         raise BadCode(f"it returns {shape} for n = {len(action)} environments; return a tensor of shape (n,)")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.interface.environment import EnvInfo, EnvWrapper
-from robot_rl.rewards.written.code import BadCode, pay
+from robot_rl.rewards.written.code import BadCode, evaluate
 from robot_rl.rewards.written.file import WrittenReward
-from robot_rl.rewards.written.views import Views, arrived
+from robot_rl.rewards.written.views import Views, final_observation
 from robot_rl.util.errors import ConfigError, UserError
 
 
@@ -43,19 +43,19 @@ class RewardWrapper(EnvWrapper):
         """Execute actions (n, A) for one control period; UserError if the reward is not finite."""
         following, _, terminated, truncated, infos = self.env.step(actions)
         infos.pop("rewards", None)
-        last = arrived(following, terminated | truncated, infos)
+        last = final_observation(following, terminated | truncated, infos)
         try:
-            paid = pay(self.written.function, self.views(last), self.views(self.before), actions.clamp(-1, 1))
+            reward = evaluate(self.written.function, self.views(last), self.views(self.before), actions.clamp(-1, 1))
         except BadCode as error:
             raise UserError(f"the written reward of {self.written.task}: {error}") from None
         broken = infos.get("diverged", torch.zeros_like(terminated))
-        if not bool((paid.isfinite() | broken).all()):
+        if not bool((reward.isfinite() | broken).all()):
             raise UserError(
-                f"the written reward of {self.written.task} is not finite in {int((~paid.isfinite()).sum())} of "
-                f"{len(paid)} environments; have it revised: `robot-rl reward write --feedback`"
+                f"the written reward of {self.written.task} is not finite in {int((~reward.isfinite()).sum())} of "
+                f"{len(reward)} environments; have it revised: `robot-rl reward write --feedback`"
             )
         self.before = following
-        return following, torch.where(broken, 0.0, paid), terminated, truncated, infos
+        return following, torch.where(broken, 0.0, reward), terminated, truncated, infos
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
         """Restore the state from `state_dict`; return its observation."""

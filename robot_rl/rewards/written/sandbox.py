@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from robot_rl.rewards.written.code import BadCode, Function, compile_reward, pay
+from robot_rl.rewards.written.code import BadCode, Function, compile_reward, evaluate
 
 SECONDS = 10
 """CPU time limit of a reward, s."""
@@ -39,22 +39,22 @@ def try_reward(source: str, transitions: Transitions, seconds: int = SECONDS) ->
     flat = {f"{part}/{name}": v for part in ("now", "before") for name, v in transitions[part].items()}
     flat = {name: value.contiguous().clone() for name, value in (flat | {"action": transitions["action"]}).items()}
     with tempfile.TemporaryDirectory() as folder:
-        given, paid = Path(folder, "transitions.safetensors"), Path(folder, "rewards.safetensors")
+        given, result = Path(folder, "transitions.safetensors"), Path(folder, "rewards.safetensors")
         save_file(flat, given)
-        command = [sys.executable, "-m", "robot_rl.rewards.written.sandbox", str(given), str(paid), str(seconds)]
+        command = [sys.executable, "-m", "robot_rl.rewards.written.sandbox", str(given), str(result), str(seconds)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
             done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=START, env=environment)
         except subprocess.TimeoutExpired:
             raise BadCode(f"it had not ended after {START} s; write a shorter one") from None
         if done.returncode == 0:
-            return load_file(paid)["reward"]
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-    if done.returncode == 3 and said:
-        raise BadCode(str(json.loads(said[-1])))
+            return load_file(result)["reward"]
+        log = done.stderr.decode(errors="replace").strip().splitlines()
+    if done.returncode == 3 and log:
+        raise BadCode(str(json.loads(log[-1])))
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise BadCode(f"it takes more than {seconds} s for {len(flat['action'])} rows; write a shorter one")
-    raise BadCode(f"it ended its process with status {done.returncode} ({said[-1] if said else 'silent'}); correct it")
+    raise BadCode(f"it ended its process with status {done.returncode} ({log[-1] if log else 'silent'}); correct it")
 
 
 def check_rewards(function: Function, transitions: Transitions) -> Tensor:
@@ -65,7 +65,7 @@ def check_rewards(function: Function, transitions: Transitions) -> Tensor:
     _finite(function, rest, "a robot at rest")
     _finite(function, _mapped(transitions, lambda v: v[:1] * 0), "values that are all 0")
     some = _mapped(transitions, lambda v: v[::3])
-    alone = pay(function, some["now"], some["before"], some["action"])
+    alone = evaluate(function, some["now"], some["before"], some["action"])
     if not torch.allclose(alone, reward[::3], rtol=1e-4, atol=1e-5):
         raise BadCode(
             "the reward of an environment depends on the others, as a sum or mean over all rows does; give these "
@@ -82,7 +82,7 @@ def _mapped(transitions: Transitions, change: Callable[[Tensor], Tensor]) -> Tra
 
 def _finite(function: Function, transitions: Transitions, where: str) -> Tensor:
     """Return the rewards (M,) of transitions; `BadCode` with an example if one is not finite."""
-    reward = pay(function, transitions["now"], transitions["before"], transitions["action"])
+    reward = evaluate(function, transitions["now"], transitions["before"], transitions["action"])
     wrong = (~reward.isfinite()).nonzero()[:, 0]
     if len(wrong):
         k = int(wrong[0])
@@ -94,7 +94,7 @@ def _finite(function: Function, transitions: Transitions, where: str) -> Tensor:
     return reward
 
 
-def main(given: str, paid: str, seconds: str) -> int:
+def main(given: str, result: str, seconds: str) -> int:
     """Try the reward from stdin; for a bad reward, write a JSON string to stderr and return 3."""
     source, flat = sys.stdin.read(), load_file(given)
     transitions: Transitions = {"now": {}, "before": {}, "action": flat.pop("action")}
@@ -110,11 +110,11 @@ def main(given: str, paid: str, seconds: str) -> int:
     try:
         reward = check_rewards(compile_reward(source, transitions["now"]), transitions)
     except (BadCode, MemoryError, RecursionError) as error:
-        much = f"it takes more than {MEMORY / 1e9:g} GB; write a shorter one"
-        said = str(error) if isinstance(error, BadCode) else much
-        sys.stderr.write("\n" + json.dumps(said) + "\n")
+        too_large = f"it takes more than {MEMORY / 1e9:g} GB; write a shorter one"
+        fault = str(error) if isinstance(error, BadCode) else too_large
+        sys.stderr.write("\n" + json.dumps(fault) + "\n")
         return 3
-    save_file({"reward": reward}, paid)
+    save_file({"reward": reward}, result)
     return 0
 
 

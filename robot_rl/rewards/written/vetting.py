@@ -15,7 +15,7 @@ from torch import Tensor
 from policies.base import Observation
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.rewards.written.sandbox import Transitions, try_reward
-from robot_rl.rewards.written.views import Views, arrived
+from robot_rl.rewards.written.views import Views, final_observation
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 
@@ -191,7 +191,7 @@ def _episodes(env: Any, views: Views, act: Act, seed: int) -> tuple[Transitions,
         action = act(observation, steps)
         following, _, terminated, truncated, infos = env.step(action.to(env.device))
         done = (terminated | truncated).cpu()
-        final = _host(arrived(following, terminated | truncated, infos))
+        final = _host(final_observation(following, terminated | truncated, infos))
         ids = running.nonzero()[:, 0]
         before, now = ({k: v[ids] for k, v in views(o).items()} for o in (observation, final))
         states.append((now, before))

@@ -46,7 +46,7 @@ class Views:
         return "\n".join(f"{name!r}: {_described(field)}" for name, field in self.fields.items())
 
 
-def arrived(following: Observation, done: Tensor, infos: dict[str, Any]) -> Observation:
+def final_observation(following: Observation, done: Tensor, infos: dict[str, Any]) -> Observation:
     """Return the observation at the end of a step: the final one in environments whose episode ended."""
     if "final_obs" not in infos:
         return following

@@ -108,15 +108,15 @@ def goal_of(env: Any) -> str:
     return getattr(getattr(env, "testbed", None), "goal", "")
 
 
-def _judgement(found: Vetting) -> Message:
+def _judgement(result: Vetting) -> Message:
     """Return the message about a reward that ranks episodes wrongly."""
     return message(
         "user",
-        f"This reward was tried on {found.successes} episodes that succeed and {found.failures} that fail: careless, "
+        f"This reward was tried on {result.successes} episodes that succeed and {result.failures} that fail: careless, "
         "random, without motion, or given up shortly before success. Of a success and a failure with the same start, "
-        f"the sum of rewards over the episode is larger for the success in {found.auc:.1%}; at least {BAR:.0%} are "
-        f"needed. The mean sum is {found.success_return:.3g} for successes and {found.failure_return:.3g} for "
-        f"failures; the last reward alone ranks {found.last_auc:.1%} of all pairs rightly. Successes end early, so a "
+        f"the sum of rewards over the episode is larger for the success in {result.auc:.1%}; at least {BAR:.0%} are "
+        f"needed. The mean sum is {result.success_return:.3g} for successes and {result.failure_return:.3g} for "
+        f"failures; the last reward alone ranks {result.last_auc:.1%} of all pairs rightly. Successes end early, so a "
         f"reward that is positive in every period pays failures for their length. {AGAIN}",
     )
 
@@ -126,8 +126,8 @@ def _success(interface: Interface | None) -> str:
         return ""
     if not interface.success:
         return "It is done when the longest episode ends without a failure." + _failure(interface)
-    said = f"Done when this test has held for {interface.success_hold} periods: {_test(interface.success)}"
-    return said + _failure(interface)
+    done = f"Done when this test has held for {interface.success_hold} periods: {_test(interface.success)}"
+    return done + _failure(interface)
 
 
 def _failure(interface: Interface) -> str:

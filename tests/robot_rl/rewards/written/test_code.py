@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.rewards.written.code import BadCode, compile_reward, names_read, pay
+from robot_rl.rewards.written.code import BadCode, compile_reward, evaluate, names_read
 from robot_rl.rewards.written.sandbox import check_rewards, try_reward
 
 VIEWS = {"tip": 2, "goal": 2}
@@ -25,7 +25,7 @@ def transitions(rows: int = 12) -> dict[str, Any]:
 
 def paid(*lines: str) -> torch.Tensor:
     t = transitions()
-    return pay(compile_reward(source(*lines), VIEWS), t["now"], t["before"], t["action"])
+    return evaluate(compile_reward(source(*lines), VIEWS), t["now"], t["before"], t["action"])
 
 
 def test_a_reward_is_computed_for_all_rows() -> None:
@@ -35,7 +35,7 @@ def test_a_reward_is_computed_for_all_rows() -> None:
     text += '    near = (gap.norm(dim=1) < 0.5) & (before["tip"][..., 1] > 0)\n'
     text += "    return torch.where(near, r + 1, torch.stack([r, r * 2], dim=1).amin(dim=1))\n"
     tip = t["now"]["tip"].clone()
-    reward = pay(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
+    reward = evaluate(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
     gap = (t["now"]["tip"] - t["now"]["goal"]).norm(dim=1)
     r = -gap - 2 * t["action"][:, 0] ** 2
     near = (gap < 0.5) & (t["before"]["tip"][:, 1] > 0)
@@ -147,5 +147,5 @@ def test_the_sandbox_stops_a_reward_at_its_limits() -> None:
 
 def test_constants_may_be_computed_from_numbers() -> None:
     text, t = "NEAR = 0.5 * (1 + 0.2)\nFAR = -3\n" + source("return action[:, 0] * NEAR + FAR"), transitions()
-    reward = pay(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
+    reward = evaluate(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
     assert torch.allclose(reward, t["action"][:, 0] * 0.6 - 3)

@@ -14,7 +14,7 @@ from robot_rl.cli.main import main
 from robot_rl.cli.reward import default_file
 from robot_rl.recipes.job import open_job
 from robot_rl.rewards.written import vetting as vetting_module
-from robot_rl.rewards.written.code import compile_reward, pay
+from robot_rl.rewards.written.code import compile_reward, evaluate
 from robot_rl.rewards.written.env import RewardWrapper
 from robot_rl.rewards.written.file import WrittenReward, load_reward, read_reward, save_reward
 from robot_rl.rewards.written.sandbox import check_rewards
@@ -182,7 +182,7 @@ def test_the_environment_gives_the_written_reward_also_in_final_steps(tmp_path: 
         _, paid, *_ = paying.step(action)
         done = terminated | truncated
         last = {k: torch.where(done[:, None], infos.get("final_obs", following)[k], v) for k, v in following.items()}
-        assert torch.equal(paid, pay(written.function, views(last), views(observation), action))
+        assert torch.equal(paid, evaluate(written.function, views(last), views(observation), action))
         assert (paid[infos["success"]] > 1.5).all(), "the bonus of the final state, not of the next episode"
         won += int(infos["success"].sum())
         observation = following
