@@ -26,7 +26,7 @@ CAMERA = "observation.images.front"
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
     columns=st.lists(
