@@ -36,7 +36,8 @@ WRITERS = """
 
         os_write = os.write
         writer = DatasetWriter.create(root, fps=10, features={"x": Feature("float32", (2,))})
-        os.write, os.replace, os.fsync = counted(os.write), counted(os.replace), counted(os.fsync)
+        os.write, os.replace = counted(os.write), counted(os.replace)
+        os.fsync = counted(lambda fd: None)  # a kill loses no cached data
         for i in range(2):
             writer.add_episode({"x": np.full((3, 2), i, np.float32)}, "t", {f"r{i}": i})
             Path(f"{root}.done").write_text(str(i + 1))
@@ -53,8 +54,9 @@ WRITERS = """
 """
 
 
-def test_sigkill_at_any_disk_operation_keeps_finished_episodes(tmp_path: Path) -> None:
+def test_sigkill_at_any_disk_operation_keeps_finished_episodes(tmp_path: Path, monkeypatch) -> None:
     """Kill writers at the first, second, ... last write, rename or fsync. Videos are published like data files."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     subprocess.run([sys.executable, "-c", textwrap.dedent(WRITERS), str(tmp_path)], check=True, timeout=100)
     roots = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     assert len(roots) > 30
