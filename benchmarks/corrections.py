@@ -25,9 +25,8 @@ from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate
-from robot_rl.operators.arm import CORRECTIONS
 from robot_rl.operators.intervention import InterventionWrapper
-from robot_rl.operators.scripted import ScriptedOperator
+from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.human_in_the_loop import play_episode
 from robot_rl.training.numerics import learning_floats

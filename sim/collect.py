@@ -13,8 +13,8 @@ import torch
 
 from policies.bundle import bundle_folder, load_bundle
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
+from robot_rl.data.episode import EpisodeRows
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
-from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
 from robot_rl.util.errors import ConfigError, UserError

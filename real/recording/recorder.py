@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from robot_rl.data import DatasetWriter, EpisodeData
+from robot_rl.data.episode import EpisodeRows
 from robot_rl.data.lerobot import Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
-from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robot_rl.data.titles import quoted, titled
-from robot_rl.data.video import encode_video
+from robot_rl.data.video import encode_video, quoted, titled
 from robot_rl.training.run import write_json
 from robot_rl.util.files import replace_file
 

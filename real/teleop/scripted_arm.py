@@ -14,8 +14,7 @@ from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.operators.arm import CORRECTIONS, arm_view
-from robot_rl.operators.scripted import ScriptedOperator
+from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator, arm_view
 
 
 class ArmOperator:

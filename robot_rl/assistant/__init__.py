@@ -1,5 +1,13 @@
-"""One interface to a language or vision-language model, of any URL that speaks OpenAI's chat completions."""
+"""Client of language and vision-language models that are served as OpenAI chat completions."""
 
-from robot_rl.assistant.messages import Message, data_url, message
-from robot_rl.assistant.model import Counts, ModelConfig, ModelFailure, ReplyModel, fenced
-from robot_rl.assistant.replies import Replies
+from robot_rl.assistant.model import (
+    Counts,
+    Message,
+    ModelConfig,
+    ModelFailure,
+    Replies,
+    ReplyModel,
+    data_url,
+    fenced,
+    message,
+)

@@ -1,4 +1,4 @@
-"""Post JSON to a URL, with a time limit for all of it, a limit of size, and no redirects."""
+"""Post JSON to a URL with a total time limit, a size limit, and without redirects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import urllib.request
 from typing import Any
 
 LARGEST = 4_000_000
-"""Bytes of an answer at most."""
+"""Largest answer, bytes."""
 
 
 class Refused(Exception):  # noqa: N818 - it reads as a sentence
-    """A request that got no usable answer.
+    """Request without a usable answer.
 
     Attributes:
-        kind: what it is counted as: unreachable, timeout, refused or nonsense.
-        wait: s that the server asks to wait; None: it does not say.
+        kind: unreachable, timeout, refused or nonsense.
+        wait: wait that the server requests, s; None: not given.
         again: whether the same request may succeed later.
     """
 
@@ -28,19 +28,21 @@ class Refused(Exception):  # noqa: N818 - it reads as a sentence
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
+    """Refuse redirects: they would send the key to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float) -> Any:
-    """Return the JSON that a server answers within `seconds`; `Refused` where it does not."""
+    """Return a server's JSON answer within `seconds`; `Refused` otherwise."""
     deadline = time.monotonic() + seconds
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
+    local = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
+    proxy = [urllib.request.ProxyHandler({})] if local else []  # no proxy for requests to this machine
     try:
-        with _opener(request).open(request, timeout=seconds) as response:
+        with urllib.request.build_opener(_NoRedirects, *proxy).open(request, timeout=seconds) as response:
             text = _read(response, deadline, seconds)
     except urllib.error.HTTPError as error:
         raise _status(error, deadline, seconds) from None
@@ -58,14 +60,8 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
         raise Refused("nonsense", f"answered with something other than JSON: {_shown(text)}") from None
 
 
-def _opener(request: urllib.request.Request) -> urllib.request.OpenerDirector:
-    """Return what sends a request: by the user's proxy, unless it is to this machine."""
-    here = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
-    return urllib.request.build_opener(_NoRedirects, *[urllib.request.ProxyHandler({})] * here)
-
-
 def _read(response: Any, deadline: float, seconds: float) -> bytes:
-    """Read a body; a server that sends a byte now and then is late too."""
+    """Read a body; the time limit holds for the whole body."""
     parts, size = [], 0
     while part := response.read1(65536):
         parts.append(part)
@@ -80,16 +76,17 @@ def _read(response: Any, deadline: float, seconds: float) -> bytes:
 
 
 def _status(error: urllib.error.HTTPError, deadline: float, seconds: float) -> Refused:
+    """Return the error for an HTTP status, with the start of its body."""
     try:
-        said = _shown(_read(error, deadline, seconds))
+        excerpt = _shown(_read(error, deadline, seconds))
     except (Refused, OSError, http.client.HTTPException):
-        said = ""
+        excerpt = ""
     wait = error.headers.get("Retry-After", "")
     again = error.code in (408, 425, 429) or error.code >= 500
-    message = f"refused with status {error.code} {error.reason}" + (f": {said}" if said else "")
+    message = f"refused with status {error.code} {error.reason}" + (f": {excerpt}" if excerpt else "")
     return Refused("refused", message, again, float(wait) if wait.isdecimal() else None)
 
 
 def _shown(text: bytes) -> str:
-    said = " ".join(text.decode(errors="replace").split())
-    return repr(said[:160] + ("..." if len(said) > 160 else ""))
+    excerpt = " ".join(text.decode(errors="replace").split())
+    return repr(excerpt[:160] + ("..." if len(excerpt) > 160 else ""))

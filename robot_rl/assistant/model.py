@@ -1,31 +1,46 @@
-"""Ask a model, and keep what it answered."""
+"""Chat with a language or vision-language model and store its answers in a folder.
+
+Answers are stored by the hash of the request, so a repeated request needs no network:
+
+<sha256>.json   {"request": ..., "answer": ...}
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ipaddress
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from robot_rl.assistant.http import Refused, post
-from robot_rl.assistant.messages import Message
-from robot_rl.assistant.replies import Replies, Request
+from robot_rl.util import strict_json
 from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.files import replace_file
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 KEY = "ROBOT_RL_MODEL_KEY"
-"""Environment variable with the key of a model's server. It is sent to the server, and nowhere written."""
+"""Environment variable with the API key, which is sent to the server and never stored."""
 LONGEST_WAIT = 30.0
-"""s between two tries at most, whatever a server asks for."""
+"""Longest wait between two tries, s, even if the server requests a longer one."""
+Role = Literal["system", "user", "assistant"]
+Message = dict[str, Any]
+"""Message of a chat completion: {"role": ..., "content": text or list of parts}."""
+Request = dict[str, Any]
+"""Body of a chat completion request."""
 
 
 class ModelFailure(UserError):  # noqa: N818 - it reads as a sentence
-    """A model's server that cannot be reached, is late, refuses, or answers nonsense, however often it is asked.
+    """Failure of a model's server after the last try: unreachable, late, refusing, or with an invalid answer.
 
     Attributes:
         kind: unreachable, timeout, refused or nonsense.
@@ -38,23 +53,23 @@ class ModelFailure(UserError):  # noqa: N818 - it reads as a sentence
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A language model behind a URL."""
+    """Language model at a URL."""
 
     model: str = ""
-    """URL#NAME of a model: its server's base URL, such as http://127.0.0.1:8080/v1, and its name there."""
+    """URL#NAME of a model: base URL of the server, such as http://127.0.0.1:8080/v1, and model name there."""
     replies: Path = Path("replies")
-    """Folder of its answers; what was answered before is not asked again."""
+    """Folder of stored answers; a stored answer is used again without a request to the server."""
     timeout: PositiveFloat = 120.0
-    """Limit of one try, s."""
+    """Time limit of one try, s."""
     tries: Annotated[int, Interval(ge=1, le=10)] = 3
-    """How often a question is asked before the model counts as failed."""
+    """Number of tries before the model counts as failed."""
     temperature: NonNegativeFloat = 0.0
-    """Randomness of its answers."""
+    """Sampling temperature."""
     max_tokens: PositiveInt = 4096
-    """Length of an answer at most, tokens."""
+    """Longest answer, tokens."""
 
     def parts(self) -> tuple[str, str]:
-        """Return the URL of chat completions, and the model's name; ConfigError for a wrong one."""
+        """Return the URL of chat completions and the model's name; ConfigError if `model` has no such form."""
         wanted = "write URL#NAME, such as http://127.0.0.1:8080/v1#qwen2.5"
         base, _, name = self.model.partition("#")
         try:
@@ -71,14 +86,14 @@ class ModelConfig:
 
 @dataclass
 class Counts:
-    """How a model behaved."""
+    """Numbers of requests by outcome."""
 
     asked: int = 0
-    """Questions."""
+    """Requests."""
     stored: int = 0
-    """Answers from the folder."""
+    """Answers read from the folder."""
     answered: int = 0
-    """Answers of the server."""
+    """Answers received from the server."""
     unreachable: int = 0
     timeout: int = 0
     refused: int = 0
@@ -86,10 +101,10 @@ class Counts:
 
 
 class ReplyModel:
-    """A model behind a URL, whose answers are stored in a folder."""
+    """Client of a model at a URL that stores answers in a folder."""
 
     def __init__(self, config: ModelConfig, first_wait: float = 1.0, sleep: Callable[[float], None] = time.sleep):
-        """`first_wait`: s before the second try, doubled at each further one. ConfigError for a wrong URL."""
+        """Raise ConfigError for a wrong URL. `first_wait`: wait before the second try, s; doubles with each try."""
         self.config, self.first_wait, self.sleep = config, first_wait, sleep
         self.url, self.name = config.parts()
         self.replies, self.counts = Replies(config.replies), Counts()
@@ -98,17 +113,17 @@ class ReplyModel:
             raise ConfigError(f"{self.url} would get the key of {KEY} unencrypted; use https, or unset {KEY}")
 
     def request(self, messages: Sequence[Message]) -> Request:
-        """Return the request, without the URL, since a server may move; its hash is the key of the stored answer."""
+        """Return the request, whose hash is the key of the stored answer; it has no URL, since a server may move."""
         settings = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
         return {"model": self.name, "messages": list(messages)} | settings
 
     def ask(self, messages: Sequence[Message]) -> str:
-        """Return the model's answer, stored or new; `ModelFailure` after the last try."""
+        """Return the model's answer, stored or new; `ModelFailure` if all tries fail."""
         request = self.request(messages)
         self.counts.asked += 1
-        if (found := self.replies.get(request)) is not None:
+        if (stored := self.replies.get(request)) is not None:
             self.counts.stored += 1
-            return found
+            return stored
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         for k in range(self.config.tries):
             try:
@@ -130,6 +145,7 @@ class ReplyModel:
         return {f"model_{name}": count for name, count in asdict(self.counts).items() if count}
 
     def _remedy(self, kind: str) -> str:
+        """Return advice for a kind of failure."""
         return {
             "unreachable": f"start the server, correct --model, or store an answer in {self.replies.folder}",
             "timeout": "raise --timeout, or name a faster --model",
@@ -138,12 +154,12 @@ class ReplyModel:
         }[kind]
 
 
-def _answer(found: object) -> str:
+def _answer(completion: object) -> str:
     """Return the text of a chat completion."""
     try:
-        text = found["choices"][0]["message"]["content"]  # type: ignore[index]
+        text = completion["choices"][0]["message"]["content"]  # type: ignore[index]
     except (KeyError, IndexError, TypeError):
-        raise Refused("nonsense", f"answered with no choices[0].message.content: {str(found)[:160]!r}") from None
+        raise Refused("nonsense", f"answered with no choices[0].message.content: {str(completion)[:160]!r}") from None
     if not isinstance(text, str) or not text.strip():
         raise Refused("nonsense", "answered with an empty message")
     return text
@@ -157,6 +173,57 @@ def _local(host: str) -> bool:
 
 
 def fenced(answer: str) -> str:
-    """Return the last fenced block of an answer, or all of it where there is none: models talk around their code."""
+    """Return the last fenced code block of an answer, or the whole answer without one."""
     blocks = re.findall(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", answer, re.M | re.S)
     return str(blocks[-1] if blocks else answer).strip() + "\n"
+
+
+class Replies:
+    """Folder of answers by request; a user or a test may store answers there for use without a model."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def file(self, request: Request) -> Path:
+        """Return the path of a request's answer."""
+        text = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+    def get(self, request: Request) -> str | None:
+        """Return a stored answer, None if there is none; UserError for a damaged file."""
+        file = self.file(request)
+        try:
+            answer = json.loads(file.read_bytes())["answer"]
+            if not isinstance(answer, str) or not answer.strip():
+                raise ValueError("it holds no answer")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{file} is damaged ({error}); remove it, and the model is asked again") from None
+        return answer
+
+    def put(self, request: Request, answer: str) -> Path:
+        """Store an answer by atomic rename; return its file."""
+        file = self.file(request)
+        replace_file(file, strict_json.dumps({"request": request, "answer": answer}, indent=2).encode())
+        return file
+
+
+def message(role: Role, text: str, *pictures: np.ndarray) -> Message:
+    """Return a message with a text and pictures, each uint8 (height, width, 3) RGB."""
+    if not pictures:
+        return {"role": role, "content": text}
+    parts = [{"type": "image_url", "image_url": {"url": data_url(picture)}} for picture in pictures]
+    return {"role": role, "content": [{"type": "text", "text": text}, *parts]}
+
+
+def data_url(picture: np.ndarray) -> str:
+    """Encode a picture, uint8 (height, width, 3) RGB, as a PNG data URL; ValueError for another array."""
+    import cv2
+
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
+        raise ValueError(f"a picture is uint8 (height, width, 3), not {picture.dtype} {picture.shape}")
+    done, png = cv2.imencode(".png", picture[:, :, ::-1])
+    if not done:
+        raise ValueError(f"a picture of shape {picture.shape} cannot be written as PNG")
+    return "data:image/png;base64," + base64.b64encode(png.tobytes()).decode()

@@ -37,7 +37,7 @@ class Fit:
 
         from robot_rl.cli.console import bar, show
         from robot_rl.data import Dataset
-        from robot_rl.rewards.classifier_folder import save_classifier
+        from robot_rl.rewards.classifier import save_classifier
         from robot_rl.rewards.fitting import fit
         from robot_rl.training.run import provenance
         from robot_rl.util.devices import find_device
@@ -70,7 +70,7 @@ class ShowClassifier:
 
     def run(self) -> int:
         from robot_rl.cli.console import show
-        from robot_rl.rewards.classifier_folder import read_classifier
+        from robot_rl.rewards.classifier import read_classifier
 
         classifier = read_classifier(self.folder)
         summary = {"classifier": str(self.folder)} | classifier.summary()

@@ -81,7 +81,7 @@ class Deploy:
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.evaluation import Evaluation, evaluate
         from robot_rl.interface.pipeline import Pipeline
-        from robot_rl.rewards.classifier_folder import load_classifier
+        from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
         from robot_rl.util.statistics import wilson

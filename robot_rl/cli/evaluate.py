@@ -110,7 +110,7 @@ class Evaluate:
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.cli.remote import open_policy, server_report
-        from robot_rl.data.titles import quoted
+        from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
         from robot_rl.robots import robots
         from robot_rl.util.errors import ConfigError

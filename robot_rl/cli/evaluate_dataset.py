@@ -78,7 +78,7 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
     trained on all episodes.
     """
     from robot_rl.data import Dataset
-    from robot_rl.data.identity import numbers_digest
+    from robot_rl.data.recording import numbers_digest
     from robot_rl.data.view import DatasetView
     from robot_rl.util.errors import ConfigError
 

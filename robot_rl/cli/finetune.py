@@ -67,7 +67,7 @@ class Finetune(Generic[R]):
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.recipes import inputs as run_inputs
-        from robot_rl.rewards.classifier_folder import load_classifier
+        from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS

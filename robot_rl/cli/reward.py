@@ -44,8 +44,8 @@ class _OnTask:
         import torch
 
         from robot_rl.rewards.written.env import paid_info
-        from robot_rl.rewards.written.prompt import goal_of
         from robot_rl.rewards.written.vetting import STARTS
+        from robot_rl.rewards.written.writer import goal_of
         from robot_rl.util.errors import ConfigError
         from sim.make import describe, make
 
@@ -103,8 +103,7 @@ class Write(_OnTask):
         from robot_rl.assistant import ReplyModel
         from robot_rl.cli.console import console
         from robot_rl.rewards.written.file import WrittenReward, describing, read_reward
-        from robot_rl.rewards.written.prompt import conversation
-        from robot_rl.rewards.written.writer import revision, write
+        from robot_rl.rewards.written.writer import conversation, revision, write
         from robot_rl.training.run import provenance
         from robot_rl.util.errors import ConfigError
 
@@ -191,7 +190,7 @@ class Prompt(_OnTask):
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
     def run(self) -> int:
-        from robot_rl.rewards.written.prompt import conversation
+        from robot_rl.rewards.written.writer import conversation
 
         env, goal = self.opened(self.episodes)
         messages = conversation(env, goal)

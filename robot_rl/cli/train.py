@@ -216,7 +216,7 @@ class Train(Generic[R]):
     def _name_task(self) -> None:
         """Set the task's name if only a dataset is given. Raises ConfigError without a dataset, and for recipes that
         need an environment."""
-        from robot_rl.data.described import task_of
+        from robot_rl.data.recording import task_of
 
         if self.task.startswith(DATASET):
             raise ConfigError(f"{self.task} is no task; name the dataset's folder with --dataset")

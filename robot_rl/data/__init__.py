@@ -1,4 +1,4 @@
-"""Datasets on disk."""
+"""LeRobot datasets on disk, and replay for training."""
 
 from robot_rl.data.dataset import Dataset, Episode
 from robot_rl.data.episode import EpisodeData

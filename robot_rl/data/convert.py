@@ -3,7 +3,7 @@
     meta/episodes.jsonl  meta/tasks.jsonl  meta/episodes_stats.jsonl (v2.1)
     data/chunk-000/episode_000000.parquet  videos/chunk-000/<camera>/episode_000000.mp4
 
-Every episode keeps files of its own, as v3.0 allows: numbers stay the same to the bit, and videos are copied.
+Every episode keeps its own files, as v3.0 allows: numbers stay bit-identical, and videos are copied.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from robot_rl.data.lerobot import (
     load_info,
 )
 from robot_rl.data.stats import (
-    QUANTILES,
-    STATISTICS,
+    BASIC,
     RowSample,
     Stats,
     column_stats,
     encode_stats,
     image_stats,
+    known_stats,
+    merge,
     sampled,
 )
 from robot_rl.data.storage import LOCK, WriterLock
 from robot_rl.data.tables import encode_table, encode_tasks, from_arrow, read_table, rows_to_table
 from robot_rl.data.video import decode_frames
-from robot_rl.data.writer import add_video, episode_row, merge
+from robot_rl.data.writer import add_video, episode_row
 from robot_rl.util.files import sync_folder, write_file
 
 DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
@@ -58,10 +59,10 @@ VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d
 
 
 def convert(root: Path, out: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    """Write a dataset as v3.0 to a new folder, which appears when it is whole.
+    """Convert a dataset to v3.0 in a new folder, which appears once it is complete.
 
     Raises:
-        WrongDataset: `root` holds no dataset that is converted, or `out` something else.
+        WrongDataset: `root` has no dataset of these versions, or `out` is not empty.
         DatasetError: a file is missing or damaged.
     """
     check_inside(root)
@@ -72,9 +73,9 @@ def convert(root: Path, out: Path, progress: Callable[[int, int], None] = lambda
     part.mkdir(parents=True, exist_ok=True)
     lock = WriterLock(part)
     try:
-        for left in part.iterdir():  # by a conversion that was killed
-            if left.name != LOCK:
-                shutil.rmtree(left)
+        for old in part.iterdir():  # left by a killed conversion
+            if old.name != LOCK:
+                shutil.rmtree(old)
         conversion.run(progress)
         for folder, _, _ in os.walk(part):
             sync_folder(Path(folder))
@@ -86,7 +87,7 @@ def convert(root: Path, out: Path, progress: Callable[[int, int], None] = lambda
 
 
 class _Conversion:
-    """One dataset on its way from `root` to `part`."""
+    """Conversion of the dataset in `root` to the temporary folder `part`."""
 
     def __init__(self, root: Path, part: Path):
         self.root, self.part, self.info = root, part, load_info(root)
@@ -95,7 +96,7 @@ class _Conversion:
             why = "it needs no conversion" if version == VERSION else f"only {' and '.join(CONVERTED)} are converted"
             raise WrongDataset(f"{path} says codebase_version {version!r}; {why}")
         self.chunk = self.info.get("chunks_size", CHUNK_SIZE)
-        """Episodes in a folder."""
+        """Number of episodes per folder."""
         videos = self.info.get("video_path")
         for key, paths in {"data_path": (DATA,), "video_path": (VIDEO, None)}.items():
             if self.info.get(key) not in paths:
@@ -110,7 +111,7 @@ class _Conversion:
         self.sample, self.rows, self.stats = RowSample(), list[dict[str, Any]](), dict[str, list[Stats]]()
 
     def run(self, progress: Callable[[int, int], None]) -> None:
-        """Write everything."""
+        """Write all files."""
         episodes = self._lines("episodes", "episode_index", "length")
         total, start = self.info["total_episodes"], 0
         if len(episodes) != total:
@@ -123,68 +124,57 @@ class _Conversion:
             progress(index + 1, total)
         self.info |= {"total_frames": start, "total_tasks": len(self.tasks), "splits": {"train": f"0:{total}"}}
         if total:
-            self._write(file_path(EPISODES_PATH, (0, 0)), encode_table(rows_to_table(self.rows, None)[0]))
-            self._write(STATS, encode_stats(merge(self.stats, self.sample)))
-            self._write(TASKS, encode_tasks(self.tasks))
-        self._write(INFO, encode_json(self.info))
+            write_file(self.part / file_path(EPISODES_PATH, (0, 0)), encode_table(rows_to_table(self.rows, None)[0]))
+            write_file(self.part / STATS, encode_stats(merge(self.stats, self.sample)))
+            write_file(self.part / TASKS, encode_tasks(self.tasks))
+        write_file(self.part / INFO, encode_json(self.info))
 
     def _episode(self, index: int, start: int, length: int, known: Mapping[str, Any]) -> None:
-        """Copy one episode's files, and note its row and statistics."""
+        """Copy one episode's files, and add its row and statistics."""
         place: dict[str, Any] = {"episode_chunk": index // self.chunk, "episode_index": index}
         path, file = self.root / DATA.format(**place), divmod(index, CHUNK_SIZE)
         table, columns = read_table(path), {}
         for key, feature in self.features.items():
-            try:
-                if not feature.is_video and (feature.dtype in DTYPES or key not in table.column_names):
-                    columns[key] = from_arrow(table[key], feature)
-            except KeyError:
-                raise DatasetError(f"{path} has no column '{key}'; restore it from a copy") from None
-            except DatasetError as error:
-                raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
-        told = columns["task_index"].reshape(-1)
+            if not feature.is_video and key not in table.column_names:
+                raise DatasetError(f"{path} has no column '{key}'; restore it from a copy")
+            if feature.dtype in DTYPES:
+                columns[key] = from_arrow(table[key], feature, f"{path}: '{key}'")
+        tasks = columns["task_index"].reshape(-1)
         if table.num_rows != length or (columns["index"].reshape(-1) != np.arange(start, start + length)).any():
             raise DatasetError(f"{path} does not hold rows {start} to {start + length - 1}; restore it from a copy")
-        if not 0 <= told.min() <= told.max() < len(self.tasks):
+        if not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
             raise DatasetError(f"{path} has a task_index that meta/tasks.jsonl lacks; restore it from a copy")
-        self._write(file_path(DATA_PATH, file), encode_table(table))
+        write_file(self.part / file_path(DATA_PATH, file), encode_table(table))
         self.sample.add(start, columns)
         stats = {key: column_stats(values) for key, values in columns.items()}
-        stats |= {key: given for key in self.features.keys() - columns if (given := _given(known.get(key, {})))}
+        given = {key: known_stats(known.get(key, {})) for key in self.features.keys() - columns}
+        stats |= {key: entry for key, entry in given.items() if {*BASIC} <= entry.keys()}
         videos = [key for key, feature in self.features.items() if feature.is_video]
         for key in videos:
             video = self.root / VIDEO.format(**place, video_key=key)
-            self._copy(video, file_path(VIDEO_PATH, file, key))
+            try:
+                encoded = video.read_bytes()
+            except FileNotFoundError:
+                raise DatasetError(f"{video} is missing; restore it from a copy") from None
+            write_file(self.part / file_path(VIDEO_PATH, file, key), encoded)
             if key not in stats and self.features[key].is_camera:
-                stats[key] = self._seen(video, length, self.features[key])
-        row = episode_row(index, start, [self.tasks[k] for k in told], {}, stats, file)
+                stats[key] = self._video_stats(video, length, self.features[key])
+        row = episode_row(index, start, [self.tasks[k] for k in tasks], {}, stats, file)
         self.rows.append(row | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
         for key in videos:
             add_video(self.rows[-1:], key, file, self.info["fps"])
         for key, entry in stats.items():
             self.stats.setdefault(key, []).append(entry)
 
-    def _seen(self, video: Path, length: int, feature: Feature) -> Stats:
-        """Return the statistics of some of a video's frames."""
+    def _video_stats(self, video: Path, length: int, feature: Feature) -> Stats:
+        """Return the statistics of sampled frames of a video."""
         rows, fps = sampled(length), self.info["fps"]
         frames = np.empty((len(rows), *feature.shape), np.uint8)
         decode_frames(video, rows / fps, fps, frames)
         return image_stats(frames)
 
-    def _copy(self, source: Path, name: str) -> None:
-        target = self.part / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(source, target)
-        except FileNotFoundError:
-            raise DatasetError(f"{source} is missing; restore it from a copy") from None
-        with open(target, "rb") as copied:
-            os.fsync(copied.fileno())
-
-    def _write(self, name: str, data: bytes | memoryview) -> None:
-        write_file(self.part / name, data)
-
     def _lines(self, name: str, number: str, key: str) -> list[dict[str, Any]]:
-        """Return the rows of a file in meta/ in the order of their number, which counts from 0; each has a key."""
+        """Return the rows of a file in meta/, sorted by column `number`, which counts from 0; each row has `key`."""
         path = self.root / f"meta/{name}.jsonl"
         try:
             rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
@@ -196,9 +186,3 @@ class _Conversion:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DatasetError(f"{path} is damaged ({error}); restore it from a copy") from error
         return rows
-
-
-def _given(entry: Mapping[str, Any]) -> Stats:
-    """Return the statistics of an episode's camera as they are given; {} where one is missing."""
-    stats = {name: np.asarray(entry[name], np.float64) for name in STATISTICS if name in entry}
-    return stats if {*STATISTICS} - {*QUANTILES} <= stats.keys() else {}

@@ -24,16 +24,7 @@ from robot_rl.data.lerobot import (
     file_path,
     read_info,
 )
-from robot_rl.data.stats import (
-    BASIC,
-    Stats,
-    column_stats,
-    image_stats,
-    merge_stats,
-    read_stats,
-    sampled,
-    stored_stats,
-)
+from robot_rl.data.stats import BASIC, Stats, column_stats, image_stats, merge_stats, read_stats, sampled, stored_stats
 from robot_rl.data.tables import from_arrow, read_rows, read_table, read_tasks, row_places
 from robot_rl.data.video import decode_frames, decode_picture
 from robot_rl.data.view import DatasetView, resized
@@ -41,7 +32,7 @@ from robot_rl.data.view import DatasetView, resized
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
 _BLOCK = 256
-"""Frames to decode before they are made smaller."""
+"""Number of frames that are decoded before they are resized."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +42,20 @@ class Episode:
     index: int
     length: int
     task: str
-    """The instruction; where it changes, the first. Column `task_index` tells that of each frame."""
+    """Instruction, the first one if it changes. Column `task_index` has the instruction of each frame."""
     tasks: tuple[str, ...]
-    """All of them."""
+    """All instructions of the episode."""
     start: int
-    """Row of its first frame in every column."""
+    """Row of the first frame in every column."""
     record: dict[str, Any]
     """Further values from the writer, for example `randomization/cube_mass`."""
     data_file: FileId = field(repr=False)
     videos: dict[str, tuple[FileId, float]] = field(repr=False)
-    """File and start in seconds of each video's frames."""
+    """File of each camera's video and start of the episode in the video, s."""
 
 
 class Dataset:
-    """A dataset on disk; columns are read on first use and cached.
+    """Dataset on disk; columns are read on first use and cached.
 
     >>> data = Dataset("datasets/lift")
     >>> data.column("action")                                   # (num_frames, 7) float32
@@ -77,83 +68,72 @@ class Dataset:
         self.episodes: list[Episode] = []
         self.tasks: list[str] = []
         self._stamp: tuple[int, ...] = ()
-        self._used: set[Path] = set()  # files that some of our episodes came from
-        self._complete: set[Path] = set()  # of these, the ones with nothing more in them
+        self._used: set[Path] = set()  # episode files with loaded episodes
+        self._complete: set[Path] = set()  # episode files whose episodes are all loaded
         self._columns: dict[str, tuple[int, Tensor]] = {}
-        self._pictures: dict[str, tuple[Any, pa.Table]] = {}  # of each camera, the file that was read last
+        self._pictures: dict[str, tuple[Any, pa.Table]] = {}  # last data file that was read for each camera
         check_inside(self.root, write=False)
         self._load()
 
     @property
     def fps(self) -> float:
-        """Return the frames per second; a whole number is an int."""
+        """Frames per second; an int if it is a whole number."""
         fps: float = self.info["fps"]
         return fps
 
     @property
     def robot_type(self) -> str | None:
-        """Return the name of the robot."""
         return self.info.get("robot_type")
 
     @property
     def num_episodes(self) -> int:
-        """Return the number of finished episodes."""
         return len(self.episodes)
 
     @property
     def num_frames(self) -> int:
-        """Return the number of frames of all finished episodes."""
+        """Number of frames in all finished episodes."""
         return self.episodes[-1].start + self.episodes[-1].length if self.episodes else 0
 
     @property
     def cameras(self) -> list[str]:
-        """Return the names of the features with pictures, without depth maps."""
+        """Names of the RGB camera features."""
         return [key for key, feature in self.features.items() if feature.is_camera]
 
     def refresh(self) -> int:
-        """Load episodes finished since the last call; return their number.
-
-        Costs one `stat` when nothing is new.
-        """
+        """Load episodes finished since the last call and return their number; without new ones, only one `stat`."""
         before = self.num_episodes
         self._load()
         return self.num_episodes - before
 
     def column(self, key: str) -> Tensor:
-        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype.
-
-        Do not write into it: the dataset caches this array.
-        """
+        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype. Read-only: it is cached."""
         return self.columns([key])[key]
 
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Return several columns; faster than one by one, since every file is opened once."""
+        """Return several columns; faster than repeated `column`, since each file is opened once."""
         keys = list(keys)
         features = {key: self._feature(key, camera=False) for key in keys}
         stored = {key: self.view.stored.get(key, key) for key in keys}
         done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
         parts: dict[str, list[Tensor]] = {key: [] for key in keys}
-        for file, episodes in _by_file(self.episodes[done:]).items():
-            path = self.root / file_path(self.info["data_path"], file)
+        for file, episodes in by_file(self.episodes[done:]).items():
+            path = self.data_path(file)
             table = read_rows(path, stored.values())
             first, length = episodes[0].start, sum(episode.length for episode in episodes)
             places = row_places(table, np.arange(first, first + length), path)
             for key, feature in features.items():
-                try:
-                    values = from_arrow(table[stored[key]].take(places), feature)
-                except DatasetError as error:
-                    raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
+                values = from_arrow(table[stored[key]].take(places), feature, f"{path}: '{key}'")
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
         kept = self.episodes[done].start if done < self.num_episodes else self.num_frames
         for key, feature in features.items():
             pieces = [self._columns[key][1][:kept]] if done else []
             pieces += parts[key]
-            whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0] if pieces else _empty(feature)
-            self._columns[key] = (self.num_episodes, whole)
+            pieces = pieces or [torch.from_numpy(np.empty((0, *feature.shape), dtype=feature.dtype))]
+            self._columns[key] = (self.num_episodes, torch.cat(pieces) if len(pieces) > 1 else pieces[0])
         return {key: self._columns[key][1] for key in keys}
 
     def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Decode frames of a camera by row, in any order: (n, H, W, 3) uint8."""
+        """Decode a camera's frames at rows (n,), in any order; return (n, H, W, 3) uint8."""
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if not (size := self.view.image_size):
             return torch.from_numpy(self._decoded(key, rows))
@@ -161,7 +141,7 @@ class Dataset:
         return torch.from_numpy(np.concatenate([resized(self._decoded(key, block), size) for block in blocks]))
 
     def _decoded(self, key: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return frames as they are stored."""
+        """Return frames in their stored size."""
         self._feature(key, camera=True)
         stored = self.view.stored.get(key, key)
         feature = self._stored[stored]
@@ -175,22 +155,29 @@ class Dataset:
         for place, row, number in zip(order, rows[order], owner, strict=True):
             episode = self.episodes[number]
             file, begin = episode.videos[stored] if feature.is_video else (episode.data_file, 0.0)
-            places, wanted = jobs.setdefault(file, ([], []))
+            places, sources = jobs.setdefault(file, ([], []))
             places.append(int(place))
-            wanted.append(begin + (row - starts[number]) / self.fps if feature.is_video else row)
-        for file, (places, wanted) in jobs.items():
+            sources.append(begin + (row - starts[number]) / self.fps if feature.is_video else row)
+        for file, (places, sources) in jobs.items():
             images = np.empty((len(places), *feature.shape), dtype=np.uint8)
             if feature.is_video:
-                path = self.root / file_path(self.info["video_path"], file, stored)
-                decode_frames(path, wanted, self.fps, images)
+                decode_frames(self.video_path(file, stored), sources, self.fps, images)
             else:
-                self._decode_stored(stored, file, np.array(wanted, np.int64), images)
+                self._decode_stored(stored, file, np.array(sources, np.int64), images)
             out[places] = images
         return out
 
+    def data_path(self, file: FileId) -> Path:
+        """Return the path of a data file."""
+        return self.root / file_path(self.info["data_path"], file)
+
+    def video_path(self, file: FileId, key: str) -> Path:
+        """Return the path of a video of a camera, by its stored name."""
+        return self.root / file_path(self.info["video_path"], file, key)
+
     def _decode_stored(self, key: str, file: FileId, rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
-        """Decode pictures of a data file, in rows (n,) of the dataset, into `out` (n, H, W, 3)."""
-        path = self.root / file_path(self.info["data_path"], file)
+        """Decode the pictures of dataset rows (n,) from a data file into `out` (n, H, W, 3)."""
+        path = self.data_path(file)
         for i, (row, encoded) in enumerate(zip(rows, self.encoded(key, file, rows), strict=True)):
             picture = decode_picture(encoded)
             if picture is None:
@@ -200,10 +187,10 @@ class Dataset:
             out[i] = picture
 
     def encoded(self, key: str, file: FileId, rows: np.ndarray[Any, Any]) -> Iterator[Any]:
-        """Yield the pictures in a data file's column `key`, in rows (n,) of the dataset, as they are encoded."""
-        path, which = self.root / file_path(self.info["data_path"], file), (file, self.num_episodes)
-        if self._pictures.get(key, (None,))[0] != which:
-            self._pictures[key] = (which, read_rows(path, [key]))
+        """Yield the encoded pictures of dataset rows (n,) from column `key` of a data file."""
+        path, version = self.data_path(file), (file, self.num_episodes)
+        if self._pictures.get(key, (None,))[0] != version:
+            self._pictures[key] = (version, read_rows(path, [key]))
         table = self._pictures[key][1]
         for place in row_places(table, rows, path).tolist():
             cell = table[key][place].as_py()
@@ -211,10 +198,10 @@ class Dataset:
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
-        """Return the statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
+        """Statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
         names = {old: new for new, old in self.view.stored.items()}
         stats = {names.get(key, key): entry for key, entry in read_stats(self.root / STATS).items()}
-        if not self.stats_current():  # a writer is between two renames, or died there
+        if not self.stats_current():  # a writer is between two renames, or was killed there
             stats = {key: merge_stats(parts) for key, parts in self.episode_stats().items()}
         return {
             key: {name: torch.from_numpy(np.asarray(value, dtype=np.float64)) for name, value in entry.items()}
@@ -230,37 +217,34 @@ class Dataset:
 
     def files(self) -> set[Path]:
         """Return the data, video and episode files of all episodes."""
-        names = {file_path(self.info["data_path"], episode.data_file) for episode in self.episodes}
-        for episode in self.episodes:
-            for key, (file, _) in episode.videos.items():
-                names.add(file_path(self.info["video_path"], file, key))
-        return {self.root / name for name in names} | self._used
+        data = {self.data_path(file) for file in {episode.data_file for episode in self.episodes}}
+        videos = {(file, key) for episode in self.episodes for key, (file, _) in episode.videos.items()}
+        return data | {self.video_path(*video) for video in videos} | self._used
 
     def uncounted_files(self) -> list[Path]:
-        """Return episode files that LeRobot would read or overwrite but `info.json` does not count."""
+        """Return data, video and episode files on disk that `info.json` does not count; LeRobot would misuse them."""
         videos = [f"videos/{key}/*/*.mp4" for key, feature in self._stored.items() if feature.is_video]
         patterns = ["data/*/*.parquet", "meta/episodes/*/*.parquet", *videos]
-        found = [path for pattern in patterns for path in self.root.glob(pattern)]
-        return sorted(set(found) - self.files())
+        return sorted({path for pattern in patterns for path in self.root.glob(pattern)} - self.files())
 
     def episode_stats(self, needed: Collection[str] = ()) -> dict[str, list[Stats]]:
-        """Return the statistics of every feature that is read, one entry per episode; empty without episodes.
+        """Return the statistics of every readable feature, one entry per episode; empty without episodes.
 
-        A feature for which an episode lacks those of `needed` has them computed, or is left out if nothing is needed.
-        Raise DatasetError for statistics that are damaged.
+        If an episode lacks a statistic of `needed`, those of the feature are computed from its values. Features with
+        missing statistics are left out if `needed` is empty. DatasetError for damaged statistics.
         """
-        found: dict[int, dict[str, Any]] = {}
+        rows: dict[int, dict[str, Any]] = {}
         for path in self.episode_files():
             if path in self._used:
                 table = read_table(path, lambda name: name == "episode_index" or name.startswith("stats/"))
-                found.update((row["episode_index"], row) for row in table.to_pylist())
+                rows.update((row["episode_index"], row) for row in table.to_pylist())
         if not self.episodes:
             return {}
         stats: dict[str, list[Stats]] = {}
         for key, feature in self.features.items():
             if feature.is_read:
-                old, where = self.view.stored.get(key, key), self.root / "meta/episodes"
-                stored = [stored_stats(found[episode.index], old, feature, where) for episode in self.episodes]
+                old, folder = self.view.stored.get(key, key), self.root / "meta/episodes"
+                stored = [stored_stats(rows[episode.index], old, feature, folder) for episode in self.episodes]
                 if all(name in entry for name in needed or BASIC for entry in stored):
                     stats[key] = stored
                 elif needed:
@@ -268,7 +252,7 @@ class Dataset:
         return stats
 
     def _computed_stats(self, episode: Episode, key: str, feature: Feature) -> Stats:
-        """Return the statistics of one feature over an episode, from its values."""
+        """Compute the statistics of one feature over an episode."""
         if feature.is_camera:
             return image_stats(self.frames(key, episode.start + sampled(episode.length)).numpy())
         return column_stats(self.column(key)[episode.start : episode.start + episode.length].numpy())
@@ -279,20 +263,20 @@ class Dataset:
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
         if not feature.is_read:
-            what = f"a {feature.dtype} of shape {feature.shape}"
-            raise DatasetError(f"feature '{key}' of {self.root} is {what}, which is not read here")
+            kind = f"a {feature.dtype} of shape {feature.shape}"
+            raise DatasetError(f"feature '{key}' of {self.root} is {kind}, which is not read here")
         if feature.is_camera != camera:
             method = "frames(key, indices)" if feature.is_camera else "column(key)"
             raise DatasetError(f"feature '{key}' of {self.root} is {feature.dtype}; read it with {method}")
         return feature
 
     def episode_files(self) -> list[Path]:
-        """Return the files with one row per episode, oldest first."""
-        found = ((file_id(path), path) for path in (self.root / "meta/episodes").glob("chunk-*/file-*.parquet"))
-        return [path for file, path in sorted((file, path) for file, path in found if file is not None)]
+        """Return the files of `meta/episodes`, oldest first."""
+        files = ((file_id(path), path) for path in (self.root / "meta/episodes").glob("chunk-*/file-*.parquet"))
+        return [path for file, path in sorted((file, path) for file, path in files if file is not None)]
 
     def _load(self) -> None:
-        """Read `info.json` and the episodes that are new in it."""
+        """Read `info.json` and its new episodes."""
         try:
             status = (self.root / INFO).stat()
             stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_ino, status.st_size)
@@ -313,22 +297,21 @@ class Dataset:
                 if path in complete:
                     continue
                 try:
-                    found = read_table(path, lambda name: not name.startswith("stats/")).to_pylist()
-                except DatasetError as error:  # may be a file that info.json does not count
+                    stored = read_table(path, lambda name: not name.startswith("stats/")).to_pylist()
+                    if any(type(row.get("episode_index")) is not int for row in stored):
+                        raise DatasetError(f"{path} has rows without an 'episode_index'; restore it from a copy")
+                except DatasetError as error:  # no failure yet: info.json may not count this file
                     failure = error
                     continue
-                if any(type(row.get("episode_index")) is not int for row in found):
-                    failure = DatasetError(f"{path} has rows without an 'episode_index'; restore it from a copy")
-                    continue
-                counted = [row for row in found if row["episode_index"] < total]
+                counted = [row for row in stored if row["episode_index"] < total]
                 rows.update((row["episode_index"], row) for row in counted)
                 if counted:
                     used.add(path)
-                if counted and len(counted) == len(found):
+                if counted and len(counted) == len(stored):
                     complete.add(path)
         new = range(self.num_episodes, total)
         missing = next((index for index in new if index not in rows), None)
-        if missing is not None and self._complete:  # LeRobot itself lets a file grow
+        if missing is not None and self._complete:  # LeRobot itself appends to files
             self._complete, self._stamp = set(), ()
             return self._load()
         if missing is not None:
@@ -345,12 +328,12 @@ class Dataset:
 
 
 def is_reserved(column: str) -> bool:
-    """Return whether a column of `meta/episodes` belongs to the format and not to an episode's record."""
+    """Return whether a column of `meta/episodes` is part of the format, not of an episode's record."""
     return column in _COLUMNS or column.startswith(_PREFIXES)
 
 
 def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> Episode:
-    """Read a row of `meta/episodes`; a video that is not read may lack its place."""
+    """Check a row of `meta/episodes` and return its episode. Only videos of RGB cameras must have their columns."""
     videos = [key for key, feature in features.items() if feature.is_video]
     videos = [key for key in videos if features[key].is_camera or row.get(f"videos/{key}/file_index") is not None]
     places = [f"videos/{key}/{name}" for key in videos for name in ("chunk_index", "file_index", "from_timestamp")]
@@ -362,11 +345,15 @@ def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> E
             sound = value is None or (isinstance(value, list) and all(isinstance(task, str) for task in value))
         else:
             kinds = (int, float) if name.endswith("timestamp") else (int,)
-            sound = type(value) in kinds and 0 <= value < 2**53  # where floats still count by one
+            sound = type(value) in kinds and 0 <= value < 2**53  # range of exact whole numbers in float64
         if not sound:
-            which = f"'{name}' of episode {row['episode_index']} is {value!r}"
-            which = which if value is not None else f"no '{name}' of episode {row['episode_index']}"
-            raise DatasetError(f"{root / 'meta/episodes'} has {which}; restore it from a copy")
+            fault = f"'{name}' of episode {row['episode_index']} is {value!r}"
+            fault = fault if value is not None else f"no '{name}' of episode {row['episode_index']}"
+            raise DatasetError(f"{root / 'meta/episodes'} has {fault}; restore it from a copy")
+
+    def file(prefix: str) -> FileId:
+        return row[f"{prefix}/chunk_index"], row[f"{prefix}/file_index"]
+
     return Episode(
         index=row["episode_index"],
         length=row["length"],
@@ -374,25 +361,14 @@ def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> E
         tasks=tuple(row["tasks"] or [""]),
         start=row["dataset_from_index"],
         record={key: value for key, value in row.items() if value is not None and not is_reserved(key)},
-        data_file=(row["data/chunk_index"], row["data/file_index"]),
-        videos={
-            key: (
-                (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]),
-                row[f"videos/{key}/from_timestamp"],
-            )
-            for key in videos
-        },
+        data_file=file("data"),
+        videos={key: (file(f"videos/{key}"), row[f"videos/{key}/from_timestamp"]) for key in videos},
     )
 
 
-def _by_file(episodes: list[Episode]) -> dict[FileId, list[Episode]]:
-    """Group episodes by data file, in order."""
+def by_file(episodes: Iterable[Episode], key: str | None = None) -> dict[FileId, list[Episode]]:
+    """Group episodes by data file, or by the video file of camera `key`, in order."""
     groups: dict[FileId, list[Episode]] = {}
     for episode in episodes:
-        groups.setdefault(episode.data_file, []).append(episode)
+        groups.setdefault(episode.videos[key][0] if key else episode.data_file, []).append(episode)
     return groups
-
-
-def _empty(feature: Feature) -> Tensor:
-    """Return a column without rows."""
-    return torch.from_numpy(np.empty((0, *feature.shape), dtype=feature.dtype))

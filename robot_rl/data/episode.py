@@ -1,4 +1,4 @@
-"""Check an episode against its dataset's features before anything is written."""
+"""Episodes before they are written: collect their rows, and check them against the dataset's features."""
 
 from __future__ import annotations
 
@@ -7,34 +7,105 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, numpy_dtype
+from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature
+from robot_rl.data.recording import ACTION, STATE, TRUNCATED
+from robot_rl.interface.spec import VectorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
 class EpisodeData:
-    """One episode to add."""
+    """Episode to be added to a dataset."""
 
     columns: Mapping[str, Any]
-    """Every feature over time: arrays or tensors (T, *shape), numbers also (T,); cameras are uint8."""
+    """Every feature over time: arrays or tensors (T, *shape), single numbers also (T,); cameras are uint8."""
     task: str | Sequence[str]
-    """The instruction, in words; T of them where it changes."""
+    """Instruction in words, or one instruction per frame (T,)."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """Further values to store: numbers, strings and flat lists, for example `{"randomization/cube_mass": 0.05}`."""
 
 
+class EpisodeRows:
+    """Rows of the running episodes of n environments, with the columns of `recording.features`."""
+
+    def __init__(self, actions: VectorSpec, num_envs: int = 1):
+        self.actions = actions
+        self._rows: list[dict[str, list[Array]]] = [{} for _ in range(num_envs)]
+        self._tasks: list[list[str]] = [[] for _ in range(num_envs)]
+
+    def add(
+        self,
+        state: Tensor,
+        executed: Tensor,
+        wanted: Tensor,
+        reward: Tensor,
+        success: Tensor,
+        done: Tensor,
+        *,
+        intervention: Tensor | None = None,
+        truncated: Tensor | None = None,
+        pictures: Mapping[str, Any] | None = None,
+        told: Sequence[str] | None = None,
+    ) -> None:
+        """Add one control period to every episode.
+
+        Args:
+            state: (n, D) observation.state at the start of the period.
+            executed: (n, A) executed actions in [-1, 1].
+            wanted: (n, A) actions of the policy in [-1, 1]; NaN is recorded as 0.
+            reward, success, done: (n,)
+            intervention: (n,) whether a person's action was executed; None: no interventions.
+            truncated: (n,) for datasets with `TRUNCATED`.
+            told: n current instructions; None: the instruction given to `take`.
+            pictures: (n, H, W, 3) by camera at the start of the period; None for episodes that are not kept.
+        """
+        flags = {"next.success": success, "next.done": done}
+        flags["intervention"] = torch.zeros_like(done) if intervention is None else intervention
+        flags |= {} if truncated is None else {TRUNCATED: truncated}
+        columns = {
+            STATE: state,
+            ACTION: self.actions.to_physical(executed),
+            "action.policy": self.actions.to_physical(wanted.nan_to_num()),
+            "next.reward": reward.float()[:, None],
+        } | {name: values[:, None] for name, values in flags.items()}
+        rows: dict[str, Any] = {name: values.cpu().numpy() for name, values in columns.items()}
+        rows |= {f"observation.images.{camera}": frames for camera, frames in (pictures or {}).items()}
+        for i, episode in enumerate(self._rows):
+            for key, values in rows.items():
+                episode.setdefault(key, []).append(values[i])
+            if told is not None:
+                self._tasks[i].append(told[i])
+
+    def count(self, i: int = 0) -> int:
+        """Return the current number of rows of an episode."""
+        return len(self._rows[i].get(STATE, ()))
+
+    def take(self, record: Mapping[str, Any], task: str, i: int = 0) -> EpisodeData:
+        """Return an episode with its record and begin the next one; `task` is its instruction if `add` got none."""
+        columns = {key: np.stack(values) for key, values in self._rows[i].items()}
+        episode = EpisodeData(columns, self._tasks[i] or task, record)
+        self.drop(i)
+        return episode
+
+    def drop(self, i: int = 0) -> None:
+        """Discard an environment's rows and begin its next episode."""
+        self._rows[i], self._tasks[i] = {}, []
+
+
 def frame_tasks(episode: EpisodeData, length: int) -> list[str]:
     """Return the instruction of each frame; raise DatasetError unless there is one per frame."""
-    told = [episode.task] * length if isinstance(episode.task, str) else list(episode.task)
-    if len(told) != length:
-        raise DatasetError(f"the episode has {length} frames and {len(told)} instructions; give one for each frame")
-    return told
+    tasks = [episode.task] * length if isinstance(episode.task, str) else list(episode.task)
+    if len(tasks) != length:
+        raise DatasetError(f"the episode has {length} frames and {len(tasks)} instructions; give one for each frame")
+    return tasks
 
 
 def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Array]:
-    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; raise if one does not fit."""
+    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; DatasetError if one does not fit."""
     wanted = [key for key in features if key not in DEFAULT_FEATURES]
     for key in columns:
         if key in DEFAULT_FEATURES:
@@ -52,7 +123,7 @@ def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -
 
 
 def default_columns(length: int, fps: float, episode: int, start: int, tasks: Sequence[int]) -> dict[str, Array]:
-    """Return the columns that every dataset has, (T, 1), with the index of each frame's task."""
+    """Return the columns (T, 1) that every dataset has; `tasks` is the task index of each frame."""
     frame = np.arange(length, dtype=np.int64).reshape(-1, 1)
     return {
         "timestamp": (frame / fps).astype(np.float32),
@@ -64,7 +135,7 @@ def default_columns(length: int, fps: float, episode: int, start: int, tasks: Se
 
 
 def _check_column(key: str, value: Any, feature: Feature) -> Array:
-    """Return one column as (T, *shape)."""
+    """Return one column as an array (T, *shape) of the feature's dtype; DatasetError if it does not fit."""
     if hasattr(value, "detach"):  # a tensor
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
@@ -72,7 +143,7 @@ def _check_column(key: str, value: Any, feature: Feature) -> Array:
     if array.shape[1:] != feature.shape and not (feature.shape == (1,) and array.ndim == 1):
         sizes = ", ".join(map(str, feature.shape))
         raise DatasetError(f"column '{key}' has shape {array.shape}; its feature needs (T, {sizes})")
-    dtype = np.dtype(np.uint8) if feature.is_video else numpy_dtype(feature)
+    dtype = np.dtype("uint8" if feature.is_video else feature.dtype)
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DatasetError(f"column '{key}' is {array.dtype}; its feature needs {dtype}, so convert it first")
     array = array.reshape(len(array), *feature.shape)

@@ -1,20 +1,20 @@
-"""LeRobotDataset v3.0 on disk: its names, its features and its `meta/info.json`.
+"""LeRobotDataset v3.0 on disk: paths, features and `meta/info.json`.
 
 ```
-<root>/meta/info.json                                  what exists; written last, so it is the commit point
+<root>/meta/info.json                                  counts and features; written last: the commit point
        meta/stats.json  meta/tasks.parquet
        meta/episodes/chunk-000/file-000.parquet        one row per episode
        data/chunk-000/file-000.parquet                 one row per frame, numbers only
-       videos/<camera>/chunk-000/file-000.mp4          the frames of the same episodes
+       videos/<camera>/chunk-000/file-000.mp4          frames of the same episodes
 ```
 
-An episode exists once `info.json` counts it. Files that it does not count were left by a killed writer; readers skip
-them, `DatasetWriter.append` moves them to `<root>/.aside`.
+An episode exists once `info.json` counts it. A killed writer leaves files that `info.json` does not count: readers skip
+these files, and `DatasetWriter.append` moves them to `<root>/.aside`.
 
-A dataset may come from anywhere, so no name in it leads out of its folder: the paths are LeRobot's own, cameras have no
-'/' in their names, and a link that leads out is refused, unless it is one of the hub's cache, which is only read.
+Datasets are untrusted, so no path leaves the dataset's folder: only LeRobot's path templates are accepted, camera names
+have no '/', and links out of the folder are refused. Links in the hub's cache may be read, but not written.
 
-What other programs write differently is made the same in `Feature.from_json`.
+`Feature.from_json` converts features of other programs to one form.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import leaks
 
 VERSION = "v3.0"
 CONVERTED = ("v2.1", "v2.0")
-"""Versions that `robot_rl.data.convert` makes v3.0 of."""
+"""Versions that `robot_rl.data.convert` converts to v3.0."""
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
 TASKS = "meta/tasks.parquet"
@@ -47,36 +45,36 @@ DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "float16
 PICTURES = ("video", "image")
 
 MOST_NUMBERS = 2**28
-"""Largest number of values in a feature's row: a picture of 9459 x 9459 pixels."""
+"""Largest number of values in one frame of a feature: a picture of 9459 x 9459 pixels."""
 
 FileId = tuple[int, int]
 """(chunk_index, file_index) of a file."""
 
 
 class DatasetError(UserError):
-    """A dataset cannot be read or written; the message names the file and what to do."""
+    """A dataset cannot be read or written; the message names the file and a remedy."""
 
 
 class WrongDataset(DatasetError, ConfigError):  # noqa: N818 - it reads as a sentence
-    """The folder holds no dataset that can be read or that fits, or none may be started there; nothing is broken."""
+    """Undamaged, but unusable folder: no readable dataset, a dataset that does not fit, or no place for a new one."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of a dataset.
+    """Column of a dataset.
 
     >>> Feature("float32", (7,), names=["j1", "j2", "j3", "j4", "j5", "j6", "j7"])
     >>> Feature("video", (96, 96, 3), names=["height", "width", "channels"])
     """
 
     dtype: str
-    """`video`, `image` for pictures in the data table, or the numpy name of a number type, e.g. `float32`."""
+    """`video`, `image` (pictures in the data table), or the numpy name of a number type, e.g. `float32`."""
     shape: tuple[int, ...]
-    """Shape of one frame's value; a single number is `(1,)`, a camera `(height, width, 3)`."""
+    """Shape of one frame's value: `(1,)` for a single number, `(height, width, 3)` for a camera."""
     names: list[str] | None = None
     """Names of the dimensions, in order."""
     info: dict[str, Any] | None = None
-    """Encoding of a video; the writer fills it from the first file."""
+    """Encoding of a video; the writer sets it after the first file."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -85,29 +83,32 @@ class Feature:
 
     @property
     def is_video(self) -> bool:
-        """Return whether the frames are in an mp4 instead of a column."""
+        """Whether the frames are in an mp4 file instead of the data table."""
         return self.dtype == "video"
 
     @property
     def is_camera(self) -> bool:
-        """Return whether the frames are RGB pictures, in an mp4 or in the data table; depth maps are not read here."""
+        """Whether the frames are RGB pictures, in an mp4 file or in the data table; depth maps are not."""
         depth = any(key.endswith("is_depth_map") and value for key, value in (self.info or {}).items())
         return self.dtype in PICTURES and len(self.shape) == 3 and self.shape[2] == 3 and not depth
 
     @property
     def is_read(self) -> bool:
-        """Return whether the values are read here: numbers, or RGB pictures."""
+        """Whether the values can be read: numbers or RGB pictures."""
         return self.dtype in DTYPES or self.is_camera
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of `info.json`."""
+        """Return the feature's entry in `info.json`."""
         entry: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
         return entry if self.info is None else {**entry, "info": self.info}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Feature:
-        """Read an entry of `info.json`: names become one list, a picture's sizes (height, width, channels), and names
-        of another number than the dimensions are dropped."""
+        """Read an entry of `info.json` in its normal form.
+
+        Names become one list, pictures have the shape (height, width, channels), and names are dropped if there is not
+        one per dimension.
+        """
         shape, names = tuple(entry["shape"]) or (1,), _flat(entry.get("names"))
         if entry["dtype"] in PICTURES and len(shape) == 3:
             order = _channels_last(shape, names)
@@ -124,30 +125,30 @@ DEFAULT_FEATURES = {
     "index": Feature("int64", (1,)),
     "task_index": Feature("int64", (1,)),
 }
-"""Columns that every dataset has; the writer fills them."""
+"""Columns of every dataset, which the writer fills."""
 
 
 def _flat(names: Any) -> list[str] | None:
     """Return names as one list, None if there are none.
 
-    Other programs also write a table of lists (`{"motors": ["a", "b"]}`) or of places (`{"b": 1, "a": 0}`).
+    Other programs also write dicts of lists (`{"motors": ["a", "b"]}`) or of indices (`{"b": 1, "a": 0}`).
     """
-    found: list[str] = []
-    waiting = [names]
-    while waiting:
-        item = waiting.pop()
+    flat: list[str] = []
+    stack = [names]
+    while stack:
+        item = stack.pop()
         if isinstance(item, dict):
-            places = all(type(place) is int for place in item.values())
-            item = sorted(item, key=item.__getitem__) if places else list(item.values())
+            indices = all(type(index) is int for index in item.values())
+            item = sorted(item, key=item.__getitem__) if indices else list(item.values())
         if isinstance(item, list):
-            waiting += reversed(item)
+            stack += reversed(item)
         elif item is not None:
-            found.append(str(item))
-    return found or None
+            flat.append(str(item))
+    return flat or None
 
 
 def _channels_last(shape: tuple[int, ...], names: list[str] | None) -> tuple[int, ...]:
-    """Return the places of height, width and channels in a picture's shape, by their names or else by the sizes."""
+    """Return the axes of height, width and channels in a picture's shape, by their names or else by their sizes."""
     initials = "".join(name[:1].lower() for name in names or ())
     if sorted(initials) == sorted("hwc"):
         return tuple(initials.index(initial) for initial in "hwc")
@@ -155,7 +156,7 @@ def _channels_last(shape: tuple[int, ...], names: list[str] | None) -> tuple[int
 
 
 def check_features(features: Mapping[str, Feature]) -> None:
-    """Raise for features that LeRobot could not read."""
+    """Raise DatasetError for features that LeRobot cannot read."""
     for key, feature in features.items():
         if "/" in key:
             raise DatasetError(f"feature '{key}': LeRobot allows no '/' in a name; use '.' instead")
@@ -207,15 +208,13 @@ def read_info(root: Path) -> dict[str, Any]:
     info, path = load_info(root), root / INFO
     if (version := info["codebase_version"]) != VERSION:
         how = f"`robot-rl dataset convert {root} OUT`" if version in CONVERTED else "LeRobot's own scripts"
-        raise WrongDataset(
-            f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with {how}"
-        )
+        raise WrongDataset(f"{path} says codebase_version {version!r}; only '{VERSION}' is read; convert it with {how}")
     check_info(path, info)
     return info
 
 
 def check_info(path: Path, info: Mapping[str, Any]) -> None:
-    """Raise DatasetError for an `info.json` of this version that cannot be read."""
+    """Raise DatasetError for a v3.0 `info.json` that cannot be read."""
     for key in ("fps", "features", "total_episodes", "total_frames", "total_tasks", "data_path"):
         if key not in info:
             raise DatasetError(f"{path} has no '{key}'; restore the file from a copy")
@@ -229,15 +228,10 @@ def load_info(root: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        if not root.is_dir():
-            what = "is a file" if root.exists() else "does not exist"
-            remedy = (
-                "name the folder that holds meta/" if root.exists() else "check the path, or record a dataset there"
-            )
-            raise WrongDataset(f"{root} {what}; {remedy}") from None
-        raise WrongDataset(
-            f"{path} is missing, so {root} is not a LeRobot v3.0 dataset; name the folder that holds meta/"
-        ) from None
+        if not root.exists():
+            raise WrongDataset(f"{root} does not exist; check the path, or record a dataset there") from None
+        fault = f"{path} is missing, so {root} is not a LeRobot v3.0 dataset" if root.is_dir() else f"{root} is a file"
+        raise WrongDataset(f"{fault}; name the folder that holds meta/") from None
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is not valid JSON ({error}); restore it from a copy") from error
     version = info.get("codebase_version") if isinstance(info, dict) else None
@@ -249,7 +243,7 @@ def load_info(root: Path) -> dict[str, Any]:
 
 
 def _faults(info: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what makes `info.json` unreadable."""
+    """Yield the faults that make `info.json` unreadable."""
     for key, least in {"total_episodes": 0, "total_frames": 0, "total_tasks": 0, "fps": 1}.items():
         if isinstance(info[key], bool) or not isinstance(info[key], int | float) or not least <= info[key] < math.inf:
             yield f"{key} is {info[key]!r}, not a number of at least {least}"
@@ -281,19 +275,19 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_inside(root: Path, write: bool = True) -> None:
-    """Raise DatasetError if anything in a dataset's folder leads out of it, or is neither a file nor a folder.
+    """Raise DatasetError for a link out of a dataset's folder, or for an entry that is neither a file nor a folder.
 
-    To read, the links of the hub's cache are followed.
+    Reading (`write` False) may follow the links of the hub's cache.
     """
     if fault := next(leaks(root, () if write else _hub_folders(root)), None):
         raise DatasetError(fault)
 
 
 def _hub_folders(root: Path) -> list[Path]:
-    """Return where the links of a snapshot in the cache of huggingface_hub lead; [] for any other folder.
+    """Return the target folders of links in a snapshot of huggingface_hub's cache; [] for any other folder.
 
-    `datasets--me--lift/snapshots/<revision>/...` leads to `datasets--me--lift/blobs/`, and from there, if several
-    datasets share files, to `blobs/` beside `datasets--me--lift`.
+    `datasets--me--lift/snapshots/<revision>/...` links to `datasets--me--lift/blobs/`; files that datasets share are
+    further links to `blobs/` beside `datasets--me--lift`.
     """
     for folder in Path(os.path.realpath(root)).parents:
         repository = folder.parent
@@ -304,12 +298,12 @@ def _hub_folders(root: Path) -> list[Path]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode as LeRobot does: indent 4, no ASCII escapes."""
+    """Encode JSON as LeRobot does: indent 4, no ASCII escapes."""
     return json.dumps(value, indent=4, ensure_ascii=False).encode()
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return the indices in `.../chunk-000/file-000.ext`, None for any other name."""
+    """Return the indices of a path `.../chunk-000/file-000.ext`, None for any other path."""
     chunk, name = path.parent.name.removeprefix("chunk-"), path.stem.removeprefix("file-")
     return (int(chunk), int(name)) if chunk.isdigit() and name.isdigit() else None
 
@@ -317,8 +311,3 @@ def file_id(path: Path) -> FileId | None:
 def file_path(template: str, file: FileId, video_key: str = "") -> str:
     """Fill in a path template of `info.json`."""
     return template.format(chunk_index=file[0], file_index=file[1], video_key=video_key)
-
-
-def numpy_dtype(feature: Feature) -> np.dtype[Any]:
-    """Return the dtype of a column."""
-    return np.dtype(feature.dtype)

@@ -1,4 +1,4 @@
-"""Recorded episodes as an environment: what a policy would have done, beside what was done."""
+"""Recorded episodes as an environment, to compare a policy's actions with the recorded actions."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from robot_rl.interface.symmetry import Mirror
 
 Episode = dict[str, Tensor]
 CONTROLS = ("hold", "mean")
-"""What a policy has to beat: the action before the decision (where there is none, the state if it has the same names),
-and the mean action of these episodes."""
+"""Baselines of a policy. hold: last action before the decision; without one, the initial state if state and action have
+the same names, or else the mean action. mean: mean action of the episodes."""
 
 
 class RecordedEnv:
-    """n recorded episodes that go on as they did, whatever is done.
+    """Vector environment of n recorded episodes, whose observations do not depend on the actions.
 
     infos["metrics"] has the absolute errors (n,) of the policy's actions and of the `CONTROLS`: `action/NAME`,
-    `hold/NAME`, `mean/NAME` of each number in physical units, and `action_error`, `hold_error`, `mean_error`, means
-    over all numbers as shares of their ranges.
+    `hold/NAME` and `mean/NAME` per component, in physical units; `action_error`, `hold_error` and `mean_error`, means
+    over the components relative to their ranges.
     """
 
     privileged_size = 0
     mirror: Mirror | None = None
 
     def __init__(self, episodes: Sequence[Episode], info: EnvInfo, num_envs: int, decides: int = 1, seed: int = 0):
-        """Play episode k with seed `seed` + k.
+        """Episode k is played with seed `seed` + k.
 
         Args:
             episodes: observations (T, ...) and `action` (T, A) in physical units.
-            decides: control periods from one decision to the next, for `hold`.
+            decides: control periods between decisions of the policy, for `hold`.
         """
         self.info = replace(info, horizon=max(len(episode[ACTION]) for episode in episodes))
         self.episodes, self.num_envs, self.decides, self.seed = episodes, num_envs, decides, seed
@@ -49,18 +49,18 @@ class RecordedEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin episodes everywhere; after the last one comes the first."""
+        """Begin one episode per environment; the first episode follows the last one."""
         first = 0 if seed is None else seed - self.seed
         self._at = [((first + k) % len(self.episodes), 0) for k in range(self.num_envs)]
         return self._observation(), {}
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Compare actions (n, A) in [-1, 1] with the recorded ones; an episode that ends begins again."""
-        spec, said = self.info.actions, self._rows(ACTION)
-        tried = {"action": spec.to_physical(actions), "hold": self._held(), "mean": self.mean.expand_as(said)}
+        """Compare actions (n, A) in [-1, 1] with the recorded actions; an episode that ends is played again."""
+        spec, recorded = self.info.actions, self._rows(ACTION)
+        tried = {"action": spec.to_physical(actions), "hold": self._held(), "mean": self.mean.expand_as(recorded)}
         metrics: dict[str, Tensor] = {}
         for name, values in tried.items():
-            error = (values - said).abs()
+            error = (values - recorded).abs()
             metrics[f"{name}_error"] = (error / (spec.high - spec.low)).mean(1)
             metrics |= {f"{name}/{number}": error[:, k] for k, number in enumerate(spec.names)}
         ends = [t + 1 == len(self.episodes[k][ACTION]) for k, t in self._at]
@@ -71,11 +71,11 @@ class RecordedEnv:
         return self._observation(), none, none.bool(), done, infos
 
     def instruction(self, index: int) -> str:
-        """Return what one environment's episode asks for."""
+        """Return the current instruction of one environment."""
         return decode(self._rows(LANGUAGE)[index : index + 1])[0]
 
     def close(self) -> None:
-        """Do nothing: tensors need no release."""
+        pass
 
     def _observation(self) -> dict[str, Tensor]:
         return {key: self._rows(key) for key in (STATE, *self.info.extra_inputs)}
@@ -84,7 +84,7 @@ class RecordedEnv:
         return torch.stack([self.episodes[k][key][t] for k, t in self._at])
 
     def _held(self) -> Tensor:
-        """Return the actions (n, A) of `hold`."""
+        """Return the actions (n, A) of baseline hold."""
         rows = []
         for k, t in self._at:
             episode, decided = self.episodes[k], t - t % self.decides

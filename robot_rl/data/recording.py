@@ -1,7 +1,9 @@
-"""The columns of our datasets, in simulation and on a robot, and how a learner reads them."""
+"""Columns of recorded datasets, in simulation and on a robot, and their episodes as learners read them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Mapping
@@ -12,55 +14,97 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import Dataset, by_file
 from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, WrongDataset
+from robot_rl.data.video import packets
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE
-from robot_rl.interface.spec import VectorSpec
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import DATASET
 
 logger = logging.getLogger(__name__)
 STATE, ACTION = "observation.state", "action"
 MARKS = ("next.success", "next.reward")
-"""Columns that mark success, the first that is there."""
+"""Columns that may mark success; the first one in the dataset is used."""
 INTERVENTIONS = ("intervention", "complementary_info.is_intervention", "is_intervention")
-"""What other programs call the column."""
+"""Names of the intervention column in different programs."""
 RATE_TOLERANCE = 0.01
-"""Relative: a camera of 29.97 Hz fits a task of 30 Hz."""
+"""Relative tolerance of the frame rate: a camera of 29.97 Hz fits a task of 30 Hz."""
 FAR, SHARE = 10.0, 0.05
-"""Numbers have other units if more than this share of a component is this many times as far from the middle of the
-task's limits as the limits are: degrees for radians are 57 times too large, millimetres for metres 1000 times."""
+"""A component has other units than the task if more than `SHARE` of its values are `FAR` times as far from the middle
+of the task's limits as the limits. Degrees in place of radians give a factor of 57, millimetres in place of metres
+1000."""
+LEAST_RANGE = 1e-3
+"""Half range of a constant component, relative to its absolute value or to 1 if that is larger."""
 TRUNCATED = "next.truncated"
-"""A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
+"""Column for episodes ended by a time limit or a stop. Without this column every failed episode counts as truncated."""
 READ = (STATE, ACTION, *MARKS, "next.done", TRUNCATED, *INTERVENTIONS, "task_index")
-"""Columns that learners read, where they are there."""
+"""Columns that learners read if the dataset has them."""
+
+
+def info_of(dataset: Dataset, reads_instructions: bool = False) -> EnvInfo:
+    """Derive an `EnvInfo` from a dataset, for training without a task.
+
+    The limits are the ranges of the recorded values, so actions map to [-1, 1]; units are unknown. A policy reads
+    observation.state and all cameras, and the instruction if there are several or with `reads_instructions`.
+    """
+    if not dataset.num_frames:
+        raise WrongDataset(f"{dataset.root} holds no episode to learn from; record some")
+    for key in (STATE, ACTION):
+        feature = dataset.features.get(key)
+        if feature is None or len(feature.shape) != 1:
+            fault = "has no" if feature is None else f"has a table {feature.shape} as"
+            raise WrongDataset(
+                f"{dataset.root} {fault} {key}; it has {', '.join(dataset.features)}: name the column to read with "
+                f"--rename COLUMN={key}"
+            )
+    cameras = [key for key in dataset.cameras if key.startswith(IMAGES.split(".")[0])]
+    others = {key: picture_field(*dataset.features[key].shape[:2]) for key in cameras}
+    tasks = {task for episode in dataset.episodes for task in episode.tasks if task.strip()}
+    others |= {LANGUAGE: LANGUAGE_FIELD} if len(tasks) > 1 or (tasks and reads_instructions) else {}
+    state, actions = _spec(dataset, STATE), _spec(dataset, ACTION)
+    return EnvInfo(task_of(dataset.root), state, actions, float(dataset.fps), ObservationSpec.of(**others))
+
+
+def task_of(root: Path) -> str:
+    """Return the task name of a policy that is trained on a dataset alone."""
+    return f"{DATASET}{root.resolve().name}"
+
+
+def _spec(dataset: Dataset, key: str) -> VectorSpec:
+    """Return the names and ranges of a column."""
+    values, names = dataset.column(key).double(), dataset.features[key].names
+    finite(dataset, key, values)
+    known = isinstance(names, list) and len(set(names)) == values.shape[1]
+    dims = tuple(map(str, names)) if known and names else tuple(map(str, range(values.shape[1])))
+    low, high = values.amin(0), values.amax(0)
+    more = LEAST_RANGE * low.abs().clamp_min(1.0) * (low == high)
+    low, high = low - more, high + more
+    return VectorSpec((Field("" if known else key, dims, "", tuple(low.tolist()), tuple(high.tolist())),))
 
 
 def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
-    """Return the columns of a recorded control period; actions are in physical units. `images` gives (height, width) by
-    camera."""
-    observations, actions = info.state, info.actions
-    one = {
-        "next.reward": Feature("float32", (1,)),
-        "next.success": Feature("bool", (1,)),
-        "next.done": Feature("bool", (1,)),
-        "intervention": Feature("bool", (1,)),
-    }
+    """Return the columns of a recorded dataset, one row per control period; actions are in physical units.
+
+    `images`: (height, width) by camera name.
+    """
+    state, actions = info.state, info.actions
     columns = {
-        STATE: Feature("float32", (observations.size,), observations.names),
+        STATE: Feature("float32", (state.size,), state.names),
         ACTION: Feature("float32", (actions.size,), actions.names),
         "action.policy": Feature("float32", (actions.size,), actions.names),
-        **one,
+        "next.reward": Feature("float32", (1,)),
     }
+    columns |= {name: Feature("bool", (1,)) for name in ("next.success", "next.done", "intervention")}
     for camera, (height, width) in (images or {}).items():
         columns[f"observation.images.{camera}"] = Feature("video", (height, width, 3), ["height", "width", "channels"])
     return columns
 
 
 def frames_per_second(info: EnvInfo) -> int:
-    """Return a dataset's frame rate, one frame per control period; raise if it is not a whole number."""
+    """Return a dataset's frame rate: one frame per control period. ConfigError unless the rate is a whole number."""
     if info.rate != round(info.rate):
         raise ConfigError(
             f"a dataset has a whole number of frames per second, and task {info.task!r} runs at {info.rate:g} Hz"
@@ -69,16 +113,16 @@ def frames_per_second(info: EnvInfo) -> int:
 
 
 def check(dataset: Dataset, info: EnvInfo) -> None:
-    """Raise WrongDataset with a table of the differences if a dataset was recorded for something else."""
+    """Raise WrongDataset with a table of the differences if a dataset does not fit a task."""
     close = abs(dataset.fps - info.rate) <= RATE_TOLERANCE * info.rate
     rows = [] if close else [("rate", f"{dataset.fps:g} Hz", f"{info.rate:g} Hz")]
     named = _other_names(dataset, info)
     for key, field in info.extra_inputs.items():
-        if field.kind == "text":  # every episode has its task
+        if field.kind == "text":  # stored as the episode's task, not as a column
             continue
-        found = dataset.features.get(key)
-        if found is None or not found.is_camera or found.shape != field.shape:
-            rows.append((key, "absent" if found is None else _size(found), _pixels(field.shape)))
+        feature = dataset.features.get(key)
+        if feature is None or not feature.is_camera or feature.shape != field.shape:
+            rows.append((key, "absent" if feature is None else _size(feature), _pixels(field.shape)))
     for key, spec in ((STATE, info.state), (ACTION, info.actions)):
         feature = dataset.features.get(key)
         if feature is None:
@@ -101,8 +145,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
 
 
 def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
-    """Return what --rename might say of a dataset: OLD=NEW of columns, and of the first number of each, of the same
-    size."""
+    """Suggest arguments of --rename: OLD=NEW for columns of equal size and for the first differing name of a column."""
     theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
     shapes = wanted | info.extra_inputs.pictures
     free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy"}]
@@ -132,29 +175,35 @@ def _pixels(shape: tuple[int, ...]) -> str:
 
 
 def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
-    """Describe how two lists of names differ: their sizes and the first names that the other lacks."""
-    said = []
-    for names, other in ((theirs, ours), (ours, theirs)):
-        alone = [name for name in names if name not in other]
-        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-        said.append(f"{len(names)} numbers" + (f", alone {', '.join(alone[:3])}{more}" if alone else ""))
+    """Describe each of two different lists of names: its size and the first names that the other list lacks."""
     if sorted(theirs) == sorted(ours):
         return f"{len(theirs)} numbers", "the same in another order"
-    return said[0], said[1]
+
+    def described(names: list[str], other: list[str]) -> str:
+        alone = [name for name in names if name not in other]
+        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+        return f"{len(names)} numbers" + (f", alone {', '.join(alone[:3])}{more}" if alone else "")
+
+    return described(theirs, ours), described(ours, theirs)
 
 
 def load_episodes(
     data: Dataset | Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
 ) -> list[dict[str, Tensor]]:
-    """Return the episodes of a dataset, see `episodes_of`; all of them if the task reports no success."""
+    """Check a dataset against a task and return its episodes, see `episodes_of`.
+
+    Failures are included without `successes` or if the task reports no success.
+    """
     dataset = data if isinstance(data, Dataset) else Dataset(data)
     check(dataset, info)
     return episodes_of(dataset, info, 0, successes and info.reports_success, reward, units=True)
 
 
 def successes_of(dataset: Dataset) -> Tensor | None:
-    """Return where success is marked, (num_frames,) bool: by `next.success`, or by a `next.reward` of nothing but 0
-    and 1; None if nothing marks it."""
+    """Return the success mark of each frame, (num_frames,) bool: `next.success`, or a `next.reward` of only 0 and 1.
+
+    None if the dataset has neither.
+    """
     if "next.success" in dataset.features:
         return dataset.column("next.success").flatten().bool()
     if "next.reward" in dataset.features:
@@ -171,24 +220,25 @@ def episodes_of(
     """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3),
     instruction uint8 (T, bytes), action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
 
-    With `physical`, actions are as they were recorded, in physical units. Pictures are decoded once and kept in memory:
-    27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
+    Pictures are decoded once and kept in memory: 27 KB for 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
-    The reward "success" is 1 on success, which a robot can tell; "task" is the task's reward in simulation. A failure
-    that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
-    where the task says so.
+    A dataset of another program may lack marks. Without success marks (`successes_of`), every episode succeeds in its
+    last frame, with a warning. Without a column of `INTERVENTIONS`, there are no interventions.
 
-    With `successes`, episodes without success are left out. Where a dataset of another program does not mark success
-    (`successes_of`), every episode succeeds with its last frame, and this is said; where it has no column of
-    `INTERVENTIONS`, nobody intervened. With `units`, numbers far outside the task's limits are refused.
+    Args:
+        successes: leave out episodes without success.
+        reward: "success": 1 on success; "task": the task's reward in simulation.
+        units: raise WrongDataset for numbers far outside the task's limits.
+        physical: return actions in physical units, as recorded.
+
+    `terminated` marks success if success ends the task's episodes, and failure if the dataset has `TRUNCATED`.
     """
     ends = ["next.done", TRUNCATED] if {"next.done", TRUNCATED} <= dataset.features.keys() else []
     corrected = [name for name in INTERVENTIONS if name in dataset.features][:1]
     rewards = ["next.reward"] if reward == "task" else []
-    reads = LANGUAGE in info.extra_inputs
-    told = ["task_index"] if reads else []
+    language = ["task_index"] if LANGUAGE in info.extra_inputs else []
     marks = [name for name in MARKS if name in dataset.features][:1]
-    columns = dataset.columns(dict.fromkeys([STATE, ACTION, *marks, *rewards, *ends, *corrected, *told]))
+    columns = dataset.columns(dict.fromkeys([STATE, ACTION, *marks, *rewards, *ends, *corrected, *language]))
     success = successes_of(dataset)
     if success is None:
         success = torch.zeros(dataset.num_frames, dtype=torch.bool)
@@ -205,46 +255,38 @@ def episodes_of(
     intervention = flags[corrected[0]] if corrected else torch.zeros_like(success)
     for key in (STATE, ACTION, *rewards):
         finite(dataset, key, columns[key])
-    if units and not info.task.startswith(DATASET):  # whose limits are its own
+    if units and not info.task.startswith(DATASET):  # such a task's limits come from the dataset itself
         _check_units(dataset, STATE, columns[STATE], info.state, info.task)
         _check_units(dataset, ACTION, columns[ACTION], info.actions, info.task)
-    action = columns[ACTION] if physical else info.actions.to_unit(columns[ACTION])
-    paid = columns[rewards[0]].flatten() if rewards else success.float()
-    kept = []
-    for episode in dataset.episodes[first:]:
-        rows = slice(episode.start, episode.start + episode.length)
-        if bool(success[rows].any()) or not successes:
-            kept.append(rows)
-    pictures = _pictures(dataset, list(info.extra_inputs.pictures), kept)
-    texts = _texts(dataset, columns["task_index"].flatten(), kept) if reads else None
-    out = []
-    for number, rows in enumerate(kept):
-        out.append(
-            {
-                STATE: columns[STATE][rows],
-                "action": action[rows],
-                "reward": paid[rows],
-                "intervention": intervention[rows],
-                "terminated": terminated[rows],
-            }
-            | pictures[number]
-            | ({} if texts is None else {LANGUAGE: texts[number]})
-        )
-    if not out and first == 0:
+    values = {
+        STATE: columns[STATE],
+        "action": columns[ACTION] if physical else info.actions.to_unit(columns[ACTION]),
+        "reward": columns[rewards[0]].flatten() if rewards else success.float(),
+        "intervention": intervention,
+        "terminated": terminated,
+    }
+    kept = [slice(episode.start, episode.start + episode.length) for episode in dataset.episodes[first:]]
+    kept = [rows for rows in kept if not successes or bool(success[rows].any())]
+    if not kept and first == 0:
         what = f"successful episode among {dataset.num_episodes}, by {' or '.join(marks)}" if successes else "episode"
         raise WrongDataset(f"{dataset.root} holds no {what}; collect more")
-    return out
+    pictures = _pictures(dataset, list(info.extra_inputs.pictures), kept)
+    texts = _texts(dataset, columns["task_index"].flatten(), kept) if language else [{}] * len(kept)
+    return [
+        {key: column[rows] for key, column in values.items()} | images | text
+        for rows, images, text in zip(kept, pictures, texts, strict=True)
+    ]
 
 
-def _texts(dataset: Dataset, indices: Tensor, episodes: list[slice]) -> list[Tensor]:
-    """Return what was asked at each frame of episodes, uint8 (T, bytes)."""
+def _texts(dataset: Dataset, indices: Tensor, episodes: list[slice]) -> list[dict[str, Tensor]]:
+    """Return the instruction of each frame of episodes, uint8 (T, bytes), from task indices (num_frames,)."""
     used, places = torch.cat([indices[rows] for rows in episodes] or [indices[:0]]).unique(return_inverse=True)
     table = encode([dataset.tasks[int(k)] for k in used])
-    return list(table[places].split([rows.stop - rows.start for rows in episodes]))
+    return [{LANGUAGE: text} for text in table[places].split([rows.stop - rows.start for rows in episodes])]
 
 
 def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[dict[str, Tensor]]:
-    """Return the pictures (T, H, W, 3) of episodes by key; ConfigError if they are more than the memory holds."""
+    """Return the pictures (T, H, W, 3) of episodes by key; ConfigError if memory is too small."""
     rows = [row for episode in episodes for row in range(episode.start, episode.stop)]
     try:
         frames = {key: dataset.frames(key, rows) for key in keys}
@@ -260,11 +302,13 @@ def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[
 
 
 def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, task: str) -> None:
-    """Raise WrongDataset for numbers so far outside the task's limits that they are no such quantity; the limits of a
-    state are nominal, so only its angles and lengths are looked at. Say which share of the actions will be clipped."""
+    """Raise WrongDataset if a column has other units than the task; warn about actions that will be clipped.
+
+    The limits of a state are nominal, so only its angles and lengths are checked.
+    """
     units = [field.unit for field in spec.fields for _ in field.dims]
     middle, half = (spec.high + spec.low) / 2, (spec.high - spec.low) / 2
-    distance = ((values - middle) / half).abs().nan_to_num()  # 1 at the limits, 0 where there are none
+    distance = ((values - middle) / half).abs().nan_to_num()  # 1 at the limits, 0 without limits
     limited = torch.tensor([key == ACTION or unit.split("/")[0] in ("rad", "m") for unit in units])
     share = (distance > FAR).double().mean(0) * limited
     if len(values) and share.max() > SHARE:
@@ -279,17 +323,44 @@ def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, t
         )
     clipped = float((distance > 1.001).any(1).double().mean()) if len(values) and key == ACTION else 0.0
     if clipped > 0.001:
-        said = "%s: %.1f %% of the actions exceed the task's limits and are clipped"
-        logger.warning(said, dataset.root, 100 * clipped)
+        message = "%s: %.1f %% of the actions exceed the task's limits and are clipped"
+        logger.warning(message, dataset.root, 100 * clipped)
 
 
 def finite(dataset: Dataset, key: str, values: Tensor) -> None:
-    """Raise DatasetError for a non-finite value: infinity would set the range of actions."""
+    """Raise DatasetError for a non-finite value; infinity would become the range of actions."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
     if len(wrong):
         row = int(wrong[0])
-        found = next(e for e in reversed(dataset.episodes) if e.start <= row)
+        episode = next(e for e in reversed(dataset.episodes) if e.start <= row)
         raise DatasetError(
-            f"{dataset.root}: {key} of episode {found.index}, frame {row - found.start}, is not finite; nothing can be "
-            "learned from it: restore the dataset or record it again"
+            f"{dataset.root}: {key} of episode {episode.index}, frame {row - episode.start}, is not finite; nothing "
+            "can be learned from it: restore the dataset or record it again"
         )
+
+
+def numbers_digest(data: Dataset) -> str:
+    """Return the sha256 of the episodes' instructions and of the number columns that learners read."""
+    digest = hashlib.sha256(json.dumps([[e.length, e.tasks] for e in data.episodes]).encode())
+    for key, values in data.columns([key for key in READ if key in data.features]).items():
+        digest.update(key.encode() + values.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def pictures_digest(data: Dataset, cameras: list[str]) -> str:
+    """Return the sha256 of the episodes' encoded pictures, independent of other episodes in the same files."""
+    digest = hashlib.sha256()
+    for key in cameras:
+        stored = data.view.stored.get(key, key)
+        if not data.features[key].is_video:
+            for episode in data.episodes:
+                rows = np.arange(episode.start, episode.start + episode.length)
+                for picture in data.encoded(stored, episode.data_file, rows):
+                    digest.update(picture or b"")
+            continue
+        for file, episodes in by_file(data.episodes, stored).items():
+            firsts = [round(episode.videos[stored][1] * data.fps) for episode in episodes]
+            spans = [(first, first + episode.length) for first, episode in zip(firsts, episodes, strict=True)]
+            for packet in packets(data.video_path(file, stored), spans, data.fps):
+                digest.update(packet)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Replay for simulation, robot and demonstrations: declared columns, every observation stored once."""
+"""Replay buffer for simulation, robot and demonstrations, with declared columns; stores every observation once."""
 
 from __future__ import annotations
 
@@ -15,53 +15,51 @@ from robot_rl.util.errors import ConfigError
 Batch = dict[str, Tensor]
 NEXT = "next."
 """Prefix of a sample's columns for the observation after its last step, as in LeRobot."""
-
 DEMONSTRATION = "demonstration"
-"""Column of agents that treat demonstrations differently: whether the row is of one."""
+"""Column that marks rows of demonstrations, for agents that treat demonstrations differently."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shape and type of one value per row."""
+    """Shape and type of a column's values."""
 
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     observed: bool = False
-    """Part of the observation: an episode of T steps has T + 1 rows, and samples hold the later one as `next.*`."""
+    """Part of the observation: T + 1 rows in an episode of T steps, and `next.*` in samples."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How transitions are sampled for an agent."""
+    """Form of an agent's samples."""
 
     n_step: int = 1
-    """Steps of reward before the bootstrap (n-step return); fewer where the episode ends, or a person takes over or
-    hands back: what somebody else did next says nothing of the action that is judged."""
+    """Steps of reward before the bootstrap (n-step return). The return stops early at the end of the episode, and at a
+    takeover or hand-back, since later actions of somebody else do not evaluate the sampled action."""
     discount: float = 0.99
-    """Per step."""
+    """Discount per step."""
     chunk: int = 1
-    """Actions per sample; above 1 they come as (B, chunk, A), with `valid` (B, chunk) up to the end of the episode and
-    `intervention` (B, chunk), and are judged as a whole, whoever acted."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk)
+    up to the end of the episode, and returns continue at takeovers."""
     sequence: bool = False
-    """All columns come as (B, chunk, ...), also `terminated`, observed ones as (B, chunk + 1, ...)."""
+    """Sample all columns, also `terminated`, as (B, chunk, ...), and observed columns as (B, chunk + 1, ...)."""
 
     @property
     def span(self) -> int:
-        """Return how many following steps must be known for a row."""
+        """Number of following steps that a sampled row needs."""
         return max(self.n_step, self.chunk)
 
 
 class Replay:
-    """Preallocated storage of `lanes` parallel streams of episodes.
+    """Preallocated ring buffer of `lanes` parallel streams of episodes.
 
-    An episode of T steps takes T + 1 rows: the last one holds the final observation and starts no transition, so no
-    observation is stored twice and the final one is never confused with the next episode's first::
+    An episode of T steps takes T + 1 rows. The last row holds the final observation and starts no transition. So no
+    observation is stored twice, and final observations stay separate from the next episode::
 
         row      0   1   2   3*  4   5 ...      * final observation of a three-step episode
         step     s0  s1  s2  -   s0  s1
 
-    Columns live on `device`; what sampling decides by (`starts`, `last`, `terminated`) stays on the CPU, so that
-    drawing rows never waits for a GPU.
+    Columns are on `device`. The flags that decide sampling stay on the CPU, so drawing rows never waits for a GPU.
     """
 
     def __init__(self, rows: int, lanes: int, columns: Mapping[str, Column], device: torch.device | str = "cpu"):
@@ -72,7 +70,7 @@ class Replay:
             self.columns = {
                 name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
             }
-        except RuntimeError:  # of the CPU's allocator, and of a GPU's
+        except RuntimeError:  # out of memory, on the CPU or a GPU
             row = sum(math.prod(c.shape) * c.dtype.itemsize for c in self.spec.values())
             raise ConfigError(
                 f"a replay of {rows} rows of {row / 1e3:.0f} KB takes {rows * row / 1e9:.0f} GB, more than "
@@ -80,20 +78,20 @@ class Replay:
             ) from None
         names = ("starts", "decides", "switches", "last", "terminated")
         self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
-        """`starts`: the row starts a transition; `decides`: samples may begin there (not where a chunk goes on that the
-        agent judges as a whole); `switches`: a person takes over or hands back after the step; `last`: the step that
-        ended its episode; `terminated`: not by time."""
+        """Flags of each row. `starts`: starts a transition; `decides`: samples may begin here (not inside a chunk that
+        the agent evaluates as a whole); `switches`: a takeover or hand-back follows the step; `last`: last step of its
+        episode; `terminated`: last step of an episode that was not truncated."""
         self.head = torch.zeros(lanes, dtype=torch.long)
         self.filled = torch.zeros(lanes, dtype=torch.long)
         self.transitions = 0
-        """Transitions ever added."""
+        """Number of transitions ever added."""
         self.size = 0
-        """Transitions stored now."""
+        """Number of stored transitions."""
         self._every = torch.arange(lanes)
 
     # ---- writing -----------------------------------------------------------------------------------------------
     def _write(self, lane: Tensor, row: Tensor, values: Mapping[str, Tensor], starts: bool) -> None:
-        """Write cells (lane, row), one each; columns that `values` lacks become 0."""
+        """Write one row for each (lane, row) pair; columns missing in `values` become 0."""
         self.size -= int(self.flags["starts"][lane, row].sum())
         self.size += len(row) if starts else 0
         at = lane.to(self.device), row.to(self.device)
@@ -111,7 +109,7 @@ class Replay:
     def add(self, step: Mapping[str, Tensor], final: Mapping[str, Tensor] | None = None) -> None:
         """Add one step of every lane: the columns, reward, terminated and last, and optionally decides.
 
-        For lanes with `last`, `final` holds the observed columns after the step, with a row for every lane.
+        `final`: observed columns (lanes, ...) after the step, needed if any lane has `last`.
         """
         self._write(self._every, self.head, step, starts=True)
         self._advance(self._every, 1)
@@ -122,9 +120,9 @@ class Replay:
             self._advance(ended, 1)
 
     def cut(self, final: Mapping[str, Tensor]) -> None:
-        """End every running episode without terminating it; `final` holds the observed columns after its last step.
+        """Truncate every running episode, for environments whose state cannot be restored when a run is resumed.
 
-        For environments whose state cannot be restored when a run is resumed.
+        `final`: observed columns (lanes, ...) after the last step.
         """
         before = (self.head - 1) % self.length
         running = self.flags["starts"][self._every, before] & ~self.flags["last"][self._every, before]
@@ -134,7 +132,10 @@ class Replay:
         self._advance(lane, 1)
 
     def add_episode(self, episode: Mapping[str, Tensor], lane: int = 0) -> None:
-        """Add an episode to one lane; observed columns have T + 1 rows, the others T. A long one loses its start."""
+        """Add an episode to one lane; observed columns have T + 1 rows, other columns T.
+
+        An episode longer than the buffer loses its first steps.
+        """
         steps = len(episode["action"])
         last, switches = torch.zeros(2, steps, dtype=torch.bool)
         last[-1] = True
@@ -142,30 +143,30 @@ class Replay:
             switches[:-1] = episode["intervention"].bool().diff().cpu()
         rows = (self.head[lane] + torch.arange(steps + 1)) % self.length
         kept = slice(max(0, steps + 1 - self.length), steps)
-        where = torch.full((steps,), lane)
+        lanes = torch.full((steps,), lane)
         values = {k: v[:steps][kept] for k, v in {**episode, "last": last, "switches": switches}.items()}
-        self._write(where[kept], rows[:-1][kept], values, starts=True)
+        self._write(lanes[kept], rows[:-1][kept], values, starts=True)
         final = {k: episode[k][steps:] for k, c in self.spec.items() if c.observed and k in episode}
         self._write(torch.tensor([lane]), rows[-1:], final, starts=False)
         self._advance(torch.tensor([lane]), steps + 1)
         self.transitions += steps
 
     def newest(self, lane: int) -> dict[str, Tensor]:
-        """Return the episode that has just ended in a lane, as `add_episode` takes it, but for an overwritten start."""
+        """Return the last finished episode of a lane in the format of `add_episode`, without overwritten steps."""
         final = int(self.head[lane]) - 1
         before = (final - torch.arange(1, int(self.filled[lane]))) % self.length
         count = int(self.flags["starts"][lane, before].long().cumprod(0).sum())
         rows = before[:count].flip(0)
-        whole = torch.cat([rows, torch.tensor([final % self.length])])
-        at, also = rows.to(self.device), whole.to(self.device)
-        episode = {name: self.columns[name][lane, also if c.observed else at] for name, c in self.spec.items()}
+        at = rows.to(self.device)
+        observed = torch.cat([rows, torch.tensor([final % self.length])]).to(self.device)
+        episode = {name: self.columns[name][lane, observed if c.observed else at] for name, c in self.spec.items()}
         return episode | {name: self.flags[name][lane, rows] for name in ("decides", "terminated")}
 
     # ---- sampling ----------------------------------------------------------------------------------------------
     def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:
-        """Draw `count` transitions over up to `how.n_step` steps, see `Sampling`.
+        """Draw `count` transitions of up to `how.n_step` steps, see `Sampling`.
 
-        Returns the columns, reward (discounted sum), discount (0 after a termination) and `next.<observed column>`.
+        Returns the columns, reward (discounted sum), discount (0 after termination) and `next.<observed column>`.
         """
         lane, row = self._draw(count, how.span, rng)
         ends, terminates = self.flags["last"], self.flags["terminated"]
@@ -177,69 +178,67 @@ class Replay:
             over = ends[lane, at] if how.chunk > 1 else ends[lane, at] | self.flags["switches"][lane, at]
             at = torch.where(running, (at + 1) % self.length, at)
             running = running & ~over
-        where = lane.to(self.device)
+        batch = self._windows(lane, row, how) if how.chunk > 1 or how.sequence else {}
+        lane, row, at = lane.to(self.device), row.to(self.device), at.to(self.device)
         reward = torch.zeros(count, device=self.device)
         for step, weight in path:
-            reward += weight.to(self.device) * self.columns["reward"][where, step.to(self.device)]
-        batch = self._windows(lane, row, how) if how.chunk > 1 or how.sequence else {}
-        row, at = row.to(self.device), at.to(self.device)
+            reward += weight.to(self.device) * self.columns["reward"][lane, step.to(self.device)]
         for name, c in self.spec.items():
             if name not in batch:
-                batch[name] = self.columns[name][where, row]
+                batch[name] = self.columns[name][lane, row]
             if c.observed and not how.sequence:
-                batch[NEXT + name] = self.columns[name][where, at]
+                batch[NEXT + name] = self.columns[name][lane, at]
         if not how.sequence:
             batch["reward"] = reward
         return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
-        """Return actions and interventions, or all columns, of `how.chunk` steps from each row on, and which of these
-        belong to the episode."""
-        rows = (row[:, None] + torch.arange(how.chunk + 1)) % self.length
-        ended = self.flags["last"][lane[:, None], rows].long().cumsum(1)
-        valid = torch.cat([torch.ones(len(row), 1, dtype=torch.bool), ended[:, :-1] == 0], 1)  # row k is of the episode
-        final = torch.cat([torch.zeros(len(row), 1, dtype=torch.long), ended[:, :-1]], 1).clamp(max=1)
-        # Beyond the end every row is the final one: its observation stays, its action is 0.
-        steps = torch.arange(how.chunk + 1).expand_as(rows)
-        first = torch.where(final.bool(), steps, how.chunk + 1).amin(1, keepdim=True)
+        """Return windows of `how.chunk` steps from each row: actions and interventions, or all columns, and `valid`.
+
+        Past the end of an episode, windows repeat its final row: same observation, action 0.
+        """
+        steps = torch.arange(how.chunk + 1).expand(len(row), -1)
+        rows, lane = (row[:, None] + steps) % self.length, lane[:, None]
+        ended = self.flags["last"][lane, rows].long().cumsum(1)[:, :-1] > 0
+        valid = torch.cat([torch.ones(len(row), 1, dtype=torch.bool), ~ended], 1)
+        first = torch.where(valid, how.chunk + 1, steps).amin(1, keepdim=True)  # first step past the end
         rows = (row[:, None] + torch.minimum(steps, first)) % self.length
-        where, at = lane[:, None].to(self.device), rows.to(self.device)
-        names = [name for name in self.spec if how.sequence or name in ("action", "intervention")]
-        span = {name: how.chunk + 1 if self.spec[name].observed else how.chunk for name in names}
         flags = {"valid": valid[:, : how.chunk]}
-        flags |= {"terminated": self.flags["terminated"][lane[:, None], rows[:, : how.chunk]]} if how.sequence else {}
-        return {name: self.columns[name][where, at[:, :n]] for name, n in span.items()} | {
-            name: flag.to(self.device) for name, flag in flags.items()
-        }
+        flags |= {"terminated": self.flags["terminated"][lane, rows[:, : how.chunk]]} if how.sequence else {}
+        lane, at = lane.to(self.device), rows.to(self.device)
+        names = [name for name in self.spec if how.sequence or name in ("action", "intervention")]
+        spans = {name: how.chunk + 1 if self.spec[name].observed else how.chunk for name in names}
+        batch = {name: self.columns[name][lane, at[:, :span]] for name, span in spans.items()}
+        return batch | {name: flag.to(self.device) for name, flag in flags.items()}
 
     def _draw(self, count: int, span: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw uniformly from the rows that start a transition and whose next `span` steps are written."""
+        """Draw (lane, row), each (count,), uniformly from the rows whose transitions of `span` steps are complete."""
         if not self.size:
             raise ValueError("the replay holds no transition yet")
-        lanes, rows, found = [], [], 0
+        lanes, rows, drawn = [], [], 0
         longest = int(self.filled.max())
-        while found < count:
-            k = 2 * (count - found) + 16
+        while drawn < count:
+            k = 2 * (count - drawn) + 16
             lane = torch.randint(0, self.lanes, (k,), generator=rng)
             age = 1 + (torch.rand(k, generator=rng) * longest).long()  # rows behind the head, 1 = newest
             row, whole = self._whole(span, lane, age)
             lanes.append(lane[whole])
             rows.append(row[whole])
-            found += len(lanes[-1])
-            if not found and not self.ready(span):
+            drawn += len(lanes[-1])
+            if not drawn and not self.ready(span):
                 raise ValueError(f"no transition of the replay has {span} steps, or the end of its episode, behind it")
         return torch.cat(lanes)[:count], torch.cat(rows)[:count]
 
     def ready(self, span: int) -> bool:
-        """Return whether there is anything to sample: what follows an episode's newest rows is not known yet."""
+        """Return whether any row can be sampled; the newest rows of a running episode lack their following steps."""
         ages = torch.arange(1, int(self.filled.max()) + 1)
         lane = torch.arange(self.lanes).repeat_interleave(len(ages))
         return bool(self._whole(span, lane, ages.repeat(self.lanes))[1].any())
 
     def _whole(self, span: int, lane: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows `age` behind the heads of lanes, and which start a transition of `span` known steps."""
+        """Return the rows `age` behind the heads of lanes, and whether each row starts `span` known steps."""
         row = (self.head[lane] - age) % self.length
-        written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
+        written = age <= self.filled[lane]  # reject instead of scaling `age`: all rows of all lanes are equally likely
         known = age > span
         for k in range(min(span, self.length)):
             known = known | ((age > k + 1) & self.flags["last"][lane, (row + k) % self.length])

@@ -1,4 +1,4 @@
-"""Sources of an update's transitions: replays at fixed shares, and demonstrations as chunks."""
+"""Sources of training batches: replays at fixed shares, demonstrations as chunks, and whole episodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from robot_rl.data.replay import NEXT, Batch, Replay, Sampling
 
 GOAL = "goal."
-"""Prefix of a sample's columns for the observation in which its goal is achieved."""
+"""Prefix of a sample's columns for the observation of its goal."""
 Share = tuple[Replay, int]
-"""A replay and its number of transitions per batch."""
+"""Replay and its number of transitions per batch."""
 
 
 def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: torch.Generator) -> list[Batch]:
-    """Sample several batches at once, `count` transitions of each (replay, count): the cost is per call."""
+    """Sample several batches with `count` transitions per (replay, count); one call costs less than several."""
     parts = [
         {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, how, rng).items()}
         for replay, count in sources
@@ -32,18 +32,18 @@ def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: t
 
 @dataclass
 class Demonstrations:
-    """Episodes laid end to end, sampled as an observation and the chunk of actions that follows it."""
+    """Concatenated episodes; a sample is an observation and the chunk of actions that follows."""
 
     columns: dict[str, Tensor]
     """Observed columns (N, ...) and `action` (N, A) in [-1, 1]."""
     starts: Tensor
     """(E,) first row of each episode"""
     lengths: Tensor
-    """(E,)"""
+    """(E,) steps of each episode"""
 
     @classmethod
     def of(cls, episodes: Sequence[dict[str, Tensor]], device: torch.device | str = "cpu") -> Self:
-        """Concatenate episodes; each holds observed columns and `action` with T rows."""
+        """Concatenate episodes; each has observed columns with at least T rows and `action` with T rows."""
         names = [name for name in episodes[0] if name == "action" or name.startswith("observation.")]
         lengths = torch.tensor([len(e["action"]) for e in episodes])
         columns = {k: torch.cat([e[k][: len(e["action"])] for e in episodes]).to(device) for k in names}
@@ -54,7 +54,7 @@ class Demonstrations:
 
     @cached_property
     def last(self) -> Tensor:
-        """The last row of each row's episode, (N,)."""
+        """Last row of each row's episode, (N,)."""
         return torch.repeat_interleave(self.starts + self.lengths - 1, self.lengths)
 
     @cached_property
@@ -62,12 +62,12 @@ class Demonstrations:
         return torch.arange(len(self), device=self.starts.device)
 
     def rows(self, horizon: int) -> Tensor:
-        """Return the rows (N, horizon) of the actions after each row; the last action of an episode is repeated."""
+        """Return the rows (N, horizon) of the action chunk of each row; chunks repeat an episode's last action."""
         rows = self._every[:, None] + torch.arange(horizon, device=self._every.device)
         return torch.minimum(rows, self.last[:, None])
 
     def draw(self, count: int, rng: torch.Generator, weights: Tensor | None = None) -> Tensor:
-        """Draw rows (count,), uniformly or in proportion to weights (N,)."""
+        """Draw rows (count,) uniformly or in proportion to weights (N,)."""
         if weights is None:
             return self._indices(count, len(self), rng)
         ends = weights.double().cumsum(0)
@@ -78,7 +78,10 @@ class Demonstrations:
         return torch.randint(0, below, (count,), generator=rng).to(self.starts.device)
 
     def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
-        """Draw `count` rows: observed columns (B, ...) and `action` (B, horizon, A); `rows` is of the method."""
+        """Draw `count` samples: observed columns (B, ...) and `action` (B, horizon, A).
+
+        `rows` (N, horizon): result of the method `rows`.
+        """
         return self._at(self.draw(count, rng, weights), rows)
 
     def _at(self, pick: Tensor, rows: Tensor) -> Batch:
@@ -88,15 +91,17 @@ class Demonstrations:
 
 @dataclass
 class Hindsight(Demonstrations):
-    """The same, with the observation that follows (`next.*`) and a later one of the episode as a goal (`goal.*`;
-    Andrychowicz et al. 2017, arXiv 1707.01495)."""
+    """Demonstrations with the next observation (`next.*`) and a later observation of the episode as goal (`goal.*`).
+
+    Hindsight goals as in Andrychowicz et al. 2017 (arXiv 1707.01495).
+    """
 
     discount: float = 0.99
-    """Goals are 1 / (1 - discount) steps ahead on average (geometric), at most at the episode's end."""
+    """Goals are 1 / (1 - discount) steps ahead on average (geometric distribution), up to the end of the episode."""
 
     @cached_property
     def _moving(self) -> Tensor:
-        """The rows that another one follows."""
+        """Rows that are not the last of their episode."""
         return (self._every < self.last).nonzero()[:, 0]
 
     def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
@@ -107,3 +112,23 @@ class Hindsight(Demonstrations):
         for prefix, at in ((NEXT, pick + 1), (GOAL, torch.minimum(pick + ahead, self.last[pick]))):
             batch |= {prefix + name: values[at] for name, values in self.columns.items() if name != "action"}
         return batch
+
+
+@dataclass
+class Trajectories:
+    """Episodes of one round as decisions, for learners that compare whole episodes."""
+
+    columns: dict[str, Tensor]
+    """(N, ...) of every decision, in the order of time"""
+    episode: Tensor
+    """(N,) episode number of each decision"""
+    success: Tensor
+    """(E,) bool"""
+    steps: Tensor
+    """(E,) control periods"""
+    group: Tensor
+    """(E,) group number of each episode"""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum values (N,) over the decisions of each episode; return (E,)."""
+        return values.new_zeros(len(self.success)).index_add(0, self.episode, values)

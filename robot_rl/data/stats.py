@@ -22,13 +22,13 @@ QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 BASIC = ("min", "max", "mean", "std", "count")
 STATISTICS = (*BASIC, *QUANTILES)
 IMAGE_SAMPLES = 100
-"""Frames of one episode used for image statistics, evenly spaced."""
+"""Number of evenly spaced frames of an episode in image statistics."""
 IMAGE_PIXELS = 150
-"""Approximate rows and columns of a frame used for image statistics."""
+"""Approximate number of pixel rows and columns of a frame in image statistics."""
 
 
 def stats_fault(name: str, value: Any, feature: Feature) -> str:
-    """Return what is wrong with a statistic of a feature, as text; empty if it is sound."""
+    """Return the fault of a feature's statistic as text; empty if there is none."""
     shape = (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_camera else feature.shape
     try:
         numbers = np.asarray(value, dtype=np.float64)
@@ -39,7 +39,7 @@ def stats_fault(name: str, value: Any, feature: Feature) -> str:
 
 
 def stored_stats(row: Mapping[str, Any], key: str, feature: Feature, folder: Path) -> Stats:
-    """Return the statistics of one feature from a row of `meta/episodes`; other programs may omit some."""
+    """Return one feature's statistics from a row of `meta/episodes`, without those that are missing there."""
     stats: Stats = {}
     for name in STATISTICS:
         value = row.get(f"stats/{key}/{name}")
@@ -53,53 +53,39 @@ def stored_stats(row: Mapping[str, Any], key: str, feature: Feature, folder: Pat
 
 
 def sampled(length: int) -> Array:
-    """Return the frames (n,) of an episode that its image statistics are of."""
+    """Return the frame numbers (n,) of an episode for its image statistics."""
     return np.linspace(0, length - 1, min(length, IMAGE_SAMPLES)).round().astype(np.int64)
 
 
 def column_stats(values: Array) -> Stats:
     """Return the statistics over time of values (T, *shape)."""
     x = values.astype(np.float64)
-    return {
-        "min": x.min(0),
-        "max": x.max(0),
-        "mean": x.mean(0),
-        "std": x.std(0),
-        "count": np.array([len(x)]),
-        **_quantiles(x),
-    }
+    basic = {"min": x.min(0), "max": x.max(0), "mean": x.mean(0), "std": x.std(0), "count": np.array([len(x)])}
+    return basic | _quantiles(x)
 
 
 def image_stats(frames: Array) -> Stats:
-    """Return the statistics of frames (T, H, W, 3) uint8, exact for the pixels used."""
+    """Return the statistics of frames (T, H, W, 3) uint8, exact for the sampled pixels."""
     times = sampled(len(frames))
     stride = max(1, max(frames.shape[1:3]) // IMAGE_PIXELS)
-    pixels = frames[times, ::stride, ::stride]
-    levels = np.arange(256) / 255.0
-    columns: dict[str, list[float]] = {}
-    for channel in range(pixels.shape[-1]):
-        counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
-        share = counts / counts.sum()
-        mean = float(share @ levels)
-        present = levels[counts > 0]
-        reached = np.cumsum(share)
-        values = {
-            "min": present[0],
-            "max": present[-1],
-            "mean": mean,
-            "std": float(np.sqrt(share @ (levels - mean) ** 2)),
-            **{name: levels[min(int(np.searchsorted(reached, q)), 255)] for name, q in QUANTILES.items()},
-        }
-        for name, value in values.items():
-            columns.setdefault(name, []).append(float(value))
-    stats: Stats = {name: np.array(value).reshape(-1, 1, 1) for name, value in columns.items()}
-    return {**stats, "count": np.array([len(times)])}
+    pixels = frames[times, ::stride, ::stride].reshape(-1, frames.shape[-1])
+    counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
+    levels, share = np.arange(256) / 255.0, counts / len(pixels)
+    mean, reached = share @ levels, share.cumsum(1)
+    stats = {
+        "min": levels[(counts > 0).argmax(1)],
+        "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)],
+        "mean": mean,
+        "std": np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1)),
+        **{name: levels[np.minimum((reached < q).sum(1), 255)] for name, q in QUANTILES.items()},
+    }
+    return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(times)])}
 
 
 def merge_stats(parts: Sequence[Stats]) -> Stats:
-    """Merge statistics of disjoint data: exact, but for quantiles, which are averaged by count.
+    """Merge statistics of disjoint data: exact, except for quantiles, which are averaged with weights `count`.
 
-    Averaged quantiles are LeRobot's own rule; `RowSample` gives better ones for number columns.
+    LeRobot averages quantiles in the same way; `RowSample` has more accurate quantiles for number columns.
     """
     counts = np.array([int(part["count"][0]) for part in parts], dtype=np.float64)
     weights = counts / counts.sum()
@@ -107,7 +93,7 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
     def average(values: Array) -> Array:
         return np.tensordot(weights, values, axes=1)
 
-    kept = [name for name in parts[0] if all(name in part for part in parts)]  # another program may leave out quantiles
+    kept = [name for name in parts[0] if all(name in part for part in parts)]  # other programs may omit quantiles
     stacked = {name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in kept}
     mean = average(stacked["mean"])
     variance = average(stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2)
@@ -122,9 +108,9 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
 
 
 class RowSample:
-    """A uniform sample of a growing table's rows, for its quantiles.
+    """Uniform sample of a growing table's rows, for its quantiles.
 
-    Its rows depend on indices and number of rows only, so appending in ten sessions gives the same quantiles as one.
+    The sample depends only on the row indices, so the number of recording sessions does not change the quantiles.
     """
 
     def __init__(self, capacity: int = 4096) -> None:
@@ -134,7 +120,7 @@ class RowSample:
         self._rows: dict[str, Array] = {}
 
     def add(self, start: int, columns: Mapping[str, Array]) -> None:
-        """Add consecutive rows, the first of which has the index `start`."""
+        """Add consecutive rows from row index `start` on."""
         length = len(next(iter(columns.values())))
         keys = _hash(np.arange(start, start + length, dtype=np.uint64))
         keep = keys <= np.uint64(self._limit - 1)
@@ -159,39 +145,38 @@ class RowSample:
         return {name: _quantiles(rows) for name, rows in self._rows.items()}
 
 
+def merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
+    """Merge the statistics of all parts, with quantiles of number columns from the sample."""
+    quantiles = sample.quantiles()
+    return {key: merge_stats(parts) | quantiles.get(key, {}) for key, parts in stats.items()}
+
+
 def _quantiles(x: Array) -> Stats:
     """Return the quantiles over axis 0, linearly interpolated."""
-    ordered = np.sort(x, axis=0)
-    at = np.array(list(QUANTILES.values())) * (len(x) - 1)
-    low = np.floor(at).astype(int)
-    high = np.minimum(low + 1, len(x) - 1)
-    part = (at - low).reshape(-1, *[1] * (x.ndim - 1))
-    values = ordered[low] * (1 - part) + ordered[high] * part
-    return dict(zip(QUANTILES, values, strict=True))
+    return dict(zip(QUANTILES, np.quantile(x, list(QUANTILES.values()), axis=0), strict=True))
 
 
 def _hash(index: Array) -> Array:
-    """Hash row indices (splitmix64), so that periodic episodes do not bias the sample."""
+    """Hash row indices (splitmix64), so that episodes of equal length do not bias the sample."""
     z = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
+def known_stats(entry: Mapping[str, Any]) -> Stats:
+    """Return the known statistics of one feature's JSON entry as arrays."""
+    return {n: np.atleast_1d(np.asarray(v, dtype=np.float64)) for n, v in entry.items() if n in STATISTICS}
+
+
 def read_stats(path: Path) -> dict[str, Stats]:
-    """Read the known statistics of `stats.json`; return an empty dict if there is none yet."""
+    """Read the known statistics of `stats.json`; return an empty dict without a file."""
     try:
-        raw = json.loads(path.read_bytes())
-        return {
-            key: {n: np.atleast_1d(np.asarray(v, dtype=np.float64)) for n, v in entry.items() if n in STATISTICS}
-            for key, entry in raw.items()
-        }
+        return {key: known_stats(entry) for key, entry in json.loads(path.read_bytes()).items()}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, OverflowError, AttributeError, RecursionError) as error:
-        raise DatasetError(
-            f"{path} is not valid ({error}); write it anew with `robot-rl dataset stats`"
-        ) from error
+        raise DatasetError(f"{path} is not valid ({error}); write it anew with `robot-rl dataset stats`") from error
 
 
 def encode_stats(stats: Mapping[str, Stats]) -> bytes:

@@ -1,10 +1,10 @@
-"""Put files in place so that a kill at any moment leaves the dataset as it was, or with the new episodes.
+"""Publish files atomically: a kill at any moment leaves the dataset either unchanged or with the new episodes.
 
 ```
-write + fsync every file under <root>/.staging   (a kill here: no reader sees them)
-rename the data, video and episode files         (a kill here: files that info.json does not count;
-rename tasks and stats, fsync the folders         milliseconds, and LeRobot never looks past the count)
-rename info.json                                 the commit: from here on the episodes exist
+write + fsync every file under <root>/.staging   (a kill here: no reader sees these files)
+rename the data, video and episode files         (a kill here: info.json does not count these files,
+rename tasks and stats, fsync the folders         and LeRobot reads only counted episodes)
+rename info.json                                 the commit: now the episodes exist
 ```
 """
 
@@ -26,7 +26,7 @@ LOCK = ".lock"
 
 
 class WriterLock:
-    """Hold `<root>/.lock`; the kernel releases it when the process ends in any way."""
+    """Lock on `<root>/.lock`; the kernel releases the lock when the process ends or is killed."""
 
     def __init__(self, root: Path) -> None:
         fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -52,18 +52,15 @@ class WriterLock:
 
 
 def publish(
-    root: Path,
-    files: Mapping[str, bytes | memoryview],
-    new: Collection[str],
-    commit: tuple[str, bytes],
+    root: Path, files: Mapping[str, bytes | memoryview], new: Collection[str], commit: tuple[str, bytes]
 ) -> None:
-    """Put files in place in the order given, then the commit file; on failure remove the new ones again.
+    """Put files in place in the given order, then the commit file; on failure, remove the new files again.
 
     Args:
-        root: Folder of the dataset.
-        files: Contents by path under `root`.
-        new: Those of `files` that no reader opens before the commit; the others are valid before and after it.
-        commit: Path and content of the file that commits.
+        root: folder of the dataset.
+        files: contents by path under `root`.
+        new: paths in `files` that no reader opens before the commit; other files are valid before and after it.
+        commit: path and content of the commit file.
     """
     staged = {name: root / STAGING / name for name in (*files, commit[0])}
     placed: list[Path] = []
@@ -93,14 +90,14 @@ def publish(
             raise DatasetError(f"{root / current}: {_remedy(error)}; earlier episodes are intact") from error
         raise
     else:
-        with contextlib.suppress(OSError):  # the commit stands; only a power cut right now could undo it
+        with contextlib.suppress(OSError):  # already committed; without this, only a power cut could undo it
             sync_folder(final.parent)
     finally:
         clear_staging(root)
 
 
 def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
-    """Return whether the commit file is the one on disk."""
+    """Return whether the commit file is on disk with its new content."""
     try:
         return (root / commit[0]).read_bytes() == commit[1]
     except OSError:
@@ -108,12 +105,12 @@ def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
 
 
 def clear_staging(root: Path) -> None:
-    """Remove files that were written but never renamed."""
+    """Remove staged files that were never renamed."""
     shutil.rmtree(root / STAGING, ignore_errors=True)
 
 
 def _remedy(error: OSError) -> str:
-    """Say what to do about a failed write."""
+    """Return the cause of a failed write with a remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and add the episode again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, numpy_dtype
+from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def to_arrow(values: Array, feature: Feature) -> pa.Array:
-    """Return values (T, *shape) as LeRobot stores them: scalars, fixed-length lists, or lists of lists."""
+    """Return values (T, *shape) in LeRobot's storage type: scalars, fixed-length lists, or nested lists."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     if feature.shape == (1,):
         return flat
@@ -29,10 +29,10 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
     return flat
 
 
-def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
-    """Return a stored column as values (T, *shape) of the feature's dtype, whatever type of number the file has.
+def from_arrow(column: pa.ChunkedArray, feature: Feature, where: str = "") -> Array:
+    """Return a stored column as values (T, *shape) of the feature's dtype, converted from the file's number type.
 
-    Raise DatasetError if there are no such numbers, or if a whole number or bool would change.
+    DatasetError, beginning with `where`, if the shape differs or if a conversion to whole numbers or bool is lossy.
     """
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
@@ -42,12 +42,13 @@ def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
     try:
         stored = flat.to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore", over="ignore"):
-            values = stored.astype(numpy_dtype(feature), copy=False)
+            values = stored.astype(feature.dtype, copy=False)
         if values.dtype.kind != "f" and (values != stored).any():
             raise ValueError(f"{stored[values != stored][0]} cannot be stored so")
         return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise DatasetError(f"is not {feature.dtype} of shape {feature.shape} ({error})") from error
+        fault = f"is not {feature.dtype} of shape {feature.shape} ({error})"
+        raise DatasetError(f"{where} {fault}; restore it from a copy" if where else fault) from error
 
 
 def encode_table(table: pa.Table) -> memoryview:
@@ -70,7 +71,7 @@ def read_table(path: Path, wanted: Callable[[str], bool] = lambda name: True) ->
 
 
 def read_rows(path: Path, keys: Collection[str]) -> pa.Table:
-    """Read columns of a data file, and the `index` of their rows in the dataset."""
+    """Read columns of a data file and the column `index`, the dataset rows."""
     table = read_table(path, lambda name: name == "index" or name in keys)
     if absent := {*keys, "index"} - set(table.column_names):
         raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
@@ -78,11 +79,8 @@ def read_rows(path: Path, keys: Collection[str]) -> pa.Table:
 
 
 def row_places(table: pa.Table, rows: Array, path: Path) -> Array:
-    """Return where in a data file's table the dataset's rows (n,) are, which ascend."""
-    try:
-        index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
+    """Return the positions (n,) of ascending dataset rows (n,) in a data file's table."""
+    index = from_arrow(table["index"], DEFAULT_FEATURES["index"], f"{path}: 'index'").reshape(-1)
     places = np.searchsorted(index, rows)
     if len(rows) and (places.max() >= len(index) or (index[places] != rows).any()):
         raise DatasetError(f"{path} lacks some of rows {rows[0]} to {rows[-1]}; restore it")
@@ -90,25 +88,14 @@ def row_places(table: pa.Table, rows: Array, path: Path) -> Array:
 
 
 def encode_tasks(tasks: Sequence[str]) -> memoryview:
-    """Return `tasks.parquet`: for pandas, a frame whose index holds the sentences."""
+    """Return `tasks.parquet`, which pandas reads as a frame with the instructions as index."""
     name = "__index_level_0__"
-
-    def describe(column: str | None, field: str, kind: str, numpy_type: str) -> dict[str, Any]:
-        return {
-            "name": column,
-            "field_name": field,
-            "pandas_type": kind,
-            "numpy_type": numpy_type,
-            "metadata": None,
-        }
-
+    text = {"name": None, "field_name": name, "pandas_type": "unicode", "numpy_type": "object", "metadata": None}
+    number = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     pandas = {
         "index_columns": [name],
-        "column_indexes": [{**describe(None, "None", "unicode", "object"), "metadata": {"encoding": "UTF-8"}}],
-        "columns": [
-            describe("task_index", "task_index", "int64", "int64"),
-            describe(None, name, "unicode", "object"),
-        ],
+        "column_indexes": [{**text, "field_name": "None", "metadata": {"encoding": "UTF-8"}}],
+        "columns": [{**number, "metadata": None}, text],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.2.0",
     }
@@ -117,7 +104,7 @@ def encode_tasks(tasks: Sequence[str]) -> memoryview:
 
 
 def read_tasks(path: Path) -> list[str]:
-    """Return the sentences of `tasks.parquet` in the order of their index."""
+    """Return the instructions of `tasks.parquet` in the order of their index."""
     table = read_table(path)
     names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
     names += [name for name in table.column_names if name != "task_index"]
@@ -128,7 +115,7 @@ def read_tasks(path: Path) -> list[str]:
 
 
 def plain_value(key: str, value: Any) -> Any:
-    """Return a value of an episode's record: a bool, number, string or flat list; None if empty."""
+    """Return a value of an episode's record as a bool, number, string, flat list or None; DatasetError otherwise."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray | np.generic):
@@ -143,7 +130,7 @@ def plain_value(key: str, value: Any) -> Any:
 
 
 def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """Return the type that holds both a record column's old values and its new ones."""
+    """Return a column type for both the old values and the new values of a record; DatasetError if there is none."""
     if pa.types.is_null(value) or known == value:
         return known
     if pa.types.is_null(known):
@@ -156,7 +143,7 @@ def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
-    """Return rows as a table, and a schema for them and all earlier rows.
+    """Return rows as a table, and a schema for these and all earlier rows.
 
     Args:
         rows: One mapping from column to plain value per row; a column may be absent.
@@ -171,12 +158,11 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
                 raise DatasetError(f"record '{key}': {error}; give a list of one type") from error
             known = types.get(key, pa.null())
             if key.startswith("stats/"):
-                types[key] = kind  # LeRobot keeps bool statistics of bool columns, we keep numbers
+                types[key] = kind  # LeRobot stores bool statistics for bool columns; this writer stores numbers
             elif pa.types.is_fixed_size_list(known) or pa.types.is_large_list(known):
                 types[key] = known  # another program's file
             else:
                 types[key] = wider_type(key, known, kind)
-    # A column that has only seen empty values is stored as if they had been numbers.
     types = {key: _known_type(kind) for key, kind in types.items()}
     wide = pa.schema(list(types.items()))
     try:
@@ -186,7 +172,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
 
 
 def widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with all columns of a schema, empty where it had none."""
+    """Return a table with all columns of a schema; added columns are null."""
     columns = {
         field.name: table[field.name].cast(field.type, safe=False)
         if field.name in table.column_names
@@ -197,7 +183,7 @@ def widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _known_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type without nulls in it."""
+    """Return a type with float64 in place of null, for columns of only empty values."""
     if pa.types.is_null(kind):
         return pa.float64()
     if pa.types.is_list(kind):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from robot_rl.data.dataset import Dataset, Episode
-from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError, FileId, file_path
+from robot_rl.data.dataset import Dataset, Episode, by_file
+from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError
 from robot_rl.data.stats import STATISTICS, read_stats, stats_fault
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import SLACK, frame_times
@@ -20,18 +20,18 @@ TOLERANCE_S = 1e-4
 
 
 class _Note(str):
-    """A finding that is no damage: something is absent, or not used, and the dataset trains without."""
+    """Finding that is not damage: missing or unused data that training does not need."""
 
 
 def verify(root: str | Path) -> list[str]:
-    """Return one sentence per problem of a dataset; an empty list if it is sound."""
+    """Return one sentence per problem of a dataset; an empty list for a sound dataset."""
     return examine(root)[0]
 
 
 def examine(root: str | Path) -> tuple[list[str], list[str]]:
-    """Return one sentence per problem of a dataset, and one per thing that is only absent or not used.
+    """Return one sentence per problem and one per note, for example on missing statistics or unused frames.
 
-    Reads every file to its end, decoding all pictures. May run while a writer is at work.
+    Reads all files completely and decodes all pictures. May run beside a writer.
     """
     root = Path(root)
     try:
@@ -40,18 +40,18 @@ def examine(root: str | Path) -> tuple[list[str], list[str]]:
     except DatasetError as error:
         return [str(error)], []
     checks = (_check_meta, _check_data, _check_videos, _check_stored_pictures, _check_stats)
-    found = [finding for check in checks for finding in check(data)]
+    findings = [finding for check in checks for finding in check(data)]
     data.refresh()
     for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
-        found.append(
+        findings.append(
             f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append moves it aside"
         )
-    notes = [str(finding) for finding in found if isinstance(finding, _Note)]
-    return [finding for finding in found if not isinstance(finding, _Note)], notes
+    notes = [str(finding) for finding in findings if isinstance(finding, _Note)]
+    return [finding for finding in findings if not isinstance(finding, _Note)], notes
 
 
 def _check_meta(data: Dataset) -> Iterator[str]:
-    """Check the counts, the tasks and the order of episodes."""
+    """Check counts, tasks and the order of episodes."""
     start = 0
     for number, episode in enumerate(data.episodes):
         where = f"{data.root / 'meta/episodes'}: episode {episode.index}"
@@ -84,11 +84,8 @@ def _check_meta(data: Dataset) -> Iterator[str]:
 
 def _check_data(data: Dataset) -> Iterator[str]:
     """Check every data file against its episodes."""
-    files: dict[FileId, list[Episode]] = {}
-    for episode in data.episodes:
-        files.setdefault(episode.data_file, []).append(episode)
-    for file, episodes in files.items():
-        path = data.root / file_path(data.info["data_path"], file)
+    for file, episodes in by_file(data.episodes).items():
+        path = data.data_path(file)
         try:
             table = read_table(path)
         except DatasetError as error:
@@ -120,20 +117,20 @@ def _check_data(data: Dataset) -> Iterator[str]:
 
 
 def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], data: Dataset) -> Iterator[str]:
-    """Check the columns that number the rows."""
+    """Check the columns that every dataset has: indices, timestamps and tasks."""
     frames = np.concatenate([np.arange(episode.length) for episode in episodes])
     expected = {
         "frame_index": frames,
         "index": np.concatenate([episode.start + np.arange(episode.length) for episode in episodes]),
         "episode_index": np.concatenate([np.full(episode.length, episode.index) for episode in episodes]),
-        "timestamp": (frames / data.fps).astype(np.float32),  # as it is stored: after an hour to 0.25 ms
+        "timestamp": (frames / data.fps).astype(np.float32),  # stored precision: 0.25 ms after an hour
     }
-    for key, want in expected.items():
+    for key, target in expected.items():
         if key in columns:
-            wrong = np.abs(columns[key].reshape(-1) - want) > (TOLERANCE_S if key == "timestamp" else 0)
+            wrong = np.abs(columns[key].reshape(-1) - target) > (TOLERANCE_S if key == "timestamp" else 0)
             if wrong.any():
                 row = int(np.argmax(wrong))
-                yield f"{path}: {key} is {columns[key].reshape(-1)[row]} at row {row}, expected {want[row]}"
+                yield f"{path}: {key} is {columns[key].reshape(-1)[row]} at row {row}, expected {target[row]}"
     if "task_index" in columns:
         tasks = columns["task_index"].reshape(-1)
         row = 0
@@ -142,20 +139,17 @@ def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], da
             if any(not 0 <= task < len(data.tasks) for task in own):
                 yield f"{path}: episode {episode.index} has task_index {sorted(own)}, which {TASKS} lacks"
             elif {data.tasks[task] for task in own} != set(episode.tasks):
-                told = [data.tasks[task] for task in sorted(own)]
-                yield f"{path}: episode {episode.index} has frames of {told}, its row of {list(episode.tasks)}"
+                texts = [data.tasks[task] for task in sorted(own)]
+                yield f"{path}: episode {episode.index} has frames of {texts}, its row of {list(episode.tasks)}"
             row += episode.length
 
 
 def _check_videos(data: Dataset) -> Iterator[str]:
-    """Decode every video, and look for the frames of its episodes as `decode_frames` does."""
+    """Decode every video and find the frames of its episodes with the tolerance of `decode_frames`."""
     slack = SLACK / data.fps
     for key in [key for key in data.cameras if data.features[key].is_video]:
-        files: dict[FileId, list[Episode]] = {}
-        for episode in data.episodes:
-            files.setdefault(episode.videos[key][0], []).append(episode)
-        for file, episodes in files.items():
-            path = data.root / file_path(data.info["video_path"], file, key)
+        for file, episodes in by_file(data.episodes, key).items():
+            path = data.video_path(file, key)
             try:
                 times, size = frame_times(path)
             except DatasetError as error:
@@ -165,15 +159,15 @@ def _check_videos(data: Dataset) -> Iterator[str]:
                 yield f"{path} has frames of {size}, meta/info.json says {data.features[key].shape[:2]}"
             uses = np.zeros(len(times), int)
             for episode in episodes:
-                wanted = episode.videos[key][1] + np.arange(episode.length) / data.fps
-                at = np.searchsorted(times, wanted - slack)
-                lost = np.append(times, np.inf)[at] > wanted + slack
+                nominal = episode.videos[key][1] + np.arange(episode.length) / data.fps
+                at = np.searchsorted(times, nominal - slack)
+                lost = np.append(times, np.inf)[at] > nominal + slack
                 uses[at[~lost]] += 1
                 if lost.any():
                     frame = int(np.argmax(lost))
                     yield (
                         f"{path}: episode {episode.index} lacks {lost.sum()} of its {episode.length} frames, the first "
-                        f"at {wanted[frame]:.3f} s; the video has {len(times)}, "
+                        f"at {nominal[frame]:.3f} s; the video has {len(times)}, "
                         + (f"from {times[0]:.3f} to {times[-1]:.3f} s" if len(times) else "so it is empty")
                     )
             if (uses > 1).any():
@@ -183,7 +177,7 @@ def _check_videos(data: Dataset) -> Iterator[str]:
 
 
 def _check_stored_pictures(data: Dataset) -> Iterator[str]:
-    """Decode every picture in the data tables; of each episode the first fault is told."""
+    """Decode every picture in the data tables; report the first fault of each episode."""
     for key in [key for key in data.cameras if not data.features[key].is_video]:
         for episode in data.episodes:
             try:
@@ -194,7 +188,7 @@ def _check_stored_pictures(data: Dataset) -> Iterator[str]:
 
 
 def _check_stats(data: Dataset) -> Iterator[str]:
-    """Check that the statistics are finite and cover these episodes; note which are absent."""
+    """Check that the statistics are finite and cover all episodes; note missing ones."""
     if not data.num_episodes:
         return
     path = data.root / STATS

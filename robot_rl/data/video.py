@@ -1,7 +1,7 @@
 """Encode and decode the pictures of a dataset: mp4 files, and PNG or JPEG in the data table.
 
-AV1 (libsvtav1), yuv420p, a key frame every second frame and crf 30, as LeRobot does: any frame is at most one
-frame away from a seek. Measured on one core with 96x96 frames: 800 frames/s to encode, 2000 to decode.
+Encoding as in LeRobot: AV1 (libsvtav1), yuv420p, crf 30, and a key frame every second frame for fast seeks. Measured on
+one core with 96x96 frames: 800 frames/s to encode, 2000 frames/s to decode.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 
 from robot_rl.data.lerobot import DatasetError
@@ -27,19 +28,21 @@ _ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libsvtav1", {"g": "2", "crf": "30", "preset": "9", "svtav1-params": "lp=1"}),
     ("libx264", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0"}),
 )
-"""Encoders in order of preference, with options; one thread, since a robot needs the others."""
+"""Encoders in order of preference, with options; one thread, since a robot needs the other cores."""
 _SKIP = 8
-"""Decode instead of seeking if the frame is at most this many frames ahead."""
+"""Largest distance to a later frame, in frames, that is decoded instead of a seek."""
 SLACK = 0.45
-"""A frame is where it is looked for if it is this near, in periods of the dataset."""
+"""Largest distance of a frame from its nominal time, in periods of the dataset."""
+INK, PAPER = (240, 240, 240), (20, 22, 26)
+FONT = cv2.FONT_HERSHEY_SIMPLEX
 
 
 def encode_video(frames: Iterable[Array], fps: float) -> bytes:
-    """Return an mp4 with the frames, (H, W, 3) uint8 each, at exactly `fps`."""
+    """Return an mp4 of frames (H, W, 3) uint8 at exactly `fps`."""
     codec, options = _encoder()
-    rate = Fraction(fps).limit_denominator(10_000)  # 100/3 and 29.97 as they are
+    rate = Fraction(fps).limit_denominator(10_000)  # exact for 100/3 and 29.97
     buffer = io.BytesIO()
-    os.environ.setdefault("SVT_LOG", "1")  # errors only; it prints 20 lines per file otherwise
+    os.environ.setdefault("SVT_LOG", "1")  # errors only, instead of 20 lines per file
     with av.open(buffer, "w", format="mp4") as container:
         stream: Any = None
         for number, image in enumerate(frames):
@@ -57,10 +60,9 @@ def encode_video(frames: Iterable[Array], fps: float) -> bytes:
 
 
 def _open_without_priority(context: Any) -> None:
-    """Open an encoder without raising the priority of any thread.
+    """Open an encoder and restore the priority of all threads.
 
-    If permitted, libsvtav1 gives its threads and the caller the highest real-time priority, above a robot's command
-    loop.
+    libsvtav1 gives its threads and the caller the highest real-time priority if it may, above a robot's command loop.
     """
     if sys.platform != "linux":
         return
@@ -70,13 +72,13 @@ def _open_without_priority(context: Any) -> None:
     finally:
         os.sched_setscheduler(0, policy, param)
         for task in map(int, os.listdir("/proc/self/task")):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the thread has just ended
                 if os.sched_getparam(task).sched_priority == highest:
                     os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
 
 
 def video_info(source: Path | bytes) -> dict[str, Any]:
-    """Return the `info` that LeRobot keeps for a video feature."""
+    """Return LeRobot's `info` of a video feature."""
     with _open(source) as container:
         stream = container.streams.video[0]
         rate = float(stream.average_rate or 0)
@@ -93,7 +95,7 @@ def video_info(source: Path | bytes) -> dict[str, Any]:
 
 
 def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:
-    """Decode a whole video; return the times (n,) of its frames, s, and (height, width)."""
+    """Decode a whole video; return its frame times (n,), s, and (height, width)."""
     with _open(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_count = 1
@@ -103,7 +105,7 @@ def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:
 
 
 def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterator[bytes]:
-    """Yield a video's encoded frames whose numbers are in one of the spans [first, last)."""
+    """Yield a video's encoded frames with numbers in the spans [first, last)."""
     wanted = {number for first, last in spans for number in range(first, last)}
     with _open(path) as container:
         stream = container.streams.video[0]
@@ -115,9 +117,9 @@ def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterato
 
 
 def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: Array) -> None:
-    """Decode the frames at `times`, s, into `out` (n, H, W, 3) uint8; fastest for ascending times.
+    """Decode the frames at `times` (n,), s, into `out` (n, H, W, 3) uint8; fastest for ascending times.
 
-    A frame may be `SLACK` periods of `fps` away from its time.
+    DatasetError for a frame more than `SLACK` periods of `fps` from its time.
     """
     slack = SLACK / fps
     with _open(path) as container:
@@ -127,25 +129,25 @@ def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: A
         decoder = container.decode(stream)
         at = -1 / fps
         image: Array | None = None
-        for row, wanted in enumerate(float(time) for time in times):
-            if not at - slack <= wanted <= at + _SKIP / fps:
-                container.seek(round(wanted / base), stream=stream)
+        for row, nominal in enumerate(float(time) for time in times):
+            if not at - slack <= nominal <= at + _SKIP / fps:
+                container.seek(round(nominal / base), stream=stream)
                 decoder = container.decode(stream)
                 at = -math.inf
-            while at < wanted - slack:
+            while at < nominal - slack:
                 frame = next(decoder, None)
                 if frame is None:
                     raise DatasetError(
-                        f"{path} ends before its frame at {wanted:.3f} s; restore it, and look for more damage with "
+                        f"{path} ends before its frame at {nominal:.3f} s; restore it, and look for more damage with "
                         "`robot-rl dataset verify`"
                     )
                 at = float((frame.pts or 0) * base)
-                if at >= wanted - slack:
+                if at >= nominal - slack:
                     image = frame.to_ndarray(format="rgb24")
-            if image is None or at > wanted + slack:
+            if image is None or at > nominal + slack:
                 raise DatasetError(
-                    f"{path} has no frame at {wanted:.3f} s, and the next one is at {at:.3f} s; its timing is damaged, "
-                    "restore it"
+                    f"{path} has no frame at {nominal:.3f} s, and the next one is at {at:.3f} s; its timing is damaged,"
+                    " restore it"
                 )
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{path} has frames of {image.shape}, meta/info.json says {out.shape[1:]}")
@@ -153,21 +155,19 @@ def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: A
 
 
 def decode_picture(data: Any) -> Array | None:
-    """Return the picture (H, W, 3) uint8 that PNG or JPEG bytes hold, None if they hold none."""
-    import cv2
-
+    """Decode PNG or JPEG bytes to a picture (H, W, 3) uint8; None for other data."""
     if not isinstance(data, bytes) or not data:
         return None
     try:
         picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:  # more pixels than it takes
+    except cv2.error:  # more pixels than OpenCV accepts
         return None
     return None if picture is None else picture[..., ::-1]
 
 
 @contextmanager
 def _open(source: Path | bytes) -> Iterator[Any]:
-    """Open a video for reading; errors while reading name the file."""
+    """Open a video for reading; DatasetError names the file also for errors while reading."""
     name = "video" if isinstance(source, bytes) else str(source)
     try:
         container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
@@ -185,8 +185,30 @@ def _open(source: Path | bytes) -> Iterator[Any]:
 
 
 def _encoder() -> tuple[str, dict[str, str]]:
-    """Return the best encoder that this build of PyAV has."""
+    """Return the preferred encoder of this PyAV build, with its options."""
     for name, options in _ENCODERS:
         if name in av.codecs_available:
             return name, options
     raise DatasetError("PyAV has neither libsvtav1 nor libx264; install the wheel: pip install --upgrade av")
+
+
+def titled(frame: Array, text: str) -> Array:
+    """Put a strip with a text above a frame (H, W, 3) uint8; characters beyond ASCII show as "?".
+
+    The strip is above, since the controls of a video player cover the lower edge.
+    """
+    if not text:
+        return frame
+    width = frame.shape[1]
+    (wide, high), _ = cv2.getTextSize(text, FONT, 1.0, 1)
+    scale = min(width / 640, 0.94 * width / wide)
+    strip = np.full((2 * round(width / 32), width, 3), PAPER, np.uint8)
+    corner = round((width - scale * wide) / 2), round((len(strip) + scale * high) / 2)
+    cv2.putText(strip, text, corner, FONT, scale, INK, 1, cv2.LINE_AA)
+    return np.concatenate([strip, frame])
+
+
+def quoted(episodes: Iterable[Sequence[str]]) -> str:
+    """Quote the instructions of each episode, in order, for a caption; equal episodes appear once."""
+    captions = [", then ".join(f"\u201c{text}\u201d" for text in texts) for texts in episodes]
+    return "; ".join(dict.fromkeys(filter(None, captions)))

@@ -1,4 +1,4 @@
-"""How a dataset is read: under other names, its first episodes alone, its pictures in another size."""
+"""Options for reading a dataset: renamed columns, only the first episodes, resized pictures."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class DatasetView:
-    """Options of reading a dataset; by default it is read as it is."""
+    """Options for reading a dataset; the defaults change nothing."""
 
     rename: tuple[str, ...] = ()
-    """OLD=NEW for columns, COLUMN/OLD=NEW for one number of a column, which keeps its own name."""
+    """OLD=NEW renames a column, COLUMN/OLD=NEW one component of a column."""
     episodes: int | None = None
-    """Number of episodes to read, from the first on; None: all."""
+    """Number of episodes to read, from the first one on; None: all."""
     image_size: int = 0
-    """Height and width of all pictures, pixels; 0: as they are stored."""
+    """Height and width of all pictures, pixels; 0: stored size."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> DatasetView:
-        """Return the view in a run's settings."""
+        """Return the view from a run's settings."""
         return cls(tuple(settings.get("rename", ())), episodes, settings.get("image_size", 0))
 
     @classmethod
     def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> DatasetView:
-        """Return the view in a run's settings for what may be another dataset: a name that it lacks stays."""
+        """Return the view from a run's settings for another dataset, without renames of missing columns."""
         view = cls.of(settings)
         named = {key: [key, *(f"{key}/{name}" for name in feature.names or ())] for key, feature in features.items()}
         known = {name for names in named.values() for name in names}
@@ -42,7 +42,7 @@ class DatasetView:
 
     @cached_property
     def stored(self) -> dict[str, str]:
-        """Return the stored name of each renamed column, by its new one."""
+        """Stored names of the renamed columns, by new name."""
         return {new: old for old, new in self._pairs if "/" not in old}
 
     @cached_property
@@ -61,38 +61,37 @@ class DatasetView:
         return pairs
 
     def features(self, features: Mapping[str, Feature]) -> dict[str, Feature]:
-        """Return a dataset's features as they are read; ConfigError for an old name that it lacks or a new one that it
-        has."""
-        found = dict(features)
+        """Apply the view to a dataset's features; ConfigError for a missing old name or an existing new name."""
+        viewed = dict(features)
         for old, new in self._pairs:
             column, _, component = old.partition("/")
             if column not in features:
                 raise ConfigError(f"--rename {old}={new}: no column {column!r}; {nearest(column, features)}")
             if component:
-                found[column] = replace(found[column], names=_named(found[column], component, new))
+                viewed[column] = replace(viewed[column], names=_named(viewed[column], component, new))
         renamed = {old: new for new, old in self.stored.items()}
         if taken := [new for new in self.stored if new in features and new not in renamed]:
             raise ConfigError(
                 f"--rename {self.stored[taken[0]]}={taken[0]}: the dataset has a column {taken[0]!r} already"
             )
         size = self.image_size
-        for key, feature in found.items():
+        for key, feature in viewed.items():
             if feature.is_camera and size:
-                found[key] = replace(feature, shape=(size, size, feature.shape[2]))
-        return {renamed.get(key, key): feature for key, feature in found.items()}
+                viewed[key] = replace(feature, shape=(size, size, feature.shape[2]))
+        return {renamed.get(key, key): feature for key, feature in viewed.items()}
 
 
 def _named(feature: Feature, old: str, new: str) -> list[str]:
-    """Return a feature's names with one of them replaced."""
+    """Return a feature's names with name `old` replaced by `new`."""
     names = list(feature.names or [])
     if old not in names or new in names:
-        said = f"there is {new!r} already" if old in names else nearest(old, names)
-        raise ConfigError(f"--rename: number {old!r} cannot be called {new!r}; {said}")
+        reason = f"there is {new!r} already" if old in names else nearest(old, names)
+        raise ConfigError(f"--rename: number {old!r} cannot be called {new!r}; {reason}")
     return [new if name == old else name for name in names]
 
 
 def resized(frames: Array, size: int) -> Array:
-    """Return frames (n, H, W, 3) uint8 stretched to (n, size, size, 3); pixels are averaged."""
+    """Resize frames (n, H, W, 3) uint8 to (n, size, size, 3) by pixel averaging; the aspect ratio may change."""
     if frames.shape[1:3] == (size, size):
         return frames
     out = np.empty((len(frames), size, size, frames.shape[3]), np.uint8)

@@ -1,4 +1,4 @@
-"""Write a LeRobotDataset v3.0, whole episodes at a time, so that a crash loses at most the current one."""
+"""Write a LeRobotDataset v3.0 in whole episodes; a crash loses at most the current episode."""
 
 from __future__ import annotations
 
@@ -33,26 +33,9 @@ from robot_rl.data.lerobot import (
     file_path,
     new_info,
 )
-from robot_rl.data.stats import (
-    BASIC,
-    STATISTICS,
-    RowSample,
-    Stats,
-    column_stats,
-    encode_stats,
-    image_stats,
-    merge_stats,
-)
+from robot_rl.data.stats import BASIC, STATISTICS, RowSample, Stats, column_stats, encode_stats, image_stats, merge
 from robot_rl.data.storage import LOCK, STAGING, WriterLock, clear_staging, is_published, publish
-from robot_rl.data.tables import (
-    encode_table,
-    encode_tasks,
-    plain_value,
-    read_table,
-    rows_to_table,
-    to_arrow,
-    widen,
-)
+from robot_rl.data.tables import encode_table, encode_tasks, plain_value, read_table, rows_to_table, to_arrow, widen
 from robot_rl.data.video import encode_video, video_info
 
 logger = logging.getLogger(__name__)
@@ -62,20 +45,20 @@ ASIDE = ".aside"
 
 @dataclass(frozen=True)
 class _State:
-    """The state that the next commit builds on; replaced as a whole, so a failed commit leaves no trace."""
+    """State that the next commit extends; replaced as a whole, so a failed commit changes nothing."""
 
     info: dict[str, Any]
     tasks: tuple[str, ...]
     stats: dict[str, Stats]
     sample: RowSample
     schema: pa.Schema | None
-    """Columns of the first file in meta/episodes. LeRobot casts all others to it, so it has every column."""
+    """Columns of the first file in meta/episodes. This file has every column, since LeRobot casts other files to it."""
     first_file: FileId
     next_file: FileId
 
 
 class DatasetWriter:
-    """Add finished episodes to a dataset.
+    """Writer that adds finished episodes to a dataset.
 
     >>> features = {"action": Feature("float32", (7,))}
     >>> with DatasetWriter.create("datasets/lift", fps=20, features=features) as writer:
@@ -92,7 +75,7 @@ class DatasetWriter:
     def create(
         cls, root: str | Path, *, fps: int, features: Mapping[str, Feature], robot_type: str | None = None
     ) -> DatasetWriter:
-        """Start a dataset in a folder that does not exist, or is empty."""
+        """Start a dataset in a new or empty folder."""
         root = Path(root)
         info = new_info(fps, features, robot_type)
         try:
@@ -116,7 +99,7 @@ class DatasetWriter:
 
     @classmethod
     def append(cls, root: str | Path) -> DatasetWriter:
-        """Open a dataset for appending; once all of it is checked, move aside files that it does not count."""
+        """Check a dataset and open it for appending; move files that `info.json` does not count to `.aside`."""
         root = Path(root)
         data = Dataset(root)
         check_inside(root)
@@ -150,38 +133,30 @@ class DatasetWriter:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """Return all features, including those that the writer fills."""
+        """All features, with the columns that the writer fills."""
         return {key: Feature.from_json(entry) for key, entry in self._state.info["features"].items()}
 
     @property
     def num_episodes(self) -> int:
-        """Return the number of episodes on disk."""
         return int(self._state.info["total_episodes"])
 
     @property
     def num_frames(self) -> int:
-        """Return the number of frames on disk, of all episodes."""
         return int(self._state.info["total_frames"])
 
     def close(self) -> None:
-        """Release the lock; every episode is on disk already."""
+        """Release the lock; all episodes are on disk already."""
         self._closed = True
         self._lock.release()
 
     def add_episode(
         self, columns: Mapping[str, Any], task: str | Sequence[str], record: Mapping[str, Any] | None = None
     ) -> None:
-        """Write one episode; it is on disk, safe from kill and power cut, when this returns.
-
-        Args:
-            columns: Every feature over time: arrays or tensors (T, *shape); a single number may be (T,).
-            task: The instruction, in words; T of them where it changes.
-            record: Further values to store: numbers, strings and flat lists of them.
-        """
+        """Write one episode, which then survives a kill and a power cut; arguments as in `EpisodeData`."""
         self.add_episodes([EpisodeData(columns, task, record or {})])
 
     def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:
-        """Write several episodes into one file of each kind: all of them, or none on failure."""
+        """Write several episodes atomically, into one file of each kind."""
         if self._closed:
             raise DatasetError(f"the writer of {self.root} is closed; open it again with DatasetWriter.append")
         if not episodes:
@@ -196,9 +171,9 @@ class DatasetWriter:
         for index, episode in enumerate(episodes, start=self.num_episodes):
             values = check_columns(episode.columns, features)
             length = len(next(iter(values.values())))
-            told = frame_tasks(episode, length)
-            tasks += [task for task in dict.fromkeys(told) if task not in tasks]
-            values |= default_columns(length, fps, index, start, [tasks.index(task) for task in told])
+            texts = frame_tasks(episode, length)
+            tasks += [task for task in dict.fromkeys(texts) if task not in tasks]
+            values |= default_columns(length, fps, index, start, [tasks.index(task) for task in texts])
             summary = {
                 key: image_stats(values[key]) if feature.is_video else column_stats(values[key])
                 for key, feature in features.items()
@@ -206,7 +181,7 @@ class DatasetWriter:
             for key, entry in summary.items():
                 stats.setdefault(key, []).append(entry)
             sample.add(start, {key: array for key, array in values.items() if not features[key].is_video})
-            rows.append(episode_row(index, start, told, episode.record, summary, state.next_file))
+            rows.append(episode_row(index, start, texts, episode.record, summary, state.next_file))
             columns.append(values)
             start += length
 
@@ -245,27 +220,33 @@ class DatasetWriter:
         commit = (INFO, encode_json(info))
         try:
             publish(self.root, files, new, commit)
-        finally:  # Ctrl-C may arrive after the commit
+        finally:  # Ctrl-C may interrupt after the commit
             if is_published(self.root, commit):
                 self._state = done
 
 
 def episode_row(
-    index: int, start: int, told: Sequence[str], given: Mapping[str, Any], stats: Mapping[str, Stats], file: FileId
+    index: int, start: int, tasks: Sequence[str], given: Mapping[str, Any], stats: Mapping[str, Stats], file: FileId
 ) -> dict[str, Any]:
-    """Return an episode's row of `meta/episodes`, without its videos."""
+    """Return an episode's row of `meta/episodes` without its videos.
+
+    Args:
+        tasks: instruction of each frame.
+        given: record of the episode.
+        file: indices of its data file and episode file.
+    """
     record = {key: plain_value(key, value) for key, value in given.items()}
     for key in record:
         if is_reserved(key):
             raise DatasetError(f"record '{key}' is a name that LeRobot uses itself; choose another")
     return {
         "episode_index": index,
-        "tasks": list(dict.fromkeys(told)),
-        "length": len(told),
+        "tasks": list(dict.fromkeys(tasks)),
+        "length": len(tasks),
         "data/chunk_index": file[0],
         "data/file_index": file[1],
         "dataset_from_index": start,
-        "dataset_to_index": start + len(told),
+        "dataset_to_index": start + len(tasks),
         **{key: value for key, value in record.items() if value is not None},
         **{f"stats/{key}/{name}": value.tolist() for key, s in stats.items() for name, value in s.items()},
         "meta/episodes/chunk_index": file[0],
@@ -274,7 +255,7 @@ def episode_row(
 
 
 def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
-    """Note in the episodes' rows where their frames are in a shared mp4."""
+    """Set the columns of camera `key` in the rows of consecutive episodes of one mp4 file."""
     frames = 0
     for row in rows:
         row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"] = file
@@ -283,20 +264,14 @@ def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float
         row[f"videos/{key}/to_timestamp"] = frames / fps
 
 
-def merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
-    """Merge the statistics of all parts; the quantiles of numbers come from the sample."""
-    quantiles = sample.quantiles()
-    return {key: merge_stats(parts) | quantiles.get(key, {}) for key, parts in stats.items()}
-
-
 def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
-    """Return the next file's indices."""
+    """Return the indices of the next file."""
     chunk, index = file
     return (chunk, index + 1) if index + 1 < info.get("chunks_size", CHUNK_SIZE) else (chunk + 1, 0)
 
 
 def write_stats(root: str | Path) -> None:
-    """Write `meta/stats.json` anew, from what the files hold."""
+    """Compute the statistics of a dataset and write `meta/stats.json`."""
     root = Path(root)
     data = Dataset(root)
     check_inside(root)
@@ -310,7 +285,7 @@ def write_stats(root: str | Path) -> None:
 
 
 def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
-    """Return the writer's state for an existing dataset; statistics that lack one of `needed` are computed."""
+    """Return the writer's state for an existing dataset; features without all statistics of `needed` are computed."""
     sample = RowSample()
     if data.num_frames:
         numbers = [key for key, feature in data.features.items() if feature.dtype in DTYPES]
@@ -326,11 +301,11 @@ def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
 
 
 def _move_aside(data: Dataset) -> None:
-    """Move files that LeRobot would read and `info.json` does not count to a new folder in `<root>/.aside`."""
-    found = data.uncounted_files()
-    place = next(place for n in count() if not (place := data.root / ASIDE / str(n)).exists())
-    for path in found:
-        moved = place / path.relative_to(data.root)
+    """Move the uncounted files to a new folder in `<root>/.aside`."""
+    uncounted = data.uncounted_files()
+    folder = next(folder for n in count() if not (folder := data.root / ASIDE / str(n)).exists())
+    for path in uncounted:
+        moved = folder / path.relative_to(data.root)
         moved.parent.mkdir(parents=True, exist_ok=True)
         path.rename(moved)
         logger.warning("%s is not counted by %s: a writer died before its commit; moved to %s", path, INFO, moved)

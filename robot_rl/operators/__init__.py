@@ -1,1 +1,1 @@
-"""Scripted operators that correct a policy, in simulation and on the twin."""
+"""Scripted operators who correct a policy, in simulation and on the twin."""

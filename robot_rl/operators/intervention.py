@@ -1,4 +1,4 @@
-"""A simulated robot with an operator who overrides the policy; infos as in `RobotEnv`."""
+"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.interface.environment import EnvWrapper, VectorEnv
-from robot_rl.operators.arm import arm_view
-from robot_rl.operators.scripted import OperatorView, Rule
+from robot_rl.operators.scripted import OperatorView, Rule, arm_view
 
 
 class OperatorPolicy(Protocol):
-    """Someone who can take over from the policy, step by step."""
+    """Operator who may take over from the policy in any step."""
 
     def reset(self) -> None:
-        """Begin an episode, without control."""
+        """Begin an episode without control."""
 
     def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
-        """Return whether they have control in this step of the episode, and their action (1, A) then."""
+        """Return whether the operator has control in this step of the episode, and the operator's action (1, A)."""
 
 
 class InterventionWrapper(EnvWrapper):
-    """One environment in which an operator overrides the policy.
+    """Single environment in which an operator overrides the policy.
 
-    Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`, `takeover` and `handed_back`.
+    Infos: `executed`, the executed action (1, A); `intervention`, `takeover` and `handed_back`, (1,) bool.
     """
 
     def __init__(self, env: VectorEnv, operator: OperatorPolicy):
@@ -37,7 +36,7 @@ class InterventionWrapper(EnvWrapper):
         self.operator = operator
         self.steps, self.held = 0, False
         self.observation: Observation = {}
-        """The newest one."""
+        """Newest observation."""
 
     def reset(self, **kwargs: Any) -> Any:
         """Start an episode without the operator in control."""
@@ -52,14 +51,13 @@ class InterventionWrapper(EnvWrapper):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Return the rules of a scripted operator that the environment reports enough for."""
+        """Return the rules of a scripted operator that this environment supports."""
         lifts = hasattr(self.env, "pipeline") and bool(self.task.scene.objects and self.pipeline.robot.tool)
         stalls: tuple[Rule, ...] = ("stall", "miss") if lifts else ("stall",) if hasattr(self.env, "progress") else ()
         return (*stalls, "value-gap", "random", "none")
 
     def view(self, action: Tensor) -> OperatorView:
-        """Return what the operator sees before the policy's action (1, A): of a robot the true positions of objects,
-        not the tracker's."""
+        """Return the operator's view before the policy's action (1, A), with the true object positions of a robot."""
         env = self.env
         if not hasattr(env, "pipeline"):
             return OperatorView(self.observation, action, lambda: float(env.progress()[0]))
@@ -68,7 +66,7 @@ class InterventionWrapper(EnvWrapper):
         return arm_view(env.pipeline, replace(state, objects=objects), action)
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
-        """Execute the operator's action if they have control, else `action` (1, A)."""
+        """Execute the operator's action if the operator has control, else the policy's `action` (1, A)."""
         before = self.held
         self.held, correction = self.operator(self.view(action), self.steps)
         executed = correction if self.held else action

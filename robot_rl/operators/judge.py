@@ -1,4 +1,4 @@
-"""The critics of a trained policy, by which a scripted operator judges what another policy does."""
+"""Judge for scripted operators: critics of a trained policy evaluate the actions of another policy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from robot_rl.util.errors import ConfigError
 
 
 def judge_of(bundle: Bundle) -> Judge:
-    """Return the values of a bundle's critics, the mean of the ensemble; ConfigError for a bundle that has none.
+    """Return a judge with the mean value of a bundle's critics; ConfigError for a bundle without critics.
 
-    The best action known is that of the bundle's policy.
+    The best known action is the action of the bundle's policy.
     """
     policy, saved = bundle.policy, bundle.agent
     unsuitable = ConfigError(
@@ -26,13 +26,13 @@ def judge_of(bundle: Bundle) -> Judge:
     )
     if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:
         raise unsuitable
-    head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # success is worth 1
+    head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # the reward of success is 1
     critic = Critic(
         policy.encoder.size, policy.size.action, saved["critics"], tuple(saved["hidden"]), head, saved["layer_norm"]
     )
     try:
         critic.load_state_dict(bundle.critic)
-    except RuntimeError:  # critics of another form, as those of i-qn
+    except RuntimeError:  # other architecture, for example of i-qn
         raise unsuitable from None
     policy.eval()
 

@@ -24,8 +24,7 @@ from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
-from robot_rl.rewards import SuccessReward
-from robot_rl.rewards.takeover import TakeoverReward
+from robot_rl.rewards import SuccessReward, TakeoverReward
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.practice import practise

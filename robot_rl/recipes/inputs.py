@@ -11,10 +11,10 @@ from typing import Any
 
 from policies.bundle import bundle_folder
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.identity import numbers_digest, pictures_digest
+from robot_rl.data.recording import numbers_digest, pictures_digest
 from robot_rl.data.view import DatasetView
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.rewards.classifier_folder import DESCRIPTION
+from robot_rl.rewards.classifier import DESCRIPTION
 from robot_rl.rewards.written.file import read_reward
 from robot_rl.training.run import MAY_DIFFER, SEED
 from robot_rl.util.errors import ConfigError, UserError

@@ -1,4 +1,4 @@
-"""Reward sources: the reward of a transition, and the resulting limits of returns."""
+"""Reward sources: rewards of transitions and the limits of their returns."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.errors import ConfigError
 
 RewardName = Literal["success", "task"]
-"""success: 1 when the task's success test ends the episode, which a robot can tell as well; task: the environment's."""
+"""success: 1 when the task's success test ends the episode, also on a robot; task: the environment's own reward."""
 TermsName = Literal["success", "task", "terms"]
-"""terms: the parts of the task's reward, one by one."""
+"""terms: the terms of the task's reward as a vector."""
 
 
 class RewardSource(Protocol):
-    """Label the transitions of a vector environment."""
+    """Reward function over the transitions of a vector environment."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
-        """Return rewards (n,), or terms (n, K), float32 for the environment's reward (n,) and infos of one step."""
+        """Return rewards (n,) or terms (n, K), float32, from one step's environment reward (n,) and infos."""
 
     def limits(self, discount: float) -> tuple[float, float]:
-        """Return the least and the greatest possible return."""
+        """Return the least and greatest possible return."""
 
 
 @dataclass(frozen=True)
 class SuccessReward:
-    """1 in steps that succeed, 0 otherwise."""
+    """1 in a successful step, 0 otherwise."""
 
     terminates: bool = True
-    """Success ends the episode, so a return is at most 1."""
+    """Success ends the episode, so the return is at most 1."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
         return infos["success"].float()
 
     def relabel(self, episode: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a recorded episode, whose reward is success already."""
+        """Return a recorded episode unchanged: its reward is success already."""
         return episode
 
     def limits(self, discount: float) -> tuple[float, float]:
@@ -48,7 +48,7 @@ class SuccessReward:
 
 @dataclass(frozen=True)
 class TaskReward:
-    """The environment's own reward."""
+    """Reward of the environment."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
         return reward.float()
@@ -58,13 +58,39 @@ class TaskReward:
 
 
 @dataclass(frozen=True)
+class TakeoverReward:
+    """-1 in the last step before a takeover, 0 otherwise; the task's own reward is ignored.
+
+    Luo et al. 2023, "RLIF: Interactive Imitation Learning as Reinforcement Learning" (arXiv 2311.12996).
+    """
+
+    def relabel(self, episode: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a recorded episode with this reward (T,): 0 without `intervention`; `terminated` is kept."""
+        terminated = episode.get("terminated", episode["reward"] > 0)
+        held = episode.get("intervention", torch.zeros_like(terminated)).bool()
+        return episode | {"reward": -led_to_takeover(held).float(), "terminated": terminated}
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        """Return the least and greatest possible return: a takeover at every second step, and no takeover."""
+        return -1 / max(1 - discount**2, 1e-6), 0.0
+
+
+def led_to_takeover(intervention: Tensor) -> Tensor:
+    """Return where the policy's last step before each takeover is, (T,) bool.
+
+    `intervention` (T,) bool marks steps that the person executed. A takeover in the first step has no step before it.
+    """
+    following = torch.cat([intervention[1:], intervention.new_zeros(1)])
+    return following & ~intervention
+
+
+@dataclass(frozen=True)
 class TermsReward:
-    """The terms of the environment's reward."""
+    """Terms (n, K) of the environment's reward."""
 
     names: tuple[str, ...]
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
-        """Return the terms (n, K)."""
         return torch.stack([infos["rewards"][name].float() for name in self.names], 1)
 
     def limits(self, discount: float) -> tuple[float, float]:
@@ -72,7 +98,7 @@ class TermsReward:
 
 
 def reward_source(name: TermsName, info: EnvInfo) -> RewardSource:
-    """Return the reward source called `name` for a task; ConfigError if the task lacks it."""
+    """Return the reward source `name` of a task; ConfigError if the task lacks it."""
     if name == "task":
         return TaskReward()
     if name == "terms":

@@ -1,49 +1,57 @@
-"""A success classifier: pictures in, the probability that the task is done out. Learned from marked frames, as in Luo
-et al. 2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (arXiv
-2410.21845).
+"""Success classifier: probability that the task is done, from pictures. It is learned from marked frames as in Luo et
+al. 2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (arXiv 2410.21845).
 
-It is saved as a folder, which runs no pickled code when it is read:
+A classifier is saved as a folder. Reading the folder runs no pickled code.
 
-classifier.json          what it reads, threshold, what was measured on held-out episodes, sha256 of the weights
+classifier.json          inputs, threshold, held-out metrics, sha256 of the weights
 classifier.safetensors   weights and normalization
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from policies.base import Normalizer, Observation, Size, mlp
+from policies.base import Normalizer, Observation, Size, from_json, mlp
+from policies.errors import BundleError
 from policies.networks.encoder import EncoderConfig
+from policies.weights import read_weights, require_fit, sha256
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.pipeline import Interface
-from robot_rl.util.errors import ConfigError
+from robot_rl.util import strict_json
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.files import leaks, replacing_folder
 from robot_rl.util.limits import Fraction, Interval, NonNegativeInt, PositiveFloat, PositiveInt, validate
 from robot_rl.util.statistics import wilson
 
 Bar = Annotated[float, Interval(ge=0.8, le=1)]
-"""The least precision and recall of a classifier that pays rewards."""
+"""Least precision and recall of a classifier that may give rewards."""
+FORMAT = 1
+DESCRIPTION, WEIGHTS = "classifier.json", "classifier.safetensors"
+_THING = "classifier"
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The network of a classifier."""
+    """Network of a success classifier."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(embedding=16))
     hidden: PositiveInt = 64
     """Units between the encoder's features and the output."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5
-    """Share of the pictures' features that is left out in each frame while fitting: successes are few, and are else
-    remembered by their looks."""
+    """Dropout rate of the picture features while fitting; without dropout the few successes are memorized."""
 
 
 class SuccessNetwork(nn.Module):
-    """Logits (B,) that the task is done, of observations with leading dimension B."""
+    """Map observations (B, ...) to the logits (B,) of success."""
 
     def __init__(self, reads: Size, config: NetworkConfig):
         super().__init__()
@@ -54,25 +62,25 @@ class SuccessNetwork(nn.Module):
         self.head = mlp([self.encoder.size, config.hidden, 1])
 
     def forward(self, observation: Observation) -> Tensor:
-        some = observation[next(iter(self.reads.pictures))]
-        state = observation[STATE] if self.reads.observation else some.new_zeros(len(some), 0, dtype=torch.float32)
-        features, known = self.encoder(self.normalizer(state), observation), self.reads.observation
-        features = torch.cat([features[:, :known], self.dropout(features[:, known:])], 1)
+        picture, size = observation[next(iter(self.reads.pictures))], self.reads.observation
+        state = observation[STATE] if size else picture.new_zeros(len(picture), 0, dtype=torch.float32)
+        features = self.encoder(self.normalizer(state), observation)
+        features = torch.cat([features[:, :size], self.dropout(features[:, size:])], 1)
         logits: Tensor = self.head(features)
         return logits[:, 0]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How a classifier judged episodes that it was not fitted to, each counted once."""
+    """Confusion counts of a classifier on held-out episodes."""
 
     episodes: NonNegativeInt
     successes: NonNegativeInt
-    """Marked as successes."""
+    """Episodes that are marked as successes."""
     claims: NonNegativeInt
-    """Called a success by the classifier."""
+    """Episodes in which the classifier claims a success."""
     right: NonNegativeInt
-    """Claims in marked episodes that came no sooner than the margin before the mark."""
+    """True positives: claims in successful episodes, at most the margin before the mark."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -81,16 +89,16 @@ class Measured:
 
     @property
     def precision(self) -> dict[str, float | None]:
-        """Return the share of right claims with its 95 % interval; the mean is None without a claim."""
+        """Precision of the claims with its 95 % interval; the mean is None without a claim."""
         return _rate(self.right, self.claims)
 
     @property
     def recall(self) -> dict[str, float | None]:
-        """Return the share of successes that were claimed with its 95 % interval."""
+        """Recall of the successes with its 95 % interval."""
         return _rate(self.right, self.successes)
 
     def clears(self, bar: float) -> bool:
-        """Return whether precision and recall are at least `bar` each."""
+        """Return whether both precision and recall reach `bar`."""
         return all(bar <= (rate["mean"] or 0.0) for rate in (self.precision, self.recall))
 
 
@@ -105,36 +113,36 @@ class Classifier:
 
     network: SuccessNetwork
     threshold: Fraction
-    """A frame shows success above this probability."""
+    """Probability above which a frame shows success."""
     hold: PositiveInt
-    """Frames in a row that must show it."""
+    """Consecutive frames that must show success."""
     rate: PositiveFloat
-    """Frames per second that it was fitted to."""
+    """Frames per second of the training data."""
     instructions: tuple[str, ...]
-    """What was asked for in the episodes that it was fitted to."""
+    """Instructions of the training episodes."""
     at_least: Bar
     measured: Measured
     provenance: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    """Where it was read from."""
+    """Folder that the classifier was read from."""
 
     def __post_init__(self) -> None:
         validate(self)
-        encode(self.instructions)  # raises for an empty or too long one
+        encode(self.instructions)  # raises for an empty or too long instruction
 
     @property
     def called(self) -> str:
-        """How a sentence begins that is about it."""
+        """Subject of sentences about this classifier."""
         return f"classifier {self.folder}" if self.folder else "this classifier"
 
     @property
     def pays(self) -> bool:
-        """Return whether it clears the bar."""
+        """Whether precision and recall reach the bar."""
         return self.measured.clears(self.at_least)
 
     @torch.no_grad()
     def probability(self, observation: Observation) -> Tensor:
-        """Return the probabilities (n,) that the task is done, of observations with leading dimension n."""
+        """Return the probability of success (n,) for observations (n, ...)."""
         return torch.sigmoid(self.network(observation))
 
     def sees_success(self, observation: Observation) -> Tensor:
@@ -143,7 +151,7 @@ class Classifier:
 
     @property
     def refusal(self) -> str:
-        """Return why it may not pay rewards, and what to do; empty if it may."""
+        """Reason why the classifier may not give rewards, with the remedy; empty if it may."""
         if self.pays:
             return ""
         shown = [
@@ -155,20 +163,15 @@ class Classifier:
             f"episodes, and its bar is {self.at_least:g} for both; record more episodes, failures too, and fit again"
         )
 
-    def require_bar(self) -> None:
-        """Raise ConfigError below the bar."""
-        if not self.pays:
-            raise ConfigError(self.refusal)
-
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
-        """Raise ConfigError where observations `seen` at `rate` Hz, or what is asked, are not what it was fitted to."""
+        """Raise ConfigError unless observations `seen`, `rate` in Hz and the instructions match the training data."""
         reads = self.network.reads
-        wanted = {key: field.shape for key, field in reads.extra_inputs.items()}
-        wanted |= {STATE: (reads.observation,)} if reads.observation else {}
-        for key, shape in wanted.items():
-            found = seen[key].shape if key in seen else None
-            if found != shape:
-                there = "is not there" if found is None else f"is {_size(found)}"
+        inputs = {key: field.shape for key, field in reads.extra_inputs.items()}
+        inputs |= {STATE: (reads.observation,)} if reads.observation else {}
+        for key, shape in inputs.items():
+            shown = seen[key].shape if key in seen else None
+            if shown != shape:
+                there = "is not there" if shown is None else f"is {_size(shown)}"
                 remedy = "fit one to a dataset of this task, or take a task that shows it"
                 raise ConfigError(f"{self.called} reads {key} of {_size(shape)}, which {there} here; {remedy}")
         if rate != self.rate:
@@ -176,20 +179,20 @@ class Classifier:
                 f"{self.called} was fitted to {self.rate:g} frames per second, and here are {rate:g}; fit one to a "
                 "dataset of this task"
             )
-        asked = [each.text for each in interface.instructions if not each.held_out] if interface else []
-        asked = asked or ([interface.instruction] if interface else [])
-        if unknown := [text for text in asked if text not in self.instructions]:
+        texts = [each.text for each in interface.instructions if not each.held_out] if interface else []
+        texts = texts or ([interface.instruction] if interface else [])
+        if unknown := [text for text in texts if text not in self.instructions]:
             raise ConfigError(
                 f"{self.called} knows no success of {unknown[0]!r}: it was fitted to {', '.join(self.instructions)}; "
                 "fit one to a dataset of this task"
             )
 
     def knows(self, instruction: str) -> bool:
-        """Return whether it was fitted to what is asked."""
+        """Return whether the training data has the instruction."""
         return instruction in self.instructions
 
     def summary(self) -> dict[str, Any]:
-        """Return what it is, for a table."""
+        """Return inputs, settings and metrics for a table."""
         reads = self.network.reads
         seen = {key: _size(shape) for key, shape in reads.pictures.items()}
         return {
@@ -197,9 +200,7 @@ class Classifier:
             + (f", {STATE} of {reads.observation} numbers" if reads.observation else "")
             + (f", {LANGUAGE}" if LANGUAGE in reads.extra_inputs else ""),
             "instructions": list(self.instructions),
-            "threshold": self.threshold,
-            "hold": self.hold,
-            "rate": self.rate,
+            **{name: getattr(self, name) for name in ("threshold", "hold", "rate")},
             "held_out_episodes": self.measured.episodes,
             "held_out_successes": self.measured.successes,
             "precision": self.measured.precision,
@@ -211,3 +212,77 @@ class Classifier:
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[0]}x{shape[1]} pixels" if len(shape) == 3 else f"{shape[0]} numbers"
+
+
+def save_classifier(classifier: Classifier, path: Path) -> None:
+    """Write a classifier to a folder atomically."""
+    network, measured = classifier.network, classifier.measured
+    try:
+        with replacing_folder(path) as folder:
+            save_file({k: v.contiguous().cpu() for k, v in network.state_dict().items()}, folder / WEIGHTS)
+            meta = {
+                "format": FORMAT,
+                "reads": network.reads.to_json(),
+                "network": asdict(network.config),
+                "threshold": classifier.threshold,
+                "hold": classifier.hold,
+                "rate": classifier.rate,
+                "instructions": list(classifier.instructions),
+                "at_least": classifier.at_least,
+                "measured": asdict(measured),
+                "precision": measured.precision,
+                "recall": measured.recall,
+                "provenance": classifier.provenance,
+                "sha256": {WEIGHTS: sha256((folder / WEIGHTS).read_bytes())},
+            }
+            (folder / DESCRIPTION).write_text(strict_json.dumps(meta, 2))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write the classifier {path} ({error}); free space or choose another --out") from error
+
+
+def read_classifier(path: Path | str) -> Classifier:
+    """Read a classifier to show or measure it; `load_classifier` also requires its bar."""
+    path = Path(path)
+    file = path / DESCRIPTION
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} is no classifier: it has no {DESCRIPTION}; name a folder that `robot-rl classifier fit` wrote"
+        )
+    if fault := next(leaks(path), None):
+        raise ConfigError(fault)
+    try:
+        meta = json.loads(file.read_text())
+        if meta["format"] != FORMAT:
+            raise ValueError(f"format {meta['format']}, and this robot-rl reads {FORMAT}: fit it again")
+        reads, config = Size.from_json(meta["reads"]), from_json(NetworkConfig, meta["network"], "network.")
+        if not reads.pictures or reads.observation < 0:
+            raise ValueError("it reads no picture")
+        with torch.device("meta"):  # allocates nothing before the sizes are checked against the weights
+            expected = SuccessNetwork(reads, config).state_dict()
+        weights = read_weights(path / WEIGHTS, dict(meta["sha256"]), _THING, _THING)
+        require_fit(weights, expected, path / WEIGHTS, _THING, _THING)
+        if not all(v.isfinite().all() for v in weights.values()):
+            raise ValueError("its weights are not finite: fit it again")
+        settings = {name: meta[name] for name in ("threshold", "hold", "rate", "at_least")}
+        classifier = Classifier(
+            SuccessNetwork(reads, config), **settings, instructions=tuple(meta["instructions"]),
+            measured=Measured(**meta["measured"]), provenance=dict(meta["provenance"]), folder=path,
+        )  # fmt: skip
+    except BundleError:  # already names the weights file
+        raise
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UserError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(
+            f"{file} is damaged or foreign ({reason}); copy the classifier again, or fit it again"
+        ) from None
+    classifier.network.load_state_dict(weights)
+    classifier.network.eval()
+    return classifier
+
+
+def load_classifier(path: Path | str) -> Classifier:
+    """Read a classifier that may give rewards; ConfigError below its bar."""
+    classifier = read_classifier(path)
+    if classifier.refusal:
+        raise ConfigError(classifier.refusal)
+    return classifier

@@ -1,4 +1,4 @@
-"""Fit a success classifier to a dataset's marked frames, and measure it on episodes that it has not seen."""
+"""Fit a success classifier: label the frames of marked episodes, fit, and measure on held-out episodes."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from policies.base import Observation, Size
 from policies.networks.encoder import augmented
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.recording import successes_of
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, STATE, ObservationSpec, picture_field
 from robot_rl.rewards.classifier import Bar, Classifier, Measured, NetworkConfig, SuccessNetwork
-from robot_rl.rewards.marked import MarkedEpisode, held_out, marked_episodes
 from robot_rl.util.errors import ConfigError, nearest
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
-"""Those that are tried."""
+"""Candidate decision thresholds."""
 NEAR = 1.0
-"""Time before the margin whose frames are a quarter of each batch, s: they look most like success, and are few."""
+"""Time before the margin, s, that gives a quarter of each batch: its frames look most like success and are few."""
+
+LEAST = 5
+"""Least number of held-out episodes of each outcome; rates over fewer are meaningless."""
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a classifier is fitted."""
+    """Settings of fitting a classifier."""
 
     cameras: tuple[str, ...] = ()
-    """Cameras to judge by; none named: all that the dataset has."""
+    """Cameras that the classifier reads; empty: all cameras of the dataset."""
     state: bool = False
-    """Judge by observation.state as well."""
+    """Read observation.state too."""
     hold: PositiveInt = 3
-    """Frames in a row that must show success before it counts. As many before a mark are taken to show it."""
+    """Consecutive frames that must show success. The last `hold` frames up to a mark are labelled as success."""
     margin: NonNegativeFloat = 0.5
-    """Time before a mark of which nothing is said, s: earlier frames show no success, and a claim is wrong there."""
+    """Unlabelled time before a mark, s; earlier frames are labelled as no success, and claims there are false."""
     held_out: Annotated[float, Interval(ge=0.05, le=0.9)] = 0.3
-    """Share of the episodes to measure on."""
+    """Share of held-out episodes."""
     at_least: Bar = 0.95
-    """The bar: precision and recall on held-out episodes below which it may not pay rewards."""
+    """Bar: least precision and recall on held-out episodes of a classifier that may give rewards."""
     steps: PositiveInt = 1_000
     """Gradient steps."""
     batch: PositiveInt = 32
-    """Frames per step: half show success, and a quarter are from the second before the margin."""
+    """Frames per step: one half show success, one quarter come from the second before the margin."""
     negatives: PositiveInt = 4_000
-    """Most frames without success to learn from, drawn at random; all are kept in memory."""
+    """Largest number of frames without success, drawn at random and kept in memory."""
     lr: PositiveFloat = 1e-3
-    """Learning rate, which falls to 0 along a cosine."""
+    """Initial learning rate of a cosine schedule to 0."""
     weight_decay: NonNegativeFloat = 0.1
     """Weight decay of AdamW."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -63,10 +66,10 @@ def fit(
     device: str = "cpu",
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> Classifier:
-    """Return a classifier of a dataset's success with what was measured on held-out episodes.
+    """Fit a classifier to a dataset and measure it on held-out episodes.
 
-    The threshold is chosen on the episodes that it was fitted to. ConfigError for a dataset without pictures, or
-    without enough episodes of either outcome.
+    The threshold is chosen on the training episodes. ConfigError for a dataset without pictures or with too few
+    successes or failures.
     """
     reads = _reads(dataset, config)
     episodes = marked_episodes(dataset, config.hold, config.margin)
@@ -92,7 +95,7 @@ def fit(
 
 
 def _reads(dataset: Dataset, config: FitConfig) -> Size:
-    """Return what a classifier of a dataset reads; its instructions, if it has several."""
+    """Return a classifier's inputs: cameras, the state on request, and the instruction if the dataset has several."""
     shapes = {key.removeprefix(IMAGES): dataset.features[key].shape for key in dataset.cameras}
     if not shapes:
         raise ConfigError(
@@ -110,7 +113,7 @@ def _reads(dataset: Dataset, config: FitConfig) -> Size:
 
 
 class Frames:
-    """Observations of a dataset's rows."""
+    """Observations of a dataset as the classifier's network reads them."""
 
     def __init__(self, dataset: Dataset, reads: Size, episodes: Sequence[MarkedEpisode]):
         self.dataset, self.reads, self.episodes = dataset, reads, episodes
@@ -118,23 +121,20 @@ class Frames:
         self.texts = encode([e.instruction for e in episodes]) if LANGUAGE in reads.extra_inputs else None
 
     def of(self, rows: Tensor) -> Observation:
-        """Return what was seen in rows (n,)."""
-        found = {key: self.dataset.frames(key, rows) for key in self.reads.pictures}
+        """Return the observations of dataset rows (n,)."""
+        observation = {key: self.dataset.frames(key, rows) for key in self.reads.pictures}
         if self.reads.observation:
-            found[STATE] = self.dataset.column(STATE)[rows].float()
+            observation[STATE] = self.dataset.column(STATE)[rows].float()
         if self.texts is not None:
-            found[LANGUAGE] = self.texts[torch.searchsorted(self.starts, rows, right=True) - 1]
-        return found
+            observation[LANGUAGE] = self.texts[torch.searchsorted(self.starts, rows, right=True) - 1]
+        return observation
 
     def probabilities(self, classifier: Classifier, episode: MarkedEpisode) -> Tensor:
-        """Return the probabilities (T,) of an episode's frames."""
+        """Return the success probabilities (T,) of an episode's frames."""
         device = next(classifier.network.parameters()).device
         rows = torch.arange(episode.start, episode.start + episode.length)
-        parts = [
-            classifier.probability({key: value.to(device) for key, value in self.of(part).items()})
-            for part in rows.split(256)
-        ]
-        return torch.cat(parts).cpu()
+        blocks = [{key: value.to(device) for key, value in self.of(part).items()} for part in rows.split(256)]
+        return torch.cat([classifier.probability(block) for block in blocks]).cpu()
 
 
 def _descend(
@@ -164,29 +164,29 @@ def _descend(
 def _batches(
     frames: Frames, episodes: Sequence[MarkedEpisode], config: FitConfig, rng: torch.Generator
 ) -> Iterator[tuple[Observation, Tensor]]:
-    """Yield `config.steps` batches of frames with their labels (B,), 1 or 0; the frames are decoded once."""
-    shown, not_shown = (torch.cat([e.rows(label) for e in episodes]) for label in (1, 0))
-    if not len(not_shown):
+    """Yield `config.steps` batches of frames with labels (B,), 1 or 0; every frame is decoded once."""
+    positive, negative = (torch.cat([e.rows(label) for e in episodes]) for label in (1, 0))
+    if not len(negative):
         raise ConfigError(f"no frame is further than --margin {config.margin:g} s from a success; give a smaller one")
-    not_shown = not_shown[torch.randperm(len(not_shown), generator=rng)[: config.negatives]].sort().values
+    negative = negative[torch.randperm(len(negative), generator=rng)[: config.negatives]].sort().values
     near = torch.cat([e.before(round(NEAR * frames.dataset.fps)) for e in episodes])
-    near = near if len(near) else not_shown
-    kinds = [frames.of(rows) for rows in (shown, not_shown, near)]
+    near = near if len(near) else negative
+    kinds = [frames.of(rows) for rows in (positive, negative, near)]
     quarter = max(1, config.batch // 4)
     counts = (2 * quarter, quarter, quarter)
     label = torch.cat([torch.ones(counts[0]), torch.zeros(2 * quarter)])
     for _ in range(config.steps):
         parts = []
-        for found, count in zip(kinds, counts, strict=True):
-            pick = torch.randint(len(next(iter(found.values()))), (count,), generator=rng)
-            parts.append({key: values[pick] for key, values in found.items()})
+        for kind, count in zip(kinds, counts, strict=True):
+            pick = torch.randint(len(next(iter(kind.values()))), (count,), generator=rng)
+            parts.append({key: values[pick] for key, values in kind.items()})
         yield {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, label
 
 
 def level(probability: Tensor, hold: int) -> Tensor:
-    """Return the least probability (T,) of each frame and the `hold` - 1 before it; 0 where there are fewer.
+    """Return the minimum probability (T,) over the last `hold` frames; 0 in the first `hold` - 1 frames.
 
-    Above a threshold there, the frames claim success.
+    Success is claimed where this level exceeds the threshold.
     """
     if len(probability) < hold:
         return torch.zeros_like(probability)
@@ -195,24 +195,127 @@ def level(probability: Tensor, hold: int) -> Tensor:
 
 
 def measure(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode], threshold: float) -> Measured:
-    """Return how many episodes, whose frames have `levels` (T,) each, are claimed above a threshold, and how rightly.
+    """Count claims and right claims at a threshold over episodes with `levels` (T,) each.
 
-    The first claim counts: it would have ended the episode.
+    Only the first claim of an episode counts, since success ends the episode.
     """
     claims = right = 0
-    for found, episode in zip(levels, episodes, strict=True):
-        claimed = (found > threshold).nonzero()[:, 0]
+    for each, episode in zip(levels, episodes, strict=True):
+        claimed = (each > threshold).nonzero()[:, 0]
         claims += len(claimed) > 0
         right += len(claimed) > 0 and episode.earliest is not None and int(claimed[0]) >= episode.earliest
     return Measured(len(episodes), sum(e.success for e in episodes), claims, right)
 
 
 def best_threshold(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode]) -> float:
-    """Return the threshold with the largest sum of precision and recall. Of those that differ from it by no more than
-    one episode does, which is chance, it is the middle one.
-    """
-    found = [measure(levels, episodes, threshold) for threshold in THRESHOLDS]
-    scores = [(m.precision["mean"] or 0.0) + (m.recall["mean"] or 0.0) for m in found]
-    least = max(scores) - 1 / max(1, found[0].successes)
+    """Return the middle one of the best thresholds by precision + recall; differences of one episode count as ties."""
+    measured = [measure(levels, episodes, threshold) for threshold in THRESHOLDS]
+    scores = [(m.precision["mean"] or 0.0) + (m.recall["mean"] or 0.0) for m in measured]
+    least = max(scores) - 1 / max(1, measured[0].successes)
     best = [threshold for threshold, score in zip(THRESHOLDS, scores, strict=True) if score >= least]
     return best[len(best) // 2]
+
+
+@dataclass(frozen=True)
+class MarkedEpisode:
+    """Recorded episode with a label for each frame."""
+
+    start: int
+    """Dataset row of the first frame."""
+    labels: Tensor
+    """(T,) int8: 1 success, 0 no success, -1 unlabelled."""
+    earliest: int | None
+    """First frame in which a claim of success is right; None for a failed episode."""
+    instruction: str
+
+    @property
+    def length(self) -> int:
+        return len(self.labels)
+
+    @property
+    def success(self) -> bool:
+        return self.earliest is not None
+
+    def rows(self, label: int) -> Tensor:
+        """Return the dataset rows with a label."""
+        return self.start + (self.labels == label).nonzero()[:, 0]
+
+    def before(self, frames: int) -> Tensor:
+        """Return the dataset rows of the last `frames` negatives before success; empty for a failed episode."""
+        labels = self.labels[: self.earliest or 0]
+        return self.start + (labels == 0).nonzero()[-frames:, 0]
+
+
+def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]:
+    """Return the labels (T,) of an episode's frames and the first frame in which a claim of success is right.
+
+    Args:
+        marks: (T,) bool success marks, see `successes_of`. A mark follows the step, its row's picture precedes the
+            step, and a success test must hold for some frames; so frames just before the first mark show success too.
+        hold: number of frames up to the first mark that are labelled as success.
+        margin: number of frames before the first mark that are not labelled as failure.
+
+    >>> labelled(torch.tensor([0, 0, 0, 0, 0, 1]).bool(), hold=2, margin=3)
+    (tensor([ 0,  0, -1, -1,  1,  1], dtype=torch.int8), 2)
+    """
+    labels = torch.zeros(len(marks), dtype=torch.int8)
+    marked = marks.nonzero()[:, 0]
+    if not len(marked):
+        return labels, None
+    first = int(marked[0])
+    earliest = max(0, first - margin)
+    labels[earliest:] = -1
+    labels[max(0, first - hold + 1) : first + 1] = 1
+    labels[marked] = 1
+    return labels, earliest
+
+
+def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEpisode]:
+    """Return a dataset's labelled episodes; `hold` in frames, `margin` in s. ConfigError if an outcome is missing."""
+    marks = successes_of(dataset)
+    if marks is None:
+        raise ConfigError(
+            f"{dataset.root} marks no success: it has no next.success, nor a next.reward of 0 and 1; record one with "
+            "`robot-rl collect TASK --keep-failures`, or `robot-rl record TASK --keep-failures`"
+        )
+    episodes = []
+    for episode in dataset.episodes:
+        rows = marks[episode.start : episode.start + episode.length]
+        labels, earliest = labelled(rows, hold, round(margin * dataset.fps))
+        if len(episode.tasks) > 1:
+            raise ConfigError(
+                f"what is asked changes in episode {episode.index} of {dataset.root}, and a classifier judges one "
+                "instruction in an episode; record without --changes"
+            )
+        episodes.append(MarkedEpisode(episode.start, labels, earliest, episode.task))
+    won = sum(episode.success for episode in episodes)
+    for count, what in ((won, "success"), (len(episodes) - won, "failure")):
+        if not count:
+            raise ConfigError(
+                f"none of the {len(episodes)} episodes of {dataset.root} is a {what}, and a classifier is learned from "
+                "both: record some, with --keep-failures"
+            )
+    return episodes
+
+
+def held_out(episodes: list[MarkedEpisode], share: float, seed: int) -> tuple[list[MarkedEpisode], list[MarkedEpisode]]:
+    """Split episodes at random into training and held-out episodes, with the same share of successes and failures.
+
+    ConfigError if fewer than `LEAST` of either outcome are held out.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    kept: list[MarkedEpisode] = []
+    out: list[MarkedEpisode] = []
+    for success, what in ((True, "successes"), (False, "failures")):
+        same = [episode for episode in episodes if episode.success == success]
+        count = round(share * len(same))
+        if count < LEAST or count == len(same):
+            needed = max(LEAST + 1, round(LEAST / share)) if 0 < share < 1 else LEAST + 1
+            raise ConfigError(
+                f"{len(same)} {what} are too few: {count} of them would be held out and {len(same) - count} fitted to, "
+                f"and at least {LEAST} must be held out; record {needed}, or change --held-out"
+            )
+        order = torch.randperm(len(same), generator=rng).tolist()
+        out += [same[k] for k in order[:count]]
+        kept += [same[k] for k in order[count:]]
+    return kept, out

@@ -1,4 +1,4 @@
-"""An environment whose episodes succeed when a classifier says so, from what its cameras see."""
+"""Environment whose success is decided by a classifier of its camera images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robot_rl.util.errors import ConfigError
 
 
 def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
-    """Return the facts of a task that a classifier judges; ConfigError where it cannot."""
+    """Return a task's facts with a classifier's success; ConfigError if the classifier does not fit the task."""
     if info.interface is None:
         raise ConfigError(
             f"{info.task} ends its episodes by itself, so no classifier can judge them: take a robot's task"
@@ -27,36 +27,35 @@ def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
 
 
 class ClassifierWrapper(EnvWrapper):
-    """Copies of a task whose success a classifier decides: seen for long enough, it ends an episode with reward 1.
+    """Vector environment in which a classifier decides success. Success in enough frames ends an episode with reward 1.
 
-    The simulator's own test ends nothing: infos["true_success"] (n,) says whether the episode has passed it by now, for
-    a comparison. Failures and time limits end episodes as ever.
+    The simulator's own success test does not end episodes; infos["true_success"] (n,) reports, for comparison, whether
+    the episode has passed that test so far. Failures and time limits end episodes as usual.
 
-    `env` is a `TaskEnv` that was made with `success_ends` False.
+    `env` is a `TaskEnv` with `success_ends` False.
     """
 
     request_images = None
-    """No picture is left out: the classifier looks at every one."""
+    """Render every picture, since the classifier reads each one."""
 
     def __init__(self, env: Any, classifier: Classifier):
-        """ConfigError where the classifier was fitted to other pictures or instructions."""
+        """Raise ConfigError if the classifier was fitted to other pictures or instructions."""
         super().__init__(env)
         self.classifier = classifier
         self.info = judged_info(env.info, classifier)
         classifier.network.to(env.device)
         self.success = SuccessHold(classifier.hold, env.num_envs, env.device)
         self.passed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-        """Where the simulator's own test has been passed in the running episode."""
+        """(n,) whether the running episode has passed the simulator's own success test."""
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start episodes everywhere."""
         first = self.env.reset(**kwargs)
         self.success.reset()
         self.passed = torch.zeros_like(self.passed)
         return first
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Act for one control period; see the class for the results."""
+        """Execute actions (n, A) for one control period."""
         observation, _, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated
         last = infos.get("final_obs", observation)
@@ -72,16 +71,14 @@ class ClassifierWrapper(EnvWrapper):
             infos["_final_obs"] = done
             if len(ids := (success & ~ended).nonzero()[:, 0]):
                 observation = self.env.restart(ids, observation)
-            over = done.nonzero()[:, 0]
-            self.success.reset(over)
-            self.passed[over] = False
+            self.success.reset(done.nonzero()[:, 0])
+            self.passed[done] = False
         return observation, success.float(), terminated | success, truncated & ~success, infos
 
     def wrapper_state(self) -> dict[str, Any]:
-        """Return which tests have been passed, and for how long success has been seen."""
+        """Return the success counters and the passed tests."""
         return {"success": self.success.state_dict(), "passed": self.passed.clone()}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
-        """Restore `wrapper_state`."""
         self.success.load_state_dict(state["success"])
         self.passed = state["passed"].to(self.passed.device, copy=True)

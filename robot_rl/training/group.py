@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
-from robot_rl.data.trajectories import Trajectories
+from robot_rl.data.sources import Trajectories
 from robot_rl.interface.environment import on_device
 from robot_rl.training.metrics import Progress, counts, diverged, report
 from robot_rl.training.run import Run

@@ -11,8 +11,7 @@ import torch
 
 from policies.base import RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
-from robot_rl.data.titles import titled
-from robot_rl.data.video import encode_video
+from robot_rl.data.video import encode_video, titled
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import replace_file

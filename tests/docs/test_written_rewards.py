@@ -14,8 +14,7 @@ from robot_rl.assistant import ModelConfig, ReplyModel, fenced
 from robot_rl.cli.main import main
 from robot_rl.rewards.written.code import compile_reward
 from robot_rl.rewards.written.file import read_reward
-from robot_rl.rewards.written.prompt import conversation, goal_of
-from robot_rl.rewards.written.writer import revision
+from robot_rl.rewards.written.writer import conversation, goal_of, revision
 from sim.make import make
 
 ROOT = Path(__file__).parents[2]

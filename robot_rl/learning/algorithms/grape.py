@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from robot_rl.data.trajectories import Trajectories
+from robot_rl.data.sources import Trajectories
 from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsConfig
 from robot_rl.util.limits import PositiveFloat, PositiveInt
 

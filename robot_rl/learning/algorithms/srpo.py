@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.data.trajectories import Trajectories
+from robot_rl.data.sources import Trajectories
 from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsConfig
 from robot_rl.util.limits import Fraction, PositiveFloat, PositiveInt
 

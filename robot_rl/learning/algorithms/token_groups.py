@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from policies.base import Observation
 from policies.vla.tokens import VLATokensPolicy
-from robot_rl.data.trajectories import Trajectories
+from robot_rl.data.sources import Trajectories
 from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.parts.chunking import ActionQueue
 from robot_rl.util.limits import PositiveFloat, PositiveInt

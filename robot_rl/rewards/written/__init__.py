@@ -1,7 +1,7 @@
-"""Rewards that a language model wrote, after Xie et al. 2023, "Text2Reward: Reward Shaping with Language Models for
+"""Rewards written by a language model, after Xie et al. 2023, "Text2Reward: Reward Shaping with Language Models for
 Reinforcement Learning" (arXiv 2309.11489).
 
-A reward is one function of named views of the state, in a small part of Python (`code`). It is tried in a process of
-its own (`sandbox`), must rank success above failure on scripted episodes (`vetting`), and is saved with its hash and
-those figures (`file`). Only then an environment pays it (`env`).
+A reward is one function of named views of the state, in a small subset of Python (`code`). It is tried in a separate
+process (`sandbox`), must rank success above failure on scripted episodes (`vetting`), and is saved with its hash and
+vetting metrics (`file`). Only a vetted reward is used in an environment (`env`).
 """

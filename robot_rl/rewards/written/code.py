@@ -1,7 +1,7 @@
-"""The part of Python that a written reward may use, and how it becomes a function.
+"""The subset of Python for written rewards, and its compiler.
 
-One function of expressions over batched tensors: no import, loop, condition, own call, attribute that is not listed, or
-change of a tensor in place. So it ends, and it touches nothing but what it is given.
+A reward is one function of expressions over batched tensors. Imports, loops, conditions, calls of own functions,
+unlisted attributes and in-place changes are forbidden. Therefore a reward terminates and accesses only its arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Function = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Tensor], Tensor
 """reward(now, before, action) -> (n,)"""
 ARGUMENTS = ("now", "before", "action")
 LONGEST, MOST_NODES = 20_000, 2_000
-"""Characters, and parts, of a reward at most."""
+"""Largest number of characters and of syntax nodes in a reward."""
 _SHARED = frozenset({
     "abs", "acos", "amax", "amin", "asin", "atan", "atan2", "ceil", "clamp", "clip", "cos", "cosh", "deg2rad", "exp",
     "expm1", "floor", "fmod", "hypot", "isfinite", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or",
@@ -29,25 +29,23 @@ _SHARED = frozenset({
     "sqrt", "square", "squeeze", "sum", "tan", "tanh", "unsqueeze",
 })  # fmt: skip
 FUNCTIONS = _SHARED | {"cat", "cross", "exp2", "ones_like", "stack", "where", "zeros_like"}
-"""Functions torch.<name>."""
+"""Allowed functions torch.<name>."""
 METHODS = _SHARED | {"all", "any", "float", "long"}
-"""Methods of a tensor."""
+"""Allowed methods of a tensor."""
 _KEYWORDS = {"dim", "axis", "keepdim", "min", "max", "p", "ord", "other", "exponent"}
 _PLAIN = (
     ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Expr, ast.Assign, ast.Name, ast.Load,
     ast.Store, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.keyword, ast.Attribute, ast.Subscript,
-    ast.Slice, ast.Tuple, ast.List, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.Mod, ast.MatMult, ast.USub,
+    ast.Slice, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.Mod, ast.MatMult, ast.USub,
     ast.UAdd, ast.Invert, ast.BitAnd, ast.BitOr, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq,
 )  # fmt: skip
 _INSTEAD = {
-    "Import": "torch is there; remove the import",
-    "ImportFrom": "torch is there; remove the import",
-    "If": "use torch.where(condition, a, b), since each row has its own condition",
-    "IfExp": "use torch.where(condition, a, b), since each row has its own condition",
+    **dict.fromkeys(("Import", "ImportFrom"), "torch is there; remove the import"),
+    **dict.fromkeys(("If", "IfExp"), "use torch.where(condition, a, b), since each row has its own condition"),
+    **dict.fromkeys(("For", "While"), "write it without a loop, for all rows at once"),
     "BoolOp": "use & and | on tensors of bool",
     "Not": "use ~ on a tensor of bool",
-    "For": "write it without a loop, for all rows at once",
-    "While": "write it without a loop, for all rows at once",
+    **dict.fromkeys(("List", "Tuple"), "lists and tuples may only be arguments and indices"),
     "Lambda": "write the expression out",
     "ListComp": "write the parts out",
     "JoinedStr": "a reward has no text",
@@ -55,17 +53,17 @@ _INSTEAD = {
 
 
 class BadCode(UserError):  # noqa: N818 - it reads as a sentence
-    """Code that no reward may be, or that failed; the message tells whoever wrote it why."""
+    """Forbidden or failing reward code; the message explains the fault to the author."""
 
 
 def compile_reward(source: str, views: Collection[str] | None = None) -> Function:
-    """Return the function `reward` of a source that is allowed; `BadCode` for any other. Nothing of it has run.
+    """Check a source and return its function `reward`; `BadCode` for forbidden code. None of the code is run.
 
-    `views`: names that may be read; None: any.
+    `views`: names of readable views; None: any name.
     """
     tree = _parsed(source)
     _Check(views).visit(tree)
-    # PyTorch imports parts of itself late, by the builtins of whoever calls it; no name of the source reaches them.
+    # PyTorch imports some modules lazily with its caller's builtins; no allowed name of the source reaches them.
     scope: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
     scope["torch"] = SimpleNamespace(**{name: getattr(torch, name) for name in FUNCTIONS})
     exec(compile(tree, "<reward>", "exec"), scope)
@@ -74,28 +72,28 @@ def compile_reward(source: str, views: Collection[str] | None = None) -> Functio
 
 
 def names_read(source: str) -> list[str]:
-    """Return the views that an allowed source reads, in order of their first use."""
+    """Return the views that a valid source reads, in order of first use."""
     nodes = [n for n in ast.walk(_parsed(source)) if isinstance(n, ast.Subscript) and _is_view(n)]
     nodes.sort(key=lambda n: (n.lineno, n.col_offset))
     return list(dict.fromkeys(str(n.slice.value) for n in nodes if isinstance(n.slice, ast.Constant)))
 
 
-def pay(function: Function, now: Mapping[str, Tensor], before: Mapping[str, Tensor], action: Tensor) -> Tensor:
-    """Return the reward (n,) of n transitions; `BadCode` if the function fails, or returns anything else."""
+def evaluate(function: Function, now: Mapping[str, Tensor], before: Mapping[str, Tensor], action: Tensor) -> Tensor:
+    """Return the reward (n,) of n transitions; `BadCode` if the function fails or returns another type or shape."""
     try:
-        found = function(now, before, action)
+        reward = function(now, before, action)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 0
-        said = " ".join(str(error).split())[:300]
-        raise BadCode(f"line {line} fails: {type(error).__name__}: {said}; correct it") from None
-    if not isinstance(found, Tensor) or tuple(found.shape) != (len(action),):
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        message = " ".join(str(error).split())[:300]
+        raise BadCode(f"line {line} fails: {type(error).__name__}: {message}; correct it") from None
+    if not isinstance(reward, Tensor) or tuple(reward.shape) != (len(action),):
+        shape = tuple(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
         raise BadCode(f"it returns {shape} for n = {len(action)} environments; return a tensor of shape (n,)")
-    return found.to(torch.float32)
+    return reward.to(torch.float32)
 
 
 def _parsed(source: str) -> ast.Module:
-    """Return the syntax tree without annotations, and with `a += b` as `a = a + b`, which changes no tensor."""
+    """Return the syntax tree without annotations and with `a += b` as `a = a + b`, which is not in place."""
     if len(source) > LONGEST:
         raise BadCode(f"it has {len(source)} characters; use {LONGEST} at most")
     try:
@@ -111,6 +109,8 @@ def _parsed(source: str) -> ast.Module:
 
 
 class _Plain(ast.NodeTransformer):
+    """Remove annotations and in-place assignments."""
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
@@ -131,13 +131,14 @@ class _Plain(ast.NodeTransformer):
 
 
 class _Check(ast.NodeVisitor):
-    """Raise `BadCode` at the first part that is not allowed."""
+    """Raise `BadCode` at the first forbidden syntax node."""
 
     def __init__(self, views: Collection[str] | None):
         self.views = views
         self.known = {"torch"}
-        """Names that may be read."""
+        """Readable names."""
         self.inside = False
+        """Whether the current node is inside the function."""
 
     def refuse(self, node: ast.AST, what: str) -> NoReturn:
         raise BadCode(f"line {getattr(node, 'lineno', 1)}: {what}")
@@ -153,7 +154,7 @@ class _Check(ast.NodeVisitor):
         for each in node.body:
             if not isinstance(each, ast.FunctionDef | ast.Assign) and not _is_docstring(each):
                 if not isinstance(each, _PLAIN):
-                    self.generic_visit(each)  # says what instead
+                    self.generic_visit(each)  # its error names a replacement
                 self.refuse(each, "only one function and constants may stand here")
         if [each.name for each in functions] != ["reward"]:
             self.refuse(node, f"define one function, reward({', '.join(ARGUMENTS)}), and no other")
@@ -173,7 +174,7 @@ class _Check(ast.NodeVisitor):
         self.inside, self.known = False, before
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        if not self.inside and not _is_number(node.value):  # what stands here runs before the sandbox
+        if not self.inside and not _is_number(node.value):  # module-level code runs outside the sandbox
             self.refuse(node, "a constant is a number; compute with it inside the function")
         self.visit(node.value)
         for target in node.targets:
@@ -221,22 +222,12 @@ class _Check(ast.NodeVisitor):
             self.refuse(node, f"{'torch.' if of_torch else '.'}{f.attr} is not allowed; {nearest(f.attr, allowed)}")
         if not of_torch:
             self.visit(f.value)
-        for each in node.args:
-            parts = each.elts if isinstance(each, ast.List | ast.Tuple) else [each]
-            for part in parts:
-                self.visit(part)
         for word in node.keywords:
             if word.arg not in _KEYWORDS:
                 self.refuse(node, f"{f.attr} may not be given {word.arg!r}; known: {', '.join(sorted(_KEYWORDS))}")
-            values = word.value.elts if isinstance(word.value, ast.Tuple | ast.List) else [word.value]
-            for value in values:
-                self.visit(value)
-
-    def visit_Tuple(self, node: ast.Tuple) -> None:
-        self.refuse(node, "lists and tuples may only be arguments and indices")
-
-    def visit_List(self, node: ast.List) -> None:
-        self.refuse(node, "lists and tuples may only be arguments and indices")
+        for each in (*node.args, *(word.value for word in node.keywords)):
+            for part in each.elts if isinstance(each, ast.List | ast.Tuple) else [each]:
+                self.visit(part)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         value = node.value
@@ -262,7 +253,7 @@ def _is_view(node: ast.Subscript) -> bool:
 
 
 def _is_number(node: ast.expr) -> bool:
-    """Return whether an expression is a number, or a sum, product or share of numbers."""
+    """Return whether an expression is a number or arithmetic (+ - * /) on numbers."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
         return _is_number(node.left) and _is_number(node.right)
     if isinstance(node, ast.UnaryOp):

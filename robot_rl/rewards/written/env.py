@@ -1,4 +1,4 @@
-"""An environment with a written reward in place of its own."""
+"""Environment with a written reward in place of its own reward."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.interface.environment import EnvInfo, EnvWrapper
-from robot_rl.rewards.written.code import BadCode, pay
+from robot_rl.rewards.written.code import BadCode, evaluate
 from robot_rl.rewards.written.file import WrittenReward
-from robot_rl.rewards.written.views import Views, arrived
+from robot_rl.rewards.written.views import Views, final_observation
 from robot_rl.util.errors import ConfigError, UserError
 
 
 def paid_info(info: EnvInfo) -> EnvInfo:
-    """Return the facts of a task whose reward somebody wrote; ConfigError for one that asks for several things."""
+    """Return a task's facts with a written reward; ConfigError for a task with several instructions."""
     if info.interface is not None and info.interface.instructions:
         raise ConfigError(f"{info.task} asks for one of several things, and a written reward knows only one")
     return replace(info, rewards=())
 
 
 class RewardWrapper(EnvWrapper):
-    """Copies of a task with a written reward; 0 where physics diverged."""
+    """Vector environment with a written reward, which is 0 where physics diverged."""
 
     def __init__(self, env: Any, reward: WrittenReward):
-        """ConfigError where the reward was written for something else."""
+        """Raise ConfigError if the reward was written for another task."""
         super().__init__(env)
         self.written = reward
         self.info, self.views = paid_info(env.info), Views.of(env)
@@ -35,30 +35,29 @@ class RewardWrapper(EnvWrapper):
         self.before: Observation = {}
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start episodes everywhere."""
         first = self.env.reset(**kwargs)
         self.before = first[0]
         return first
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Act for one control period; UserError where the reward is not finite."""
+        """Execute actions (n, A) for one control period; UserError if the reward is not finite."""
         following, _, terminated, truncated, infos = self.env.step(actions)
         infos.pop("rewards", None)
-        last = arrived(following, terminated | truncated, infos)
+        last = final_observation(following, terminated | truncated, infos)
         try:
-            paid = pay(self.written.function, self.views(last), self.views(self.before), actions.clamp(-1, 1))
+            reward = evaluate(self.written.function, self.views(last), self.views(self.before), actions.clamp(-1, 1))
         except BadCode as error:
             raise UserError(f"the written reward of {self.written.task}: {error}") from None
         broken = infos.get("diverged", torch.zeros_like(terminated))
-        if not bool((paid.isfinite() | broken).all()):
+        if not bool((reward.isfinite() | broken).all()):
             raise UserError(
-                f"the written reward of {self.written.task} is not finite in {int((~paid.isfinite()).sum())} of "
-                f"{len(paid)} environments; have it revised: `robot-rl reward write --feedback`"
+                f"the written reward of {self.written.task} is not finite in {int((~reward.isfinite()).sum())} of "
+                f"{len(reward)} environments; have it revised: `robot-rl reward write --feedback`"
             )
         self.before = following
-        return following, torch.where(broken, 0.0, paid), terminated, truncated, infos
+        return following, torch.where(broken, 0.0, reward), terminated, truncated, infos
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore `state_dict`; return its observation."""
+        """Restore the state from `state_dict`; return its observation."""
         self.before = super().load_state_dict(state)
         return self.before

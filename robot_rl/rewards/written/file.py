@@ -1,7 +1,7 @@
 """Write and read a written reward.
 
 reward.py     the function
-reward.json   its sha256, the task, the views that it reads, the figures of its vetting, and where it is from
+reward.json   sha256 of the function, task, views that the function reads, vetting metrics, provenance
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class WrittenReward:
-    """The source of a reward, and what is known of it."""
+    """Source of a reward with its task, vetting metrics and provenance."""
 
     source: str
     task: str
@@ -40,7 +40,7 @@ class WrittenReward:
 
     @cached_property
     def reads(self) -> list[str]:
-        """Return the views that it reads."""
+        """Return the names of the views that the reward reads."""
         return names_read(self.source)
 
     @property
@@ -49,7 +49,7 @@ class WrittenReward:
 
     @property
     def refusal(self) -> str:
-        """Return why this reward may not be used; empty if it may."""
+        """Return the reason why this reward may not be used; empty if it may."""
         v = self.vetting
         if v.passed:
             return ""
@@ -62,26 +62,26 @@ class WrittenReward:
         )
 
     def require_task(self, task: str, views: Views) -> None:
-        """Raise ConfigError where it was vetted for another task, or reads what is not there."""
+        """Raise ConfigError if the reward was vetted for another task or reads a missing view."""
         if task != self.task:
             raise ConfigError(f"the written reward was vetted on {self.task}, not {task}; write one for this task")
         if missing := [name for name in self.reads if name not in views.fields]:
             raise ConfigError(f"the written reward reads {missing[0]!r}, which {task} no longer shows; write it again")
 
     def summary(self) -> dict[str, Any]:
-        """Return its figures for a table."""
+        """Return metrics for a table."""
         return {"task": self.task, "reads": ", ".join(self.reads), "sha256": self.sha256} | self.vetting.summary()
 
 
 def describing(path: Path) -> Path:
-    """Return the file beside a reward's source; ConfigError for a path that is no .py."""
+    """Return the path of the JSON file beside a reward's source; ConfigError unless the source is a .py file."""
     if path.suffix != ".py":
         raise ConfigError(f"{path} is no name for a reward: it must end in .py")
     return path.with_suffix(".json")
 
 
 def save_reward(reward: WrittenReward, path: Path) -> None:
-    """Write both files. A kill between them leaves a pair whose hash differs, which is refused."""
+    """Write both files. A kill between the two writes leaves different hashes, and reading refuses the pair."""
     meta = {"format": FORMAT, "task": reward.task, "sha256": reward.sha256, "reads": reward.reads}
     meta |= {"vetting": asdict(reward.vetting), "provenance": reward.provenance}
     described = describing(path)
@@ -90,7 +90,7 @@ def save_reward(reward: WrittenReward, path: Path) -> None:
 
 
 def read_reward(path: Path | str) -> WrittenReward:
-    """Read a reward, to look at; `load_reward` also asks whether it may be learned from."""
+    """Read a reward to show it; `load_reward` also requires passed vetting."""
     path = Path(path)
     described = describing(path)
     if not path.is_file() or not described.is_file():
@@ -102,21 +102,21 @@ def read_reward(path: Path | str) -> WrittenReward:
             raise ValueError(f"format {meta['format']}, and this robot-rl reads {FORMAT}")
         vetting = Vetting(**meta["vetting"])
         validate(vetting)
-        found = WrittenReward(path.read_text("utf-8"), str(meta["task"]), vetting, dict(meta["provenance"]))
+        reward = WrittenReward(path.read_text("utf-8"), str(meta["task"]), vetting, dict(meta["provenance"]))
         sha256 = meta["sha256"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ConfigError(f"{described} is damaged or foreign ({reason}); vet the reward again") from None
-    if found.sha256 != sha256:
+    if reward.sha256 != sha256:
         raise ConfigError(
             f"{path} was changed since it was vetted: its sha256 is not that of {described}; "
-            f"vet it again: `robot-rl reward vet {found.task} {path}`"
+            f"vet it again: `robot-rl reward vet {reward.task} {path}`"
         )
-    return found
+    return reward
 
 
 def load_reward(path: Path | str) -> WrittenReward:
-    """Read a reward that may be learned from; ConfigError for one that was not vetted with success."""
+    """Read a reward for training; ConfigError unless its vetting passed and its code is allowed."""
     reward = read_reward(path)
     if reward.refusal:
         raise ConfigError(f"nothing is learned from {path}: {reward.refusal}")
@@ -128,7 +128,7 @@ def load_reward(path: Path | str) -> WrittenReward:
 
 
 def read_source(path: Path) -> str:
-    """Return a file's text; UserError where there is none."""
+    """Return a file's text; UserError if it cannot be read."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""Whether a written reward ranks success above failure, on episodes of scripted people and of worse ones.
+"""Vet a written reward: it must rank success above failure on episodes of a demonstrator and of worse policies.
 
-Every behaviour plays the same starts, so that a near start is not taken for a good end.
+All behaviours play the same initial states, so that returns are compared between episodes with equal starts.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ from torch import Tensor
 from policies.base import Observation
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.rewards.written.sandbox import Transitions, try_reward
-from robot_rl.rewards.written.views import Views, arrived
+from robot_rl.rewards.written.views import Views, final_observation
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 
 BAR = 0.9
-"""Smallest area under the ROC curve with which a reward is accepted."""
+"""Least area under the ROC curve of an accepted reward."""
 LEAST = 200
-"""Episodes that a reward is vetted on at least."""
+"""Least number of episodes for vetting."""
 FEW = 20
-"""Successes, failures, and starts with both, at least."""
+"""Least number of successes, of failures, and of initial states with both outcomes."""
 STARTS = 48
-"""Environments, and so starts."""
+"""Number of environments and of initial states."""
 BEHAVIOURS = ("shown", "again", "careless", "given up", "given up late", "random", "still")
-"""The demonstrator, twice; with noise over the whole action range; stopped on the way; uniform actions; none."""
+"""Demonstrator, demonstrator again, demonstrator with noise over the whole action range, demonstrator that stops midway
+or shortly before its end, uniform actions, no motion."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Vetting:
-    """How a reward judged episodes."""
+    """Metrics of a reward on scripted episodes."""
 
     auc: float
-    """Of a success and a failure with the same start: how often the success has the larger return; a tie is half."""
+    """Share of (success, failure) pairs with the same start in which the success has the larger return; ties are half,
+    and starts have equal weights."""
     last_auc: float
-    """The same of the last reward, over all pairs, whatever their starts; told, not required."""
+    """Share of all pairs in which the success has the larger last reward; for information only."""
     successes: int
     failures: int
     starts: int
-    """Starts with both."""
+    """Initial states with both outcomes."""
     success_return: float
     """Mean return of successes."""
     failure_return: float
@@ -55,7 +57,7 @@ class Vetting:
 
     @property
     def enough(self) -> bool:
-        """Return whether the episodes can tell."""
+        """Return whether there are enough episodes of either outcome."""
         return self.episodes >= LEAST and min(self.successes, self.failures, self.starts) >= FEW
 
     @property
@@ -63,28 +65,31 @@ class Vetting:
         return self.enough and self.auc >= BAR
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures, and whether they suffice."""
+        """Return the metrics and `vetted`, the verdict."""
         return asdict(self) | {"vetted": self.passed}
 
 
 @dataclass(frozen=True)
 class Played:
-    """Episodes of all behaviours, step by step."""
+    """Transitions of the episodes of all behaviours."""
 
     transitions: Transitions
     episode: Tensor
-    """(M,) number of each transition's episode."""
+    """(M,) episode number of each transition."""
     last: Tensor
-    """(M,) bool: the last of its episode."""
+    """(M,) bool, last transition of an episode."""
     start: Tensor
-    """(E,) start of each episode."""
+    """(E,) number of each episode's initial state."""
     success: Tensor
     """(E,) bool"""
 
 
 def play(env: Any, expert: Callable[[int], Demonstrator], seed: int, progress: Progress = lambda *_: None) -> Played:
-    """Return one episode of each behaviour from each start; `env` has `STARTS` environments, and `expert` makes their
-    demonstrator from a seed. ConfigError where too few episodes succeed or fail to tell."""
+    """Play one episode of each behaviour from each initial state.
+
+    `env` has `STARTS` environments; `expert` makes a demonstrator from a seed. ConfigError if too few episodes succeed
+    or fail.
+    """
     env.info.require_end()
     views, rng, n = Views.of(env), torch.Generator().manual_seed(seed), env.num_envs
     lengths = torch.full((n,), 1.0)
@@ -115,18 +120,18 @@ def play(env: Any, expert: Callable[[int], Demonstrator], seed: int, progress: P
 
 
 def vet(source: str, played: Played) -> Vetting:
-    """Return how a reward judges the episodes; `BadCode` where it cannot be run."""
+    """Try a reward in the sandbox and measure it on episodes; `BadCode` if it cannot be run."""
     return measure(try_reward(source, played.transitions), played)
 
 
 def measure(reward: Tensor, played: Played) -> Vetting:
-    """Return how rewards (M,) of the transitions judge the episodes."""
+    """Return the metrics of rewards (M,) of the transitions."""
     total = torch.zeros(len(played.success), dtype=torch.float64).index_add(0, played.episode, reward.double())
     last = torch.zeros_like(total)
     last[played.episode[played.last]] = reward[played.last].double()
     won, lost = played.success, ~played.success
-    same = [(total[won & (played.start == i)], total[lost & (played.start == i)]) for i in played.start.unique()]
-    ranked = [auc(good, bad) for good, bad in same if len(good) and len(bad)]
+    pairs = [(total[won & (played.start == i)], total[lost & (played.start == i)]) for i in played.start.unique()]
+    ranked = [auc(good, bad) for good, bad in pairs if len(good) and len(bad)]
     return Vetting(
         sum(ranked) / max(1, len(ranked)), auc(last[won], last[lost]), int(won.sum()), int(lost.sum()), len(ranked),
         float(total[won].mean()), float(total[lost].mean()),
@@ -134,7 +139,7 @@ def measure(reward: Tensor, played: Played) -> Vetting:
 
 
 def auc(good: Tensor, bad: Tensor) -> float:
-    """Return how often a number of `good` (G,) is above one of `bad` (B,); a tie is half. 0 if either is empty.
+    """Return the share of pairs from `good` (G,) and `bad` (B,) with good > bad; ties are half. 0 if either is empty.
 
     >>> auc(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0]))
     0.875
@@ -146,11 +151,11 @@ def auc(good: Tensor, bad: Tensor) -> float:
 
 
 Act = Callable[[Observation, Tensor], Tensor]
-"""Actions (n, A) for an observation and the steps (n,) of its episodes so far."""
+"""Actions (n, A) for an observation and the elapsed steps (n,)."""
 
 
 def _behaviour(name: str, env: Any, expert: Demonstrator, lengths: Tensor, rng: torch.Generator) -> Act:
-    """Return how one of `BEHAVIOURS` acts; `lengths` (n,) is how long the demonstrator's episodes were."""
+    """Return the policy of one of `BEHAVIOURS`; `lengths` (n,) are the lengths of the demonstrator's episodes."""
     shape = (env.num_envs, env.info.action)
     expert.reset(torch.arange(env.num_envs))
     share = torch.rand(env.num_envs, generator=rng)
@@ -172,29 +177,32 @@ def _behaviour(name: str, env: Any, expert: Demonstrator, lengths: Tensor, rng: 
 
 
 def _episodes(env: Any, views: Views, act: Act, seed: int) -> tuple[Transitions, Tensor, Tensor, Tensor]:
-    """Return the first episode of every environment: its transitions, their environments (M,), which are the last (M,),
-    and which environments succeeded (n,)."""
+    """Play the first episode of every environment.
+
+    Returns the transitions, their environment numbers (M,), whether each is the last of its episode (M,) bool, and the
+    success of each environment (n,) bool.
+    """
     observation = _host(env.reset(seed=seed)[0])
     n = env.num_envs
     running, success, steps = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool), torch.zeros(n)
     states: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
-    steps_taken: list[tuple[Tensor, Tensor, Tensor]] = []
+    taken: list[tuple[Tensor, Tensor, Tensor]] = []
     while bool(running.any()):
         action = act(observation, steps)
         following, _, terminated, truncated, infos = env.step(action.to(env.device))
         done = (terminated | truncated).cpu()
-        final = _host(arrived(following, terminated | truncated, infos))
+        final = _host(final_observation(following, terminated | truncated, infos))
         ids = running.nonzero()[:, 0]
         before, now = ({k: v[ids] for k, v in views(o).items()} for o in (observation, final))
         states.append((now, before))
-        steps_taken.append((action[ids], ids, done[ids]))
+        taken.append((action[ids], ids, done[ids]))
         success |= running & infos["success"].cpu()
         running &= ~done
         observation, steps = _host(following), steps + 1
     now, before = (
         {name: torch.cat([each[k][name] for each in states]).float() for name in states[0][0]} for k in (0, 1)
     )
-    action, ids, last = (torch.cat(parts) for parts in zip(*steps_taken, strict=True))
+    action, ids, last = (torch.cat(parts) for parts in zip(*taken, strict=True))
     return {"now": now, "before": before, "action": action}, ids, last, success
 
 

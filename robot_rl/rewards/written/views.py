@@ -1,4 +1,4 @@
-"""What a written reward reads: an observation as named tensors."""
+"""Views for written rewards: an observation as named tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.interface.spec import NOTHING, Field, VectorSpec
 
 TRUE = "true:"
-"""Views of the true state, which only simulation knows, begin so."""
+"""Prefix of the views of the true state, which is known in simulation only."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """The fields of observation.state by their names, and those of the true state."""
+    """Named fields of observation.state and of the true state."""
 
     state: VectorSpec
     true: VectorSpec = NOTHING
@@ -31,23 +31,23 @@ class Views:
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """Return every field by the name of its view."""
+        """Return all fields by view name."""
         return {f.name: f for f in self.state.fields} | {TRUE + f.name: f for f in self.true.fields}
 
     def __call__(self, observation: Observation) -> dict[str, Tensor]:
-        """Return the views (n, size) of an observation; without the true state if it has none."""
-        found = _split(observation[STATE], self.state, "")
+        """Return the views (n, size) of an observation, with the true state if the observation has it."""
+        views = _split(observation[STATE], self.state, "")
         if self.true.size and PRIVILEGED in observation:
-            found |= _split(observation[PRIVILEGED], self.true, TRUE)
-        return found
+            views |= _split(observation[PRIVILEGED], self.true, TRUE)
+        return views
 
     def describe(self) -> str:
-        """Return a line on each view, for a model to read."""
+        """Return one line per view for a language model."""
         return "\n".join(f"{name!r}: {_described(field)}" for name, field in self.fields.items())
 
 
-def arrived(following: Observation, done: Tensor, infos: dict[str, Any]) -> Observation:
-    """Return what was observed at the end of the step, also where the next episode has begun."""
+def final_observation(following: Observation, done: Tensor, infos: dict[str, Any]) -> Observation:
+    """Return the observation at the end of a step: the final one in environments whose episode ended."""
     if "final_obs" not in infos:
         return following
     final = infos["final_obs"]
@@ -55,11 +55,8 @@ def arrived(following: Observation, done: Tensor, infos: dict[str, Any]) -> Obse
 
 
 def _split(vector: Tensor, spec: VectorSpec, prefix: str) -> dict[str, Tensor]:
-    found, start = {}, 0
-    for field in spec.fields:
-        found[prefix + field.name] = vector[:, start : start + len(field.dims)]
-        start += len(field.dims)
-    return found
+    parts = vector[:, : spec.size].split([len(field.dims) for field in spec.fields], 1)
+    return {prefix + field.name: part for field, part in zip(spec.fields, parts, strict=True)}
 
 
 def _described(field: Field) -> str:

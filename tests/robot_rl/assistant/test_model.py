@@ -1,4 +1,4 @@
-"""Asking a model: what is sent, what is kept, and servers that are late, refuse, or answer nonsense."""
+"""Model client: requests, stored answers, retries, and servers that are late, refuse or give invalid answers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ask(config: ModelConfig, text: str = "hello", **settings: Any) -> tuple[str,
     return model.ask([message("user", text)]), model
 
 
-def test_an_answer_is_kept_and_needs_no_server_again(model_server: Any, model_config: ModelConfig) -> None:
+def test_a_stored_answer_needs_no_server(model_server: Any, model_config: ModelConfig) -> None:
     model_server.answers = ["one", "two"]
     answer, model = ask(model_config)
     assert answer == "one" and model.summary() == {"model_asked": 1, "model_answered": 1}
-    asked = model_server.asked[0]
-    assert asked["path"] == "/v1/chat/completions" and asked["model"] == "canned" and asked["temperature"] == 0
+    request = model_server.asked[0]
+    assert request["path"] == "/v1/chat/completions" and request["model"] == "canned" and request["temperature"] == 0
     assert "Authorization" not in model_server.headers[0]
     elsewhere = ModelConfig("http://127.0.0.1:9/v1#canned", model_config.replies)
     answer, model = ask(elsewhere)
@@ -35,7 +35,7 @@ def test_an_answer_is_kept_and_needs_no_server_again(model_server: Any, model_co
     assert len(model_server.asked) == 2
 
 
-def test_a_proxy_is_not_asked_for_a_model_on_this_machine(
+def test_requests_to_this_machine_bypass_the_proxy(
     model_server: Any, model_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -43,7 +43,7 @@ def test_a_proxy_is_not_asked_for_a_model_on_this_machine(
     assert ask(model_config)[0] == "here"
 
 
-def test_a_picture_is_sent_as_png(model_server: Any, model_config: ModelConfig) -> None:
+def test_pictures_are_sent_as_png(model_server: Any, model_config: ModelConfig) -> None:
     picture = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
     model_server.answers = ["a square"]
     ReplyModel(model_config).ask([message("user", "what is it?", picture)])
@@ -56,7 +56,7 @@ def test_a_picture_is_sent_as_png(model_server: Any, model_config: ModelConfig) 
         data_url(np.zeros((6, 8), np.uint8))
 
 
-def test_the_key_is_sent_and_nowhere_kept(
+def test_the_key_is_sent_but_not_stored(
     model_server: Any, model_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBOT_RL_MODEL_KEY", "s3cret")
@@ -69,7 +69,7 @@ def test_the_key_is_sent_and_nowhere_kept(
 
 
 def late(handler: Any) -> None:
-    handler.rfile.raw.readinto(bytearray(1))  # until the client has gone
+    handler.rfile.raw.readinto(bytearray(1))  # returns when the client disconnects
 
 
 def dripping(handler: Any) -> None:
@@ -98,44 +98,34 @@ def cut(handler: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "tries", "kind", "said"),
+    ("answer", "tries", "kind", "words"),
     [
         (late, 2, "timeout", "gave no answer within 0.3 s, tried 2 times; raise --timeout"),
-        (dripping, 1, "timeout", "had not finished its answer after 0.3 s"),
+        (dripping, 2, "timeout", "had not finished its answer after 0.3 s"),
         ((200, b"<html>hello"), 2, "nonsense", "other than JSON: '<html>hello', tried 2 times; check that the URL"),
         ((200, b'{"choices": []}'), 2, "nonsense", "no choices"),
         ((200, b'{"choices": [{"message": {"content": " "}}]}'), 2, "nonsense", "an empty message"),
         ((500, b"out of memory"), 2, "refused", "status 500 Internal Server Error: 'out of memory', tried 2 times"),
-        (
-            (404, b"no such model"),
-            1,
-            "refused",
-            "status 404 Not Found: 'no such model'; check the model's name 'canned'",
-        ),
+        ((404, b"no such model"), 1, "refused", "404 Not Found: 'no such model'; check the model's name 'canned'"),
         (redirecting, 1, "refused", "status 302"),
         (cut, 2, "unreachable", "broke the connection off after 1 bytes"),
     ],
     ids=["late", "dripping", "no json", "no choices", "empty", "error", "unknown", "redirect", "cut"],
 )
-def test_a_bad_server_is_counted_and_said(
-    answer: Any, tries: int, kind: str, said: str, model_server: Any, model_config: ModelConfig
+def test_failures_of_the_server_are_counted_and_reported(
+    answer: Any, tries: int, kind: str, words: str, model_server: Any, model_config: ModelConfig
 ) -> None:
     model_server.answers = [answer]
-    config = ModelConfig(model_config.model, model_config.replies, timeout=0.3, tries=2)
-    if kind != "timeout":
-        config = ModelConfig(model_config.model, model_config.replies, timeout=20.0, tries=2)
-    model = ReplyModel(config, first_wait=0.0)
+    timeout = 0.3 if kind == "timeout" else 20.0
+    model = ReplyModel(ModelConfig(model_config.model, model_config.replies, timeout, tries=2), first_wait=0.0)
     with pytest.raises(ModelFailure) as failure:
         model.ask([message("user", "hello")])
-    assert failure.value.kind == kind and said in str(failure.value) and model_server.url in str(failure.value)
-    wanted = 2 if answer is dripping else tries
-    assert model.summary() == {"model_asked": 1, f"model_{kind}": wanted}
-    assert not list(config.replies.glob("*")), "what was no answer is not kept"
+    assert failure.value.kind == kind and words in str(failure.value) and model_server.url in str(failure.value)
+    assert model.summary() == {"model_asked": 1, f"model_{kind}": tries}
+    assert not list(model_config.replies.glob("*")), "invalid answers are not stored"
 
 
-def test_it_is_asked_again_after_a_failure_and_waits_longer_each_time(
-    model_server: Any, model_config: ModelConfig
-) -> None:
+def test_tries_are_repeated_with_growing_waits(model_server: Any, model_config: ModelConfig) -> None:
     waits: list[float] = []
     model_server.answers = [(503, b""), (200, b"nonsense"), "there"]
     model = ReplyModel(model_config, first_wait=0.5, sleep=waits.append)
@@ -143,13 +133,13 @@ def test_it_is_asked_again_after_a_failure_and_waits_longer_each_time(
     assert model.summary() == {"model_asked": 1, "model_answered": 1, "model_refused": 1, "model_nonsense": 1}
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelFailure, match=r"cannot be reached .*; start the server, correct --model, or store"):
         ask(ModelConfig("http://127.0.0.1:9/v1#m", tmp_path, tries=1))
 
 
 @pytest.mark.parametrize("model", ["", "qwen", "http://host/v1", "ftp://host/v1#m", "http://:1/v1#m", "http://a:b#m"])
-def test_a_wrong_name_is_refused(model: str) -> None:
+def test_invalid_model_urls_are_refused(model: str) -> None:
     with pytest.raises(ConfigError, match="write URL#NAME"):
         ReplyModel(ModelConfig(model))
     with pytest.raises(ConfigError, match="put a key into ROBOT_RL_MODEL_KEY"):
@@ -157,7 +147,7 @@ def test_a_wrong_name_is_refused(model: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"answer": 3}', '{"answer": ""}'])
-def test_a_damaged_reply_is_named(damage: str, model_server: Any, model_config: ModelConfig) -> None:
+def test_a_damaged_stored_answer_is_reported(damage: str, model_server: Any, model_config: ModelConfig) -> None:
     model_server.answers = ["fine"]
     ask(model_config)
     (file,) = model_config.replies.iterdir()
@@ -167,6 +157,6 @@ def test_a_damaged_reply_is_named(damage: str, model_server: Any, model_config: 
         ask(model_config)
 
 
-def test_code_is_taken_out_of_what_is_said_around_it() -> None:
+def test_the_last_fenced_block_of_an_answer_is_extracted() -> None:
     assert fenced("Sure!\n```python\na = 1\n```\nOr:\n```\nb = 2\n```\nDone.") == "b = 2\n"
     assert fenced("a = 1") == "a = 1\n"

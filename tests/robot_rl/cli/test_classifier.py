@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.recipes.job import open_job
-from robot_rl.rewards.classifier import Measured
-from robot_rl.rewards.classifier_folder import save_classifier
+from robot_rl.rewards.classifier import Measured, save_classifier
 from robot_rl.rewards.judged import ClassifierWrapper
 
 Build = Callable[..., Any]

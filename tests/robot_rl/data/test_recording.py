@@ -1,4 +1,4 @@
-"""Datasets that another program recorded train as ours do."""
+"""Recorded episodes: loading datasets of other programs for training, and episodes as an environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import torch
 
 from robot_rl.data import DatasetWriter, EpisodeData, Feature
 from robot_rl.data.lerobot import DatasetError, WrongDataset
-from robot_rl.data.recording import load_episodes
+from robot_rl.data.recorded import RecordedEnv
+from robot_rl.data.recording import INTERVENTIONS, load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.spec import Field, VectorSpec, numbered
@@ -26,10 +27,11 @@ FRONT = "observation.images.front"
 
 
 def write(root: Path, lengths: tuple[int, ...] = (4, 6), fps: float = 10, **more: Any) -> Path:
-    """Write episodes of zeros and ones; `more` has further columns, all rows of all episodes, or replaces them."""
+    """Write episodes with states 0 and actions 1; `more` adds or replaces columns, (sum of lengths, ...)."""
     total = sum(lengths)
     columns = {"observation.state": np.zeros((total, 3), np.float32), "action": np.ones((total, 2), np.float32)}
-    columns |= {name.replace("_", "."): np.asarray(values) for name, values in more.items()}
+    named = {name if name in INTERVENTIONS else name.replace("_", "."): values for name, values in more.items()}
+    columns |= {name: np.asarray(values) for name, values in named.items()}
     features = {key: Feature(values.dtype.name, values.shape[1:] or (1,)) for key, values in columns.items()}
     with DatasetWriter.create(root, fps=10, features=features, robot_type="so100") as writer:
         ends = np.cumsum(lengths)
@@ -41,35 +43,33 @@ def write(root: Path, lengths: tuple[int, ...] = (4, 6), fps: float = 10, **more
     return root
 
 
-def test_without_our_columns_every_episode_succeeds_at_its_end(tmp_path: Path, caplog) -> None:
+def test_unmarked_episodes_succeed_in_their_last_frame_with_a_warning(tmp_path: Path, caplog) -> None:
     with caplog.at_level(logging.WARNING):
-        found = load_episodes(write(tmp_path / "theirs"), INFO)
-    assert [each["reward"].tolist() for each in found] == [[0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
-    assert [each["terminated"].tolist() for each in found] == [[r > 0 for r in each["reward"]] for each in found]
-    assert all(not each["intervention"].any() and (each["action"] == 0.5).all() for each in found)
-    assert len(caplog.messages) == 1 and "all 2 episodes" in caplog.messages[0]
+        episodes = load_episodes(write(tmp_path / "data"), INFO)
+    assert [each["reward"].tolist() for each in episodes] == [[0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
+    assert all(torch.equal(each["terminated"], each["reward"] > 0) for each in episodes)
+    assert all(not each["intervention"].any() and (each["action"] == 0.5).all() for each in episodes)
+    dense = write(tmp_path / "dense", next_reward=np.linspace(-3, 0.5, 10, dtype=np.float32))
+    with caplog.at_level(logging.WARNING):
+        assert len(load_episodes(dense, INFO)) == 2, "a dense reward marks nothing"
+    assert len(caplog.messages) == 2 and all("all 2 episodes" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
-def test_a_reward_of_0_and_1_marks_the_successes(tmp_path: Path, caplog, dtype: type) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool])
+def test_a_reward_of_0_and_1_marks_successes(tmp_path: Path, caplog, dtype: type) -> None:
     rewards = np.array([0, 0, 0, 1, *[0] * 6]).astype(dtype)
-    root = write(tmp_path / "theirs", next_reward=rewards, next_done=np.ones(10, bool))
+    root = write(tmp_path / "data", next_reward=rewards, next_done=np.ones(10, bool))
     with caplog.at_level(logging.WARNING):
         kept, both = load_episodes(root, INFO), load_episodes(root, INFO, successes=False)
     assert [each["reward"].tolist() for each in kept] == [[0, 0, 0, 1]]
     assert [each["terminated"].any().item() for each in both] == [True, False]
     assert caplog.messages == []
-
-
-def test_a_reward_that_is_always_0_leaves_no_success(tmp_path: Path) -> None:
-    root = write(tmp_path / "theirs", next_reward=np.zeros(10, np.float32))
     with pytest.raises(WrongDataset, match=r"no successful episode.*next\.reward"):
-        load_episodes(root, INFO)
-    assert all(not each["reward"].any() for each in load_episodes(root, INFO, successes=False))
+        load_episodes(write(tmp_path / "failures", next_reward=rewards * 0), INFO)
 
 
-def test_a_reward_that_is_no_number_is_not_learned_from(tmp_path: Path) -> None:
-    root = write(tmp_path / "theirs", next_reward=np.zeros(10, np.float32), next_success=np.ones(10, bool))
+def test_a_non_finite_reward_is_refused(tmp_path: Path) -> None:
+    root = write(tmp_path / "data", next_reward=np.zeros(10, np.float32), next_success=np.ones(10, bool))
     path = root / "data/chunk-000/file-000.parquet"
     table = pq.read_table(path)
     at = table.column_names.index("next.reward")
@@ -78,40 +78,30 @@ def test_a_reward_that_is_no_number_is_not_learned_from(tmp_path: Path) -> None:
         load_episodes(root, INFO, "task")
 
 
-def test_a_reward_of_another_kind_marks_nothing_and_that_is_said(tmp_path: Path, caplog) -> None:
-    root = write(tmp_path / "theirs", next_reward=np.linspace(-3, 0.5, 10, dtype=np.float32))
-    with caplog.at_level(logging.WARNING):
-        assert len(load_episodes(root, INFO)) == 2
-    assert len(caplog.messages) == 1 and "all 2 episodes" in caplog.messages[0]
-
-
 @pytest.mark.parametrize("name", ["intervention", "complementary_info.is_intervention", "is_intervention"])
-def test_interventions_under_the_names_that_others_use(tmp_path: Path, name: str) -> None:
+def test_intervention_columns_of_other_programs_are_read(tmp_path: Path, name: str) -> None:
     marks = np.arange(10, dtype=np.float32) % 2
-    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
-    with DatasetWriter.create(tmp_path / "x", fps=10, features=features | {name: Feature("float32", (1,))}) as writer:
-        columns = {"observation.state": np.zeros((10, 3)), "action": np.zeros((10, 2)), name: marks}
-        writer.add_episode({k: v.astype(np.float32) for k, v in columns.items()}, "x")
-    assert load_episodes(tmp_path / "x", INFO)[0]["intervention"].tolist() == [bool(m) for m in marks]
+    root = write(tmp_path / "data", (10,), **{name: marks})
+    assert load_episodes(root, INFO)[0]["intervention"].tolist() == [bool(m) for m in marks]
 
 
-def test_an_end_without_next_done(tmp_path: Path) -> None:
-    root = write(tmp_path / "theirs", next_truncated=np.zeros(10, bool), next_success=np.zeros(10, np.int8))
+def test_a_truncation_column_without_next_done_terminates_nothing(tmp_path: Path) -> None:
+    root = write(tmp_path / "data", next_truncated=np.zeros(10, bool), next_success=np.zeros(10, np.int8))
     assert all(not each["terminated"].any() for each in load_episodes(root, INFO, successes=False))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "int8", "uint8"])
-def test_state_and_action_of_any_number_type_are_float32(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "uint8"])
+def test_states_and_actions_of_any_number_type_become_float32(tmp_path: Path, dtype: str) -> None:
     columns = {"observation_state": np.ones((10, 3), dtype), "action": np.ones((10, 2), dtype)}
-    for each in load_episodes(write(tmp_path / "theirs", **columns), INFO):
+    for each in load_episodes(write(tmp_path / "data", **columns), INFO):
         assert each["observation.state"].dtype == each["action"].dtype == each["reward"].dtype == torch.float32
         assert (each["observation.state"] == 1).all() and (each["action"] == 0.5).all()
 
 
 @pytest.mark.parametrize(("fps", "rate", "fits"), [(29.97, 30.0, True), (29.97, 29.97, True), (30, 30000 / 1001, True),
                                                    (20.9, 20.0, False), (10, 10.5, False)])  # fmt: skip
-def test_the_rate_must_be_the_task_s(tmp_path: Path, fps: float, rate: float, fits: bool) -> None:
-    root = write(tmp_path / "theirs", fps=fps)
+def test_the_frame_rate_must_be_the_tasks(tmp_path: Path, fps: float, rate: float, fits: bool) -> None:
+    root = write(tmp_path / "data", fps=fps)
     info = EnvInfo("apart", INFO.state, INFO.actions, rate)
     if fits:
         assert len(load_episodes(root, info)) == 2
@@ -120,8 +110,8 @@ def test_the_rate_must_be_the_task_s(tmp_path: Path, fps: float, rate: float, fi
             load_episodes(root, info)
 
 
-def test_the_difference_of_a_camera_is_shown(tmp_path: Path) -> None:
-    root = write(tmp_path / "theirs")
+def test_a_depth_camera_in_place_of_a_camera_is_shown_as_different(tmp_path: Path) -> None:
+    root = write(tmp_path / "data")
     info = json.loads((root / "meta/info.json").read_text())
     info["features"][FRONT] = {"dtype": "image", "shape": [96, 96, 1], "names": ["height", "width", "channels"]}
     (root / "meta/info.json").write_text(json.dumps(info))
@@ -140,14 +130,6 @@ ARM = EnvInfo(
 )
 
 
-def arm(root: Path, state: np.ndarray, action: np.ndarray) -> Path:
-    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
-    with DatasetWriter.create(root, fps=10, features=features) as writer:
-        columns = {"observation.state": state, "action": action}
-        writer.add_episode({key: values.astype(np.float32) for key, values in columns.items()}, "reach")
-    return root
-
-
 WAVE = np.linspace(-1, 1, 50)[:, None]
 STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 
@@ -162,15 +144,51 @@ STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 )
 def test_numbers_in_other_units_are_refused(tmp_path: Path, state: np.ndarray, action: np.ndarray, words: str) -> None:
     with pytest.raises(WrongDataset, match=words) as error:
-        load_episodes(arm(tmp_path / "theirs", state, action), ARM)
+        load_episodes(write(tmp_path / "data", (50,), observation_state=state, action=action), ARM)
     assert error.value.code == 2
 
 
-def test_numbers_near_the_limits_are_read(tmp_path: Path, caplog) -> None:
-    """A nominal range may be exceeded, and a spike is no unit; actions that will be clipped are mentioned."""
+def test_single_outliers_are_read_and_clipped_actions_give_a_warning(tmp_path: Path, caplog) -> None:
     spike = np.where(np.arange(50)[:, None] == 7, 50.0, 0.0)
     action = WAVE * [0.01, 0.03]
     with caplog.at_level(logging.WARNING):
-        found = load_episodes(arm(tmp_path / "theirs", STATE * 2 + spike, action), ARM)
-    assert len(found) == 1 and found[0]["action"].abs().max() == 1
+        root = write(tmp_path / "data", (50,), observation_state=STATE * 2 + spike, action=action)
+        episodes = load_episodes(root, ARM)
+    assert len(episodes) == 1 and episodes[0]["action"].abs().max() == 1
     assert any("clipped" in message for message in caplog.messages)
+
+
+# Recorded episodes as an environment
+
+ACTIONS = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+
+
+@pytest.mark.parametrize(
+    ("decides", "same_names", "hold"),
+    [(1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])],
+)
+def test_errors_of_policy_and_baselines(decides: int, same_names: bool, hold: list[float]) -> None:
+    """The recorded action 9 exceeds the limit of 5; the mean action is 3, and the policy's action is 5."""
+    actions = numbered("joint", [-5.0], [5.0])
+    info = EnvInfo("apart", actions if same_names else numbered("state", [-5.0], [5.0]), actions, 10.0)
+    env = RecordedEnv([{"observation.state": ACTIONS + 10, "action": ACTIONS}], info, 2, decides, seed=7)
+    observation, _ = env.reset(seed=7)
+    errors: dict[str, list[float]] = {}
+    for t in range(4):
+        assert observation["observation.state"].tolist() == [[10.0 + ACTIONS[t, 0]]] * 2
+        observation, _, terminated, truncated, infos = env.step(torch.ones(2, 1))
+        assert not terminated.any() and truncated.tolist() == [t == 3] * 2
+        for name, values in infos["metrics"].items():
+            errors.setdefault(name, []).append(values[1].item())
+    assert errors["action/joint.0"] == [5, 4, 3, 4] and errors["hold/joint.0"] == hold
+    assert errors["mean/joint.0"] == [3, 2, 1, 6]
+    assert errors["action_error"] == pytest.approx([0.5, 0.4, 0.3, 0.4]), "relative to the range of 10"
+    assert observation["observation.state"].tolist() == [[10.0]] * 2, "the episode is played again"
+
+
+def test_the_seed_selects_the_episodes() -> None:
+    spec = numbered("joint", [-5.0], [5.0])
+    episodes = [{"observation.state": ACTIONS[k : k + 1], "action": ACTIONS[:1]} for k in range(3)]
+    env = RecordedEnv(episodes, EnvInfo("apart", spec, spec, 10.0), 2, seed=100)
+    states = [env.reset(seed=100 + k)[0]["observation.state"].flatten().tolist() for k in (0, 1, 2)]
+    assert states == [[0, 1], [1, 2], [2, 0]]

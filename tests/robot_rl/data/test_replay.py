@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,203 +22,169 @@ COLUMNS = {
     "action": Column((1,)),
     "intervention": Column(dtype=torch.bool),
 }
-
-
-@dataclass
-class World:
-    """Lanes of episodes with given lengths; every observation is a number that never comes twice."""
-
-    lanes: int
-    rows: int
-    replay: Replay = field(init=False)
-    episodes: list[list[dict[str, Any]]] = field(init=False)
-    """Of each lane; an episode holds the lists obs (T + 1), reward (T), and how it ended."""
-
-    def __post_init__(self) -> None:
-        self.replay = Replay(self.rows, self.lanes, COLUMNS)
-        self.count = 0
-        self.episodes = [[self.fresh()] for _ in range(self.lanes)]
-
-    def fresh(self) -> dict[str, Any]:
-        self.count += 1
-        return {"obs": [float(self.count)], "reward": [], "end": None}
-
-    def step(self, ends: list[str | None]) -> None:
-        """One step of every lane, which ends with "terminated", "truncated" or goes on."""
-        row: dict[str, list[Any]] = {
-            k: [] for k in ("observation.state", "base", "action", "reward", "terminated", "last")
-        }
-        finals = []
-        for lane, end in enumerate(ends):
-            episode = self.episodes[lane][-1]
-            before = episode["obs"][-1]
-            self.count += 1
-            reward = 0.5 + (self.count % 7)
-            episode["obs"].append(float(self.count))
-            episode["reward"].append(reward)
-            episode["end"] = end
-            for key, value in zip(
-                row,
-                (before, before + 0.5, -before, reward, end == "terminated", end is not None),
-                strict=True,
-            ):
-                row[key].append(value)
-            finals.append(float(self.count))
-            if end is not None:
-                self.episodes[lane].append(self.fresh())
-        tensors = {k: torch.tensor(v) for k, v in row.items()}
-        for key in ("observation.state", "base", "action"):
-            tensors[key] = tensors[key].view(-1, 1)
-        final = torch.tensor(finals).view(-1, 1)
-        self.replay.add(tensors, {"observation.state": final, "base": final + 0.5} if any(ends) else None)
-
-    def expected(self, state: float, n_step: int, discount: float) -> tuple[float, float, float]:
-        """Reward sum, discount and next observation of the transition that starts at a state."""
-        for episode in (e for lane in self.episodes for e in lane):
-            if state in episode["obs"][:-1]:
-                t = episode["obs"].index(state)
-                stop = min(t + n_step, len(episode["reward"]))
-                total = sum(discount**k * r for k, r in enumerate(episode["reward"][t:stop]))
-                cut = stop == len(episode["reward"]) and episode["end"] == "terminated"
-                return total, 0.0 if cut else discount ** (stop - t), episode["obs"][stop]
-        raise AssertionError(f"{state} starts no transition")
+END = st.sampled_from([None, None, None, None, "terminated", "truncated"])
+SCRIPT = st.integers(1, 3).flatmap(
+    lambda lanes: st.lists(
+        st.one_of(st.lists(END, min_size=lanes, max_size=lanes), st.just("cut")), min_size=12, max_size=40
+    ).map(lambda steps: (lanes, steps))
+)
 
 
 def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def observed(states: list[float]) -> dict[str, Tensor]:
+    values = torch.tensor(states)[:, None]
+    return {"observation.state": values, "base": values + 0.5}
+
+
+class World:
+    """Episodes in several lanes: unique observations, rewards and the end of each episode.
+
+    The action after observation s is -s. The reward is s / 8, which is exact in float32.
+    """
+
+    def __init__(self, lanes: int, length: int):
+        self.replay, self.count = Replay(lanes * length, lanes, COLUMNS), 0
+        self.running = [[self.fresh()] for _ in range(lanes)]
+        self.episodes: list[tuple[list[float], str]] = []
+
+    def fresh(self) -> float:
+        self.count += 1
+        return float(self.count)
+
+    def step(self, *ends: str | None) -> None:
+        """Advance every lane by one step, which ends "terminated", "truncated" or not (None)."""
+        before = observed([obs[-1] for obs in self.running])
+        for obs in self.running:
+            obs.append(self.fresh())
+        state = before["observation.state"]
+        row = before | {"action": -state, "reward": state[:, 0] / 8}
+        row |= {"terminated": torch.tensor([e == "terminated" for e in ends]), "last": torch.tensor([*map(bool, ends)])}
+        self.replay.add(row, observed([obs[-1] for obs in self.running]) if any(ends) else None)
+        for lane, end in enumerate(ends):
+            if end:
+                self.end(lane, end)
+
+    def cut(self) -> None:
+        self.replay.cut(observed([obs[-1] for obs in self.running]))
+        for lane in range(len(self.running)):
+            self.end(lane, "truncated")
+
+    def end(self, lane: int, end: str) -> None:
+        self.episodes.append((self.running[lane], end))
+        self.running[lane] = [self.fresh()]
+
+    def find(self, state: float) -> tuple[list[float], int, str | None]:
+        """Return the observations of the episode with `state`, the step of `state`, and the end of the episode."""
+        for obs, end in [*self.episodes, *((obs, None) for obs in self.running)]:
+            if state in obs[:-1]:
+                return obs, obs.index(state), end
+        raise AssertionError(f"{state} starts no transition")
+
+
+@settings(deadline=None, derandomize=True, max_examples=140)
+@given(SCRIPT, st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(8, 24))
+def test_samples_match_the_episodes(
+    script: tuple[int, list[Any]], chunk: int, n_step: int, sequence: bool, length: int
+) -> None:
+    """Random ends and cuts of episodes; the buffer often wraps around."""
+    lanes, steps = script
+    world, how = World(lanes, length), Sampling(n_step, 0.5, chunk, sequence)
+    for ends in steps:
+        world.cut() if ends == "cut" else world.step(*ends)
+        assert world.replay.size == int(world.replay.flags["starts"].sum()) <= world.replay.transitions
+    assert world.replay.transitions == lanes * sum(ends != "cut" for ends in steps)
+    if not world.replay.size or not world.replay.ready(how.span):
+        return
+    batch = world.replay.sample(60, how, rng())
+    for k, state in enumerate(batch["observation.state"].reshape(60, -1)[:, 0].tolist()):
+        obs, t, end = world.find(state)
+        count = len(obs) - 1
+        assert end or t + how.span <= count, "an unfinished window is not sampled"
+        inside = [t + i < count for i in range(chunk)]
+        actions = [-obs[t + i] if valid else 0.0 for i, valid in enumerate(inside)]
+        assert batch["action"][k].flatten().tolist() == actions
+        assert (chunk == 1 and not sequence) or batch["valid"][k].tolist() == inside
+        stop = min(t + n_step, count)
+        terminated = stop == count and end == "terminated"
+        assert batch["discount"][k].item() == (0.0 if terminated else 0.5 ** (stop - t))
+        if sequence:
+            states = [obs[min(t + i, count)] for i in range(chunk + 1)]
+            assert batch["observation.state"][k, :, 0].tolist() == states, "the final observation is repeated"
+            assert batch["base"][k, :, 0].tolist() == [s + 0.5 for s in states]
+            assert batch["reward"][k].tolist() == [-a / 8 for a in actions]
+        else:
+            assert batch["reward"][k].item() == sum(0.5**i * o / 8 for i, o in enumerate(obs[t:stop]))
+            assert batch["base"][k].item() == state + 0.5
+            assert batch["next.observation.state"][k].item() == obs[stop]
+            assert batch["next.base"][k].item() == obs[stop] + 0.5
+
+
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(
-    st.integers(1, 3).flatmap(
-        lambda lanes: st.lists(
-            st.lists(st.sampled_from([None, None, None, "terminated", "truncated"]), min_size=lanes, max_size=lanes),
-            min_size=14,
-            max_size=40,
-        )
-    ),
-    st.integers(1, 5),
-    st.integers(9, 30),
-)
-def test_every_sample_is_the_references(script: list[list[str | None]], n_step: int, length: int) -> None:
-    """Random ends of episodes; often the storage is smaller than what is added, so it wraps around."""
-    lanes = len(script[0])
-    world = World(lanes, length * lanes)
-    for ends in script:
-        world.step(ends)
-    batch = world.replay.sample(200, Sampling(n_step, 0.9), rng())
-    for k in range(200):
-        state = float(batch["observation.state"][k])
-        reward, discount, following = world.expected(state, n_step, 0.9)
-        assert float(batch["reward"][k]) == pytest.approx(reward, rel=1e-5)
-        assert float(batch["discount"][k]) == pytest.approx(discount, rel=1e-5)
-        assert float(batch["next.observation.state"][k]) == following
-        assert float(batch["next.base"][k]) == following + 0.5
-        assert (float(batch["base"][k]), float(batch["action"][k])) == (state + 0.5, -state)
-    assert world.replay.transitions == len(script) * lanes
-    assert world.replay.size == int(world.replay.flags["starts"].sum()) <= world.replay.transitions
-
-
-@pytest.mark.parametrize(("end", "discount"), [("truncated", 0.9), ("terminated", 0.0)])
-def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(end: str, discount: float) -> None:
-    world = World(1, 20)
-    for ends in ([None], [None], [end], [None], [None], [None]):
-        world.step(ends)
-    final = world.episodes[0][0]["obs"][3]
-    batch = world.replay.sample(300, Sampling(1, 0.9), rng())
-    third = batch["observation.state"][:, 0] == world.episodes[0][0]["obs"][2]
-    assert third.any()
-    assert torch.allclose(batch["discount"][third], torch.tensor(discount))
-    assert (batch["next.observation.state"][third] == final).all() and (batch["next.base"][third] == final + 0.5).all()
-
-
-def test_an_unfinished_window_is_not_sampled() -> None:
-    world = World(1, 50)
-    for _ in range(10):
-        world.step([None])
-    starts = world.replay.sample(400, Sampling(3, 0.9), rng())["observation.state"].unique()
-    assert sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]  # s7, s8, s9 lack part of their three steps
+@given(st.lists(st.integers(1, 14), min_size=1, max_size=8), st.integers(8, 24))
+def test_whole_episodes_are_stored_like_single_steps(lengths: list[int], length: int) -> None:
+    """Also across the end of the buffer; an episode longer than the buffer keeps its end."""
+    stepwise, whole = World(1, length), Replay(length, 1, COLUMNS)
+    for steps in lengths:
+        for t in range(steps):
+            stepwise.step("terminated" if t == steps - 1 else None)
+        episode = observed(stepwise.episodes[-1][0])
+        before = episode["observation.state"][:-1]
+        ended = torch.arange(steps) == steps - 1
+        whole.add_episode(episode | {"action": -before, "reward": before[:, 0] / 8, "terminated": ended})
+        assert whole.size == stepwise.replay.size == int(whole.flags["starts"].sum())
+    ours, theirs = stepwise.replay.state_dict(), whole.state_dict()
+    for name, values in ours["columns"].items():
+        assert torch.equal(values, theirs["columns"][name]), name
+    assert all(torch.equal(ours[k], theirs[k]) for k in ("head", "filled"))
+    assert ours["transitions"] == theirs["transitions"] == sum(lengths)
 
 
 @pytest.mark.parametrize("lengths", [[5, 5], [1, 20]], ids=["equal lanes", "short beside long episodes"])
 def test_all_transitions_are_equally_likely(lengths: list[int]) -> None:
-    """A lane of short episodes spends more rows on final observations; its steps must not count for less."""
-    world = World(2, 400)
+    """Short episodes use more rows for final observations; their steps must keep the same weight."""
+    world = World(2, 200)
     for t in range(1, 41):
-        world.step(["truncated" if t % length == 0 else None for length in lengths])
-    draws = 40_000
-    state = world.replay.sample(draws, Sampling(1, 0.9), rng())["observation.state"]
-    starts = torch.tensor([o for lane in world.episodes for e in lane for o in e["obs"][:-1]])
+        world.step(*("truncated" if t % length == 0 else None for length in lengths))
+    state = world.replay.sample(40_000, Sampling(1, 0.9), rng())["observation.state"]
+    starts = torch.tensor([o for obs in [*(obs for obs, _ in world.episodes), *world.running] for o in obs[:-1]])
     counts = (state == starts).sum(0)
-    assert len(counts) == 80 and counts.sum() == draws
-    expected = draws / 80
-    assert ((counts - expected).abs() < 5 * expected**0.5).all(), (
-        f"{counts.min()} to {counts.max()}, expected {expected}"
-    )
+    assert len(counts) == 80 and counts.sum() == 40_000
+    assert ((counts - 500).abs() < 5 * 500**0.5).all(), f"{counts.min()} to {counts.max()}, expected 500"
 
 
-def test_a_full_storage_forgets_the_oldest() -> None:
+def test_a_full_buffer_keeps_the_newest_transitions() -> None:
     world = World(1, 10)
     for _ in range(25):
-        world.step([None])
-    obs = world.episodes[0][0]["obs"]
-    assert set(world.replay.sample(300, Sampling(1, 0.9), rng())["observation.state"].flatten().tolist()) == set(
-        obs[15:24]
-    )
-    assert world.replay.size == 10
+        world.step(None)
+    sampled = world.replay.sample(300, Sampling(1, 0.9), rng())["observation.state"].flatten()
+    assert set(sampled.tolist()) == set(world.running[0][15:24]) and world.replay.size == 10
 
 
-def test_a_whole_episode_is_the_same_as_its_steps() -> None:
-    world = World(1, 30)
-    for ends in ([None], [None], ["terminated"]):
-        world.step(ends)
-    obs, reward = world.episodes[0][0]["obs"], world.episodes[0][0]["reward"]
-    state = torch.tensor(obs).view(-1, 1)
-    other = Replay(30, 1, COLUMNS)
-    terminated = torch.tensor([False, False, True])
-    episode = {
-        "observation.state": state,
-        "base": state + 0.5,
-        "action": -state[:3],
-        "reward": torch.tensor(reward),
-        "terminated": terminated,
-    }
-    other.add_episode(episode)
-    for name, column in (other.columns | other.flags).items():
-        assert torch.equal(column, (world.replay.columns | world.replay.flags)[name]), name
-    assert (other.transitions, other.size) == (3, 3)
-
-
-def test_resumed_equals_uninterrupted(same: Callable[[Any, Any], bool]) -> None:
-    world = World(2, 40)
+def test_a_restored_replay_continues_identically(same: Callable[[Any, Any], bool]) -> None:
+    world, other = World(2, 20), World(2, 20)
     for t in range(25):
-        world.step(["truncated" if t % 4 == 3 else None, "terminated" if t % 7 == 6 else None])
-    saved = copy.deepcopy(world.replay.state_dict())
-    other = World(2, 40)
+        world.step("truncated" if t % 4 == 3 else None, "terminated" if t % 7 == 6 else None)
+    saved = world.replay.state_dict()
+    before = copy.deepcopy(saved)
     other.replay.load_state_dict(saved)
-    other.episodes, other.count = copy.deepcopy(world.episodes), world.count
-    for one in (world, other):
-        one.step([None, "truncated"])
+    other.running, other.count = copy.deepcopy(world.running), world.count
+    for each in (world, other):
+        each.step(None, "truncated")
+    assert same(saved, before), "a saved state does not change with the replay"
     assert same(world.replay.state_dict(), other.replay.state_dict())
     assert same(world.replay.sample(50, Sampling(3, 0.9), rng(1)), other.replay.sample(50, Sampling(3, 0.9), rng(1)))
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
-    world = World(1, 40)
-    world.step([None])
-    saved = world.replay.state_dict()
-    before = copy.deepcopy(saved)
-    world.step([None])
-    assert torch.equal(saved["head"], before["head"]) and torch.equal(saved["filled"], before["filled"])
-
-
 def test_mixed_batches_keep_their_shares(same: Callable[[Any, Any], bool]) -> None:
     worlds = [World(1, 60), World(1, 60)]
-    worlds[1].count += 1000
-    worlds[1].episodes = [[worlds[1].fresh()]]
+    worlds[1].running = [[1001.0]]
+    worlds[1].count = 1001
     for world in worlds:
         for _ in range(20):
-            world.step([None])
+            world.step(None)
     how = Sampling(1, 0.9)
     batches = sample_batches([(worlds[0].replay, 5), (worlds[1].replay, 11)], 3, how, rng())
     assert len(batches) == 3
@@ -231,64 +196,41 @@ def test_mixed_batches_keep_their_shares(same: Callable[[Any, Any], bool]) -> No
 
 
 @pytest.mark.timeout(5)
-def test_sampling_from_nothing_is_an_error_not_a_hang() -> None:
-    with pytest.raises((ValueError, RuntimeError)):
+def test_sampling_without_complete_transitions_raises_and_does_not_hang() -> None:
+    with pytest.raises(ValueError, match="no transition yet"):
         Replay(20, 1, COLUMNS).sample(4, Sampling(1, 0.9), rng())
-
-
-@pytest.mark.timeout(5)
-def test_steps_that_are_not_known_yet_are_an_error_not_a_hang() -> None:
-    world = World(2, 50)
+    world = World(2, 25)
     for _ in range(3):
-        world.step([None, None])
+        world.step(None, None)
         assert not world.replay.ready(3)
         with pytest.raises(ValueError, match="no transition of the replay has 3 steps, or the end of its episode"):
             world.replay.sample(4, Sampling(3, 0.9), rng())
     assert world.replay.ready(2)
-    world.step([None, "terminated"])
+    world.step(None, "terminated")
     assert len(world.replay.sample(4, Sampling(3, 0.9), rng())["action"]) == 4
-    assert not World(1, 50).replay.ready(1)
-
-
-def test_interventions_are_marked() -> None:
-    replay = Replay(20, 1, COLUMNS)
-    column: Tensor = torch.tensor([False, True, False, True])
-    zeros = torch.zeros(5, 1)
-    replay.add_episode(
-        {
-            "observation.state": torch.arange(5.0)[:, None],
-            "base": zeros,
-            "action": zeros[:4],
-            "reward": zeros[:4, 0],
-            "intervention": column,
-        }
-    )
-    batch = replay.sample(100, Sampling(1, 0.9), rng())
-    assert torch.equal(batch["intervention"], batch["observation.state"][:, 0].long() % 2 == 1)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
-def test_a_return_ends_where_another_acts_unless_all_actions_are_judged(chunk: int) -> None:
-    """What a person does after a takeover is no merit of the policy's action before it, nor the other way round."""
+def test_single_action_returns_stop_at_takeovers_and_chunk_returns_continue(chunk: int) -> None:
     acted, steps = [False, False, True, True, True, False, True], 7
-    replay, state = Replay(30, 1, COLUMNS), torch.arange(8.0)[:, None]
-    episode = {"observation.state": state, "base": state, "action": state[:7], "reward": 1 + torch.arange(7.0)}
+    replay, episode = Replay(30, 1, COLUMNS), observed([float(t) for t in range(8)])
+    episode |= {"action": episode["observation.state"][:7], "reward": 1 + torch.arange(7.0)}
     replay.add_episode(episode | {"intervention": torch.tensor(acted)})
     batch = replay.sample(200, Sampling(3, 0.5, chunk), rng())
     switches = [t for t in range(1, steps) if acted[t] != acted[t - 1]] if chunk == 1 else []
     for k, start in enumerate(int(s) for s in batch["observation.state"]):
         stop = min([start + 3, steps, *(t for t in switches if t > start)])
         reward = sum(0.5 ** (t - start) * (1 + t) for t in range(start, stop))
-        found = [float(batch[name][k]) for name in ("reward", "discount", "next.observation.state")]
-        assert found == pytest.approx([reward, 0.5 ** (stop - start), stop])
-        if chunk > 1:
-            assert batch["intervention"][k][batch["valid"][k]].tolist() == acted[start:stop]
+        sample = [float(batch[name][k]) for name in ("reward", "discount", "next.observation.state")]
+        assert sample == pytest.approx([reward, 0.5 ** (stop - start), stop])
+        marks = batch["intervention"][k].reshape(-1)[: steps - start]
+        assert marks.tolist() == acted[start : start + chunk]
 
 
-def test_the_episode_that_has_just_ended_is_what_was_added() -> None:
+def test_newest_returns_the_last_finished_episode() -> None:
     columns = {"observation.state": Column((1,), observed=True), "action": Column((1,))}
     replay, other = Replay(16, 2, columns), Replay(40, 1, columns)
-    for t in range(11):  # lane 1 ends every 4 steps, and the ring of 8 rows wraps
+    for t in range(11):  # lane 1 ends every 4 steps, and its 8 rows wrap around
         last = torch.tensor([False, t % 4 == 3])
         state = torch.tensor([[0.0], [float(t)]])
         step = {"observation.state": state, "action": state + 0.5, "reward": last.float(), "last": last}
@@ -302,6 +244,18 @@ def test_the_episode_that_has_just_ended_is_what_was_added() -> None:
     assert other.size == 8 and other.newest(0)["action"][:, 0].tolist() == [4.5, 5.5, 6.5, 7.5]
 
 
-def test_a_replay_that_no_memory_holds_is_refused_with_its_size() -> None:
+def test_pictures_are_stored_once_as_bytes() -> None:
+    replay = Replay(32, 1, {"picture": Column((3, 8, 8), torch.uint8, observed=True), "action": Column((1,))})
+    stored = replay.columns["picture"]
+    assert stored.dtype == torch.uint8 and stored.nbytes == 32 * 3 * 8 * 8, "one picture per row"
+    no = torch.zeros(1, dtype=torch.bool)
+    for k in range(12):
+        row = {"picture": torch.full((1, 3, 8, 8), k, dtype=torch.uint8), "action": torch.zeros(1, 1)}
+        replay.add(row | {"reward": no.float(), "terminated": no, "last": no})
+    batch = replay.sample(50, Sampling(2), rng())
+    assert batch["picture"].dtype == torch.uint8 and torch.equal(batch["next.picture"], batch["picture"] + 2)
+
+
+def test_a_replay_larger_than_memory_is_refused_with_its_size() -> None:
     with pytest.raises(ConfigError, match=r"1000000000000 rows of 101 KB takes 1008\d+ GB.*--training.capacity"):
         Replay(10**12, 1, {"picture": Column((210, 160, 3), torch.uint8, observed=True)})

@@ -15,7 +15,7 @@ from policies.base import Size
 from policies.vla.config import BackboneConfig
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
-from robot_rl.data.trajectories import Trajectories
+from robot_rl.data.sources import Trajectories
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig

@@ -1,4 +1,4 @@
-"""A scripted person: when they take over, for how long, how late, and what they do."""
+"""Scripted operators: takeover rules, reaction time, takeover length and actions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from policies.bundle import Bundle
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.operators.arm import ABOVE, BESIDE, missing, progress
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.judge import judge_of
-from robot_rl.operators.scripted import OperatorConfig, OperatorView, ScriptedOperator
+from robot_rl.operators.scripted import ABOVE, BESIDE, OperatorConfig, OperatorView, ScriptedOperator, missing, progress
 from robot_rl.recipes.job import Job
 from robot_rl.util.errors import ConfigError, UnknownName
 from sim.make import describe, make
@@ -28,7 +27,7 @@ HANDS = torch.tensor([[0.5, -0.5]])
 
 
 class Hands:
-    """A demonstrator who does one thing, and counts its takeovers."""
+    """Demonstrator with a constant action that counts its resets."""
 
     def __init__(self) -> None:
         self.takeovers = 0
@@ -41,35 +40,33 @@ class Hands:
 
 
 def watched(config: OperatorConfig, progress: list[float], judge: Any = None) -> list[bool]:
-    """Return who acts in each step of an episode with this progress."""
+    """Return whether the operator has control in each step of an episode with this progress."""
     hands = Hands()
     operator = ScriptedOperator(hands, config, 0, judge)
     held = []
     for step, now in enumerate(progress):
-        does, action = operator(OperatorView({}, torch.zeros(1, 2), lambda now=now: now), step)  # type: ignore[misc]
-        assert torch.equal(action, HANDS if does else torch.zeros(1, 2))
-        held.append(does)
+        control, action = operator(OperatorView({}, torch.zeros(1, 2), lambda now=now: now), step)  # type: ignore[misc]
+        assert torch.equal(action, HANDS if control else torch.zeros(1, 2))
+        held.append(control)
     rises = sum(b and not a for a, b in zip([False, *held], held, strict=False))
-    assert hands.takeovers >= rises, "the demonstrator begins anew with each takeover"
+    assert hands.takeovers >= rises, "the demonstrator is reset at each takeover"
     return held
 
 
-def test_a_stall_is_corrected_after_the_patience_and_the_reaction_for_the_length() -> None:
-    config = OperatorConfig(patience=4, length=3)
-    held = watched(config, [0.0] * 20)
-    assert held[:12] == [False] * 4 + [True] * 3 + [False] * 4 + [True], "after a takeover it is watched anew"
+def test_a_stall_is_corrected_after_patience_and_reaction_for_the_takeover_length() -> None:
+    held = watched(OperatorConfig(patience=4, length=3), [0.0] * 20)
+    assert held[:12] == [False] * 4 + [True] * 3 + [False] * 4 + [True], "patience starts again after a takeover"
     late = watched(OperatorConfig(patience=4, length=3, reaction=2), [0.0] * 20)
     assert late[:10] == [False] * 6 + [True] * 3 + [False]
 
 
-def test_progress_is_left_alone_and_less_than_counts_is_not() -> None:
+def test_only_progress_below_the_threshold_is_a_stall() -> None:
     advance = OperatorConfig().advance
     assert not any(watched(OperatorConfig(patience=4), [1.5 * advance * k for k in range(50)]))
     assert any(watched(OperatorConfig(patience=4), [0.2 * advance * k for k in range(50)]))
 
 
-def test_open_fingers_that_come_down_beside_the_object_are_corrected(state_at: Any) -> None:
-    """Known distances on both sides of each limit; the approach itself goes on."""
+def test_open_fingers_low_beside_the_object_are_corrected(state_at: Any) -> None:
     low, rest = torch.tensor(ABOVE - 0.01), torch.zeros(1, 7)
 
     def took_over(x: float, height: Tensor, width: float) -> bool:
@@ -90,7 +87,7 @@ def test_open_fingers_that_come_down_beside_the_object_are_corrected(state_at: A
     assert not took_over(BESIDE + 0.002, low, 0.02), "fingers closed"
 
 
-def test_no_rule_takes_over_in_the_first_step_and_none_never() -> None:
+def test_random_takeovers_follow_the_rate_and_start_after_the_first_step() -> None:
     always = OperatorConfig("random", rate=1.0, length=1)
     assert watched(always, [0.0] * 5) == [False, True, True, True, True]
     assert not any(watched(OperatorConfig("none", rate=1.0), [0.0] * 50))
@@ -98,13 +95,13 @@ def test_no_rule_takes_over_in_the_first_step_and_none_never() -> None:
     assert share == pytest.approx(0.2, abs=0.03)
 
 
-def test_a_worse_action_is_corrected_and_a_good_one_left() -> None:
+def test_only_actions_below_the_value_gap_are_corrected() -> None:
     sure = OperatorConfig("value-gap", certainty=1.0, rate=0.0, length=1)
     assert watched(sure, [0.0] * 3, lambda *_: (0.5, 1.0)) == [False, True, True]
     assert watched(sure, [0.0] * 3, lambda *_: (0.96, 1.0)) == [False] * 3
 
 
-def test_a_judge_knows_the_bundles_values() -> None:
+def test_a_judge_returns_the_mean_values_of_the_bundles_critics() -> None:
     policy = GaussianPolicy(Size(3, 2), GaussianConfig(hidden=(8,)))
     config = ActorCriticConfig(critics=3, hidden=(8,))
     agent = ActorCritic(policy, config)
@@ -116,11 +113,10 @@ def test_a_judge_knows_the_bundles_values() -> None:
         ours = agent.critic.value(features, action).mean()
         best = agent.critic.value(features, policy.actor.mean(features)).mean()
     assert judge(observation, action) == pytest.approx((float(ours), float(best)))
-    with pytest.raises(ConfigError, match="cannot judge"):
-        judge_of(Bundle(policy, None, {}, task="testbed:x"))
     other = Bundle(policy, None, {}, critic=agent.value_state(), agent=saved | {"critics": 2}, task="testbed:x")
-    with pytest.raises(ConfigError, match="cannot judge"):
-        judge_of(other)
+    for unsuitable in (Bundle(policy, None, {}, task="testbed:x"), other):
+        with pytest.raises(ConfigError, match="cannot judge"):
+            judge_of(unsuitable)
 
 
 def job(task: str) -> Job:
@@ -128,18 +124,23 @@ def job(task: str) -> Job:
     return Job(info, lambda count: make(task, count), None, 0, Path("nowhere"), None, lambda *_: None)
 
 
-def test_who_cannot_be_had() -> None:
-    with pytest.raises(ConfigError, match="no demonstrator"):
-        job("go2-velocity").operated(OperatorConfig())
-    with pytest.raises(UnknownName):
-        job("testbed:push").operated(OperatorConfig(skill="STEDY"))
-    with pytest.raises(ConfigError, match="--base"):
-        job("testbed:push").operated(OperatorConfig("value-gap"))
-    with pytest.raises(ConfigError, match="miss"):
-        job("testbed:push").operated(OperatorConfig("miss"))
+@pytest.mark.parametrize(
+    ("task", "config", "error", "words"),
+    [
+        ("go2-velocity", OperatorConfig(), ConfigError, "no demonstrator"),
+        ("testbed:push", OperatorConfig(skill="STEDY"), UnknownName, "STEDY"),
+        ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
+        ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
+    ],
+)
+def test_operators_that_a_task_does_not_support_are_refused(
+    task: str, config: OperatorConfig, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        job(task).operated(config)
 
 
-def test_with_nobody_the_environment_is_the_same_to_the_bit() -> None:
+def test_rule_none_leaves_the_environment_bit_identical() -> None:
     plain, watched = make("testbed:insert", 1), job("testbed:insert").operated(OperatorConfig("none"))
     rng = torch.Generator().manual_seed(0)
     first, second = plain.reset(seed=5)[0], watched.reset(seed=5)[0]
@@ -150,16 +151,14 @@ def test_with_nobody_the_environment_is_the_same_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("task", ["testbed:insert", "testbed:push", "testbed:reach", "testbed:fork", "panda-lift"])
-def test_a_person_helps_a_policy_that_does_nothing(task: str) -> None:
-    """Any task with a demonstrator: the executed action is theirs, and the episode succeeds."""
+def test_takeovers_lead_an_idle_policy_to_success(task: str) -> None:
     env: InterventionWrapper = job(task).operated(OperatorConfig(patience=3, length=200))
     env.reset(seed=3)
-    action, won = env.hold_action(), []
+    action, successes = env.hold_action(), []
     for _ in range(600):
         *_, terminated, truncated, infos = env.step(action)
-        theirs = not torch.equal(infos["executed"], action)
-        assert bool(infos["intervention"]) or not theirs
+        assert bool(infos["intervention"]) or torch.equal(infos["executed"], action)
         if bool(terminated | truncated):
-            won.append(bool(infos["success"]))
+            successes.append(bool(infos["success"]))
     env.close()
-    assert sum(won) >= 0.5 * len(won) > 0
+    assert sum(successes) >= 0.5 * len(successes) > 0

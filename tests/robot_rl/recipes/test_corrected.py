@@ -21,7 +21,7 @@ from robot_rl.recipes.hg_dagger import HGDAgger
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
-from robot_rl.rewards.takeover import TakeoverReward
+from robot_rl.rewards import TakeoverReward
 from robot_rl.training import dagger
 from robot_rl.training.dagger import DaggerConfig
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner

@@ -1,9 +1,10 @@
-"""A success classifier: what it measures, its folder, and what it refuses."""
+"""Success classifier: metrics, round trip through its folder, and refusal of other cameras, rates and tasks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from hypothesis import strategies as st
 
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.rewards.classifier import Classifier, Measured
-from robot_rl.rewards.classifier_folder import load_classifier, read_classifier, save_classifier
+from robot_rl.rewards.classifier import Classifier, Measured, load_classifier, read_classifier, save_classifier
 from robot_rl.util.errors import ConfigError
 from sim.tasks import tasks
 
@@ -30,38 +30,26 @@ def saved(verdict: Build, tmp_path: Path) -> Path:
     return tmp_path / "classifier"
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    file = folder / "classifier.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 # ---- figures -----------------------------------------------------------------------------------------------------
-def test_precision_and_recall_have_intervals() -> None:
+def test_precision_and_recall_have_intervals_and_a_bar() -> None:
     measured = Measured(episodes=30, successes=20, claims=18, right=17)
     assert measured.precision["mean"] == pytest.approx(17 / 18) and measured.recall["mean"] == pytest.approx(0.85)
     low, high = measured.recall["low"], measured.recall["high"]
     assert low is not None and high is not None and 0.6 < low < 0.85 < high < 0.96
     assert measured.clears(0.85) and not measured.clears(0.9)
-
-
-def test_without_a_claim_no_bar_is_cleared() -> None:
     silent = Measured(episodes=10, successes=5, claims=0, right=0)
     assert silent.precision["mean"] is None and not silent.clears(0.8)
 
 
 @given(*[st.integers(0, 12)] * 4)
-def test_counts_that_contradict_each_other_are_refused(episodes: int, successes: int, claims: int, right: int) -> None:
+def test_contradictory_counts_are_refused(episodes: int, successes: int, claims: int, right: int) -> None:
     sound = right <= min(successes, claims) and max(successes, claims) <= episodes
-    try:
+    with nullcontext() if sound else pytest.raises(ValueError, match="contradict"):
         Measured(episodes, successes, claims, right)
-    except ValueError:
-        assert not sound
-    else:
-        assert sound
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------
-def test_round_trip(saved: Path, verdict: Build) -> None:
+def test_a_saved_classifier_predicts_the_same(saved: Path, verdict: Build) -> None:
     first: Classifier = verdict(front=(32, 32), state=2)
     torch.manual_seed(3)
     for value in first.network.parameters():
@@ -70,26 +58,23 @@ def test_round_trip(saved: Path, verdict: Build) -> None:
     first.provenance = {"seed": 3}
     save_classifier(first, saved)
     again = load_classifier(saved)
-    observation = {
-        FRONT: torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8),
-        "observation.state": torch.ones(5, 2),
-    }
+    pictures = torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8)
+    observation = {FRONT: pictures, "observation.state": torch.ones(5, 2)}
     assert torch.equal(again.probability(observation), first.probability(observation))
     assert again.folder == saved and again.summary() == first.summary() and again.provenance == {"seed": 3}
-    assert sorted(p.name for p in saved.parent.iterdir()) == ["classifier"], "nothing is left beside it"
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["classifier"], "no temporary files"
 
 
-def test_a_classifier_below_its_bar_can_be_shown_but_pays_nothing(verdict: Build, tmp_path: Path) -> None:
+def test_a_classifier_below_its_bar_is_read_but_not_loaded_for_rewards(verdict: Build, tmp_path: Path) -> None:
     weak = verdict(front=(32, 32), measured=Measured(40, 20, 20, 18))
     save_classifier(weak, tmp_path / "weak")
     assert not read_classifier(tmp_path / "weak").pays
-    said = r"weak may not pay rewards: precision 0.900 and recall 0.900 on 40 held-out episodes.*0.95 for both; record"
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"precision 0.900 and recall 0.900 on 40 held-out episodes.*0.95 for both"):
         load_classifier(tmp_path / "weak")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"format": 9}, "format 9"),
         ({"threshold": 1.5}, "threshold is 1.5"),
@@ -103,13 +88,14 @@ def test_a_classifier_below_its_bar_can_be_shown_but_pays_nothing(verdict: Build
         ({"sha256": {}}, "not what was saved"),
     ],
 )
-def test_a_damaged_description_is_named(saved: Path, changes: dict[str, Any], said: str) -> None:
-    edit(saved, **changes)
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_descriptions_are_refused(saved: Path, changes: dict[str, Any], words: str) -> None:
+    file = saved / "classifier.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(ConfigError, match=words):
         read_classifier(saved)
 
 
-def test_other_damage_is_named(saved: Path, tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no classifier.*robot-rl classifier fit"):
         read_classifier(tmp_path)
     weights = saved / "classifier.safetensors"
@@ -124,12 +110,12 @@ def test_other_damage_is_named(saved: Path, tmp_path: Path) -> None:
         read_classifier(saved)
 
 
-# ---- what does not fit -------------------------------------------------------------------------------------------
+# ---- fit to a task -----------------------------------------------------------------------------------------------
 SEES = ObservationSpec.of(**{FRONT: picture_field(32, 32), "observation.images.wrist": picture_field(16, 16)})
 LIFT = tasks.get("panda-lift").interface
 
 
-def test_it_fits_where_its_cameras_are(verdict: Build) -> None:
+def test_a_classifier_fits_a_task_with_its_cameras(verdict: Build) -> None:
     verdict(front=(32, 32)).require_fit(SEES, 20.0, LIFT)
     verdict(front=(32, 32), wrist=(16, 16)).require_fit(SEES, 20.0, None)
     state = Pipeline(LIFT).observation_spec
@@ -137,7 +123,7 @@ def test_it_fits_where_its_cameras_are(verdict: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "rate", "interface", "said"),
+    ("options", "rate", "interface", "words"),
     [
         ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
         ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
@@ -146,12 +132,14 @@ def test_it_fits_where_its_cameras_are(verdict: Build) -> None:
         ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
     ],
 )
-def test_what_does_not_fit_is_named(verdict: Build, options: Any, rate: float, interface: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_other_cameras_rates_and_instructions_are_refused(
+    verdict: Build, options: Any, rate: float, interface: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
         verdict(**options).require_fit(SEES, rate, interface)
 
 
-def test_a_state_of_another_size_is_named(verdict: Build) -> None:
+def test_a_state_of_another_size_is_refused(verdict: Build) -> None:
     with pytest.raises(ConfigError, match=r"observation.state of 5 numbers, which is \d+ numbers here"):
         verdict(front=(32, 32), state=5).require_fit(Pipeline(LIFT).observation_spec | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match="observation.state of 5 numbers, which is not there here"):

@@ -1,4 +1,4 @@
-"""Episodes that end when a classifier sees success; the simulator's own test is only told."""
+"""Environment with a success classifier: success ends episodes; the simulator's own test is only reported."""
 
 from __future__ import annotations
 
@@ -32,47 +32,41 @@ def judged(task: Build, verdict: Build) -> Iterator[Build]:
         env.close()
 
 
-def test_an_episode_ends_when_success_was_seen_for_long_enough_and_pays_one(judged: Build) -> None:
+def test_success_in_enough_frames_ends_an_episode_with_reward_1(judged: Build) -> None:
     env = judged()
     before = env.reset(seed=0)[0]
-    paid = []
+    rewards = []
     for _ in range(9):
         observation, reward, terminated, truncated, infos = env.step(torch.zeros(N, 4))
-        paid.append(float(reward[0]))
+        rewards.append(float(reward[0]))
         assert torch.equal(reward, infos["success"].float()) and torch.equal(terminated, infos["success"])
         assert not truncated.any() and not infos["true_success"].any(), "nothing was lifted"
         if terminated.any():
             assert torch.equal(infos["_final_obs"], terminated)
             env.observation_spec.check(infos["final_obs"])
             assert (infos["final_obs"][KEY] != observation[KEY]).any(), "the next episode has begun"
-            assert env.steps.tolist() == [0] * N and env.episode_number(0) == len(paid) // 3
+            assert env.steps.tolist() == [0] * N and env.episode_number(0) == len(rewards) // 3
         before = observation
-    assert paid == [0, 0, 1] * 3, "as it was measured, whatever the task's success_hold"
-    assert before[KEY].shape == (N, 24, 32, 3)
+    assert rewards == [0, 0, 1] * 3, "the classifier's hold, not the task's success_hold"
+    assert before[KEY].shape == (N, 24, 32, 3) and env.request_images is None, "every picture is rendered"
 
 
-def test_the_classifiers_hold_counts(judged: Build) -> None:
-    env = judged(hold=6)
-    env.reset(seed=0)
-    assert [bool(env.step(torch.zeros(N, 4))[2][0]) for _ in range(6)] == [False] * 5 + [True]
-
-
-def test_the_simulators_success_ends_nothing_and_is_told(judged: Build) -> None:
+def test_the_simulators_success_is_reported_but_ends_no_episode(judged: Build) -> None:
     env = judged(False, horizon=100)
     expert = env.make_demonstrator(0)
     observation, _ = env.reset(seed=0)
-    told = torch.zeros(N, dtype=torch.bool)
+    passed = torch.zeros(N, dtype=torch.bool)
     for step in range(1, 101):
         observation, reward, terminated, truncated, infos = env.step(expert.act(observation))
         assert not terminated.any() and not reward.any() and not infos["success"].any()
-        assert bool((infos["true_success"] | ~told).all()), "once passed it stays so"
-        told = infos["true_success"]
+        assert bool((infos["true_success"] | ~passed).all()), "remains set until the episode ends"
+        passed = infos["true_success"]
         assert truncated.tolist() == [step == 100] * N
-    assert told.any(), "the expert lifts, and the classifier sees nothing of it"
+    assert passed.any(), "the expert lifts the cube"
     assert not env.passed.any() and not env.step(torch.zeros(N, 4))[4]["true_success"].any(), "a new episode"
 
 
-def test_success_in_the_last_step_is_success_and_no_timeout(judged: Build) -> None:
+def test_success_in_the_last_step_is_no_timeout(judged: Build) -> None:
     env = judged(horizon=3)
     env.reset(seed=0)
     for _ in range(2):
@@ -81,7 +75,7 @@ def test_success_in_the_last_step_is_success_and_no_timeout(judged: Build) -> No
     assert terminated.all() and reward.all() and not truncated.any() and infos["_final_obs"].all()
 
 
-def test_a_timeout_forgets_what_was_seen(judged: Build) -> None:
+def test_a_timeout_resets_the_count_of_success_frames(judged: Build) -> None:
     env = judged(horizon=3, hold=4)
     env.reset(seed=0)
     for step in range(1, 10):
@@ -91,7 +85,7 @@ def test_a_timeout_forgets_what_was_seen(judged: Build) -> None:
     assert env.success.held.tolist() == [0] * N
 
 
-def test_a_resumed_environment_goes_on_the_same(judged: Build, same: Callable[[Any, Any], bool]) -> None:
+def test_a_restored_environment_continues_identically(judged: Build, same: Callable[[Any, Any], bool]) -> None:
     env = judged()
     env.reset(seed=0)
     env.step(torch.zeros(N, 4))
@@ -101,12 +95,8 @@ def test_a_resumed_environment_goes_on_the_same(judged: Build, same: Callable[[A
     assert all(same(list(a), list(env.step(torch.ones(N, 4)))) for a in first)
 
 
-def test_every_picture_is_drawn(judged: Build) -> None:
-    assert getattr(judged(), "request_images", None) is None
-
-
-def test_its_facts_are_those_of_the_classifier(judged: Build, task: Build, verdict: Build) -> None:
-    assert judged().info.rewards == () and judged().info.task == "panda-lift"
+def test_tasks_that_the_classifier_does_not_fit_are_refused(judged: Build, verdict: Build) -> None:
+    assert judged().info.rewards == ()
     with pytest.raises(ConfigError, match="reads observation.images.front of 24x32 pixels, which is not there here"):
         judged_info(describe("panda-lift"), verdict(front=(24, 32)))
     with pytest.raises(ConfigError, match="ends its episodes by itself.*take a robot's task"):

@@ -1,7 +1,8 @@
-"""A small dataset with every kind of feature, and episodes for it."""
+"""Small dataset with all kinds of features, and its episodes."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,8 @@ def make_episode(index: int, length: int = 4, video: bool = True) -> Episode:
         "next.done": np.arange(length) == length - 1,
     }
     if video:
-        frames = np.zeros((length, 32, 48, 3), dtype=np.uint8)
-        for t in range(length):  # one grey level per frame, recognisable after lossy encoding
-            frames[t] = (37 * index + 20 * t) % 256
-        columns[CAMERA] = frames
+        grey = (37 * index + 20 * np.arange(length)) % 256  # one level per frame, recognizable after lossy encoding
+        columns[CAMERA] = np.broadcast_to(grey[:, None, None, None], (length, 32, 48, 3)).astype(np.uint8)
     return columns
 
 
@@ -58,15 +57,19 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "lift"
 
 
-@pytest.fixture
-def recorded(root: Path) -> Path:
-    """A sound dataset: three episodes in two files."""
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("template") / "lift"
     with DatasetWriter.create(root, fps=10, features=make_features(), robot_type="panda") as writer:
         writer.add_episode(make_episode(0), "lift", {"randomization/cube_mass": 0.05})
+        operator = {"operator": "eve"}
         writer.add_episodes(
-            [
-                EpisodeData(make_episode(1, 6), "lift"),
-                EpisodeData(make_episode(2, 3), "push", {"operator": "eve"}),
-            ]
+            [EpisodeData(make_episode(1, 6), "lift"), EpisodeData(make_episode(2, 3), "push", operator)]
         )
     return root
+
+
+@pytest.fixture
+def recorded(template: Path, root: Path) -> Path:
+    """Dataset of three episodes in two files: a copy for each test."""
+    return Path(shutil.copytree(template, root))

@@ -1,4 +1,4 @@
-"""Datasets as other programs write them: read as they are, and what is only absent is no damage."""
+"""Datasets of other programs: variants of the format are read, and missing parts are notes, not damage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from robot_rl.cli.dataset import Info, Stats, Verify
-from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
-from robot_rl.data.identity import pictures_digest
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, Feature, verify
+from robot_rl.data.recording import pictures_digest
 from robot_rl.data.verify import examine
 from robot_rl.data.video import encode_video
 from robot_rl.data.view import DatasetView, resized
@@ -54,7 +54,7 @@ def replaced(table: pa.Table, key: str, values: Any) -> pa.Table:
 
 
 def depth_video(root: Path) -> None:
-    """Add a camera as LeRobot writes depth: its own columns, and a file with as many frames."""
+    """Add a depth camera as LeRobot writes it, with its own columns and videos."""
     feature(DEPTH, dtype="video", shape=[32, 48, 1], info={"is_depth_map": True})(root)
 
     def change(table: pa.Table) -> pa.Table:
@@ -93,16 +93,15 @@ def nothing(root: Path) -> None:
         info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
     ],
 )
-def test_what_nobody_reads_is_skipped(recorded: Path, plant: Plant) -> None:
+def test_unreadable_features_and_unknown_entries_are_skipped(recorded: Path, plant: Plant) -> None:
     plant(recorded)
     data = Dataset(recorded)
-    assert verify(recorded) == []
-    assert data.cameras == [CAMERA]
+    assert verify(recorded) == [] and data.cameras == [CAMERA]
     assert data.frames(CAMERA, [5]).shape == (1, 32, 48, 3) and data.column("action").shape == (13, 2)
     assert Info(recorded).run() == 0
 
 
-def test_a_depth_map_that_is_asked_for_is_refused(recorded: Path) -> None:
+def test_reading_a_depth_map_is_refused(recorded: Path) -> None:
     depth_video(recorded)
     with pytest.raises(DatasetError, match=f"'{DEPTH}' .*is a video of shape .*32, 48, 1.*not read"):
         Dataset(recorded).frames(DEPTH, [0])
@@ -121,22 +120,18 @@ def test_a_depth_map_that_is_asked_for_is_refused(recorded: Path) -> None:
         ([32, 48, 3], ["height", "width", "rgb"]),
     ],
 )
-def test_a_picture_s_sizes_are_read_by_their_names(recorded: Path, shape: list[int], names: Any) -> None:
-    feature(CAMERA, shape=shape, names=names)(recorded)
-    data = Dataset(recorded)
-    assert data.features[CAMERA].shape == (32, 48, 3)
-    assert data.frames(CAMERA, [0, 12]).shape == (2, 32, 48, 3)
-    assert verify(recorded) == []
+def test_picture_axes_are_identified_by_names(shape: list[int], names: Any) -> None:
+    assert Feature.from_json({"dtype": "video", "shape": shape, "names": names}).shape == (32, 48, 3)
 
 
-def test_append_keeps_what_info_json_says(recorded: Path, episode) -> None:
+def test_append_keeps_the_features_in_info_json(recorded: Path, episode) -> None:
     feature(CAMERA, shape=[3, 32, 48], names=["channels", "height", "width"])(recorded)
     feature("action", names={"motors": ["a", "b"]})(recorded)
     before = json.loads((recorded / "meta/info.json").read_text())["features"]
     with DatasetWriter.append(recorded) as writer:
         writer.add_episode(episode(3), "lift")
     assert json.loads((recorded / "meta/info.json").read_text())["features"] == before
-    assert verify(recorded) == []
+    assert verify(recorded) == [] and Dataset(recorded).frames(CAMERA, [0, 12]).shape == (2, 32, 48, 3)
 
 
 @pytest.mark.parametrize(
@@ -151,18 +146,15 @@ def test_append_keeps_what_info_json_says(recorded: Path, episode) -> None:
         (None, None),
     ],
 )
-def test_names_are_one_list(recorded: Path, names: Any, wanted: list[str] | None) -> None:
-    feature("observation.state", names=names)(recorded)
-    assert Dataset(recorded).features["observation.state"].names == wanted
-    assert verify(recorded) == []
+def test_names_become_one_list(names: Any, wanted: list[str] | None) -> None:
+    assert Feature.from_json({"dtype": "float32", "shape": [3], "names": names}).names == wanted
 
 
 # Frame rates
 
 
-@pytest.mark.parametrize("fps", [29.97, 20.9, 100 / 3])
-def test_a_frame_rate_that_is_no_whole_number(root: Path, features, episode, fps: float) -> None:
-    """Append too: a recording goes on at the rate that the file says."""
+@pytest.mark.parametrize("fps", [29.97, 100 / 3])
+def test_fractional_frame_rates_are_read_and_appended(root: Path, features, episode, fps: float) -> None:
     DatasetWriter.create(root, fps=10, features=features()).close()
     info(lambda i: i.update(fps=fps))(root)
     for index in range(3):
@@ -172,61 +164,56 @@ def test_a_frame_rate_that_is_no_whole_number(root: Path, features, episode, fps
     assert data.fps == fps and json.loads((root / "meta/info.json").read_text())["fps"] == fps
     assert data.column("timestamp")[43].item() == pytest.approx(39 / fps)
     assert verify(root) == []
-    seen = data.frames(CAMERA, [43, 3, 0, 46])[:, 0, 0, 0].float()
-    wanted = [(37 + 20 * 39) % 256, 60, 0, (74 + 40) % 256]
-    assert (seen - torch.tensor(wanted)).abs().max() < 8
+    grey = data.frames(CAMERA, [43, 3, 0, 46])[:, 0, 0, 0].float()
+    assert (grey - torch.tensor([(37 + 20 * 39) % 256, 60, 0, (74 + 40) % 256])).abs().max() < 8
     video = json.loads((root / "meta/info.json").read_text())["features"][CAMERA]["info"]
     assert video["video.fps"] == pytest.approx(fps, rel=1e-4)
 
 
-def late(path: Path, seconds: Fraction, count: int) -> None:
-    """Write a video at 10 Hz whose first frame is late."""
+def write_delayed_video(path: Path, delay: float, count: int) -> None:
+    """Write a video at 10 Hz whose first frame is at `delay`, s."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=10, options={"bf": "0"})
         stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
         stream.codec_context.time_base = Fraction(1, 100)
         for number in range(count):
             frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), 20 * number, np.uint8), format="rgb24")
-            frame.pts, frame.time_base = number * 10 + int(100 * seconds), Fraction(1, 100)
+            frame.pts, frame.time_base = number * 10 + round(100 * delay), Fraction(1, 100)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 
 
-def starts(root: Path, seconds: float) -> None:
-    name = f"videos/{CAMERA}/from_timestamp"
-    path = root / "meta/episodes/chunk-000/file-000.parquet"
-    table = pq.read_table(path)
-    at = table.column_names.index(name)
-    pq.write_table(table.set_column(at, name, pa.array([seconds])), path)
+def set_starts(root: Path, file: int, *seconds: float) -> None:
+    """Set the start of each episode in a video."""
+    path = root / f"meta/episodes/chunk-000/file-00{file}.parquet"
+    pq.write_table(replaced(pq.read_table(path), f"videos/{CAMERA}/from_timestamp", pa.array(seconds)), path)
 
 
-def test_verify_and_reading_agree_on_when_frames_are(recorded: Path) -> None:
-    """A frame is where `from_timestamp` says: a video that begins late is damaged, unless its episodes say so too."""
+@pytest.mark.parametrize(
+    ("delay", "start", "sound"),
+    [(0.0, 0.0, True), (0.1, 0.0, False), (0.1, 0.1, True), (0.05, 0.05, True), (0.0, 0.1, False)],
+)
+def test_verify_and_reading_agree_on_frame_times(recorded: Path, delay: float, start: float, sound: bool) -> None:
+    """A delayed video is sound only if `from_timestamp` has the same delay."""
     video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
-    for delay, begin, sound in ((0, 0.0, True), (Fraction(1, 10), 0.0, False), (Fraction(1, 10), 0.1, True),
-                                (Fraction(1, 20), 0.05, True), (0, 0.1, False)):  # fmt: skip
-        late(video, delay, 4)
-        starts(recorded, begin)
-        problems = verify(recorded)
-        assert (problems == []) == sound, (delay, begin, problems)
-        if sound:
-            shades = Dataset(recorded).frames(CAMERA, [0, 3])[:, 0, 0, 0].tolist()
-            assert shades == pytest.approx([0, 60], abs=8)
-        else:
-            assert str(video) in problems[0]
-            with pytest.raises(DatasetError, match="file-000.mp4"):
-                Dataset(recorded).frames(CAMERA, range(4))
+    write_delayed_video(video, delay, 4)
+    set_starts(recorded, 0, start)
+    problems = verify(recorded)
+    assert (problems == []) == sound
+    if sound:
+        assert Dataset(recorded).frames(CAMERA, [0, 3])[:, 0, 0, 0].tolist() == pytest.approx([0, 60], abs=8)
+    else:
+        assert str(video) in problems[0]
+        with pytest.raises(DatasetError, match="file-000.mp4"):
+            Dataset(recorded).frames(CAMERA, range(4))
 
 
-def test_frames_that_no_episode_uses_are_noted_and_shared_ones_are_damage(recorded: Path) -> None:
+def test_unused_frames_are_notes_and_shared_frames_are_damage(recorded: Path) -> None:
     video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
     video.write_bytes(encode_video([np.full((32, 48, 3), 20 * k, np.uint8) for k in range(6)], 10))
     faults, notes = examine(recorded)
     assert faults == [] and any("file-000.mp4" in note for note in notes)
-    name = f"videos/{CAMERA}/from_timestamp"
-    path = recorded / "meta/episodes/chunk-000/file-001.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array([0.0, 0.5])), path)
+    set_starts(recorded, 1, 0.0, 0.5)
     assert any("file-001.mp4" in fault for fault in verify(recorded)), "two episodes share frame 5"
 
 
@@ -234,9 +221,9 @@ def test_frames_that_no_episode_uses_are_noted_and_shared_ones_are_damage(record
 
 
 def pictures(root: Path, encoding: str = ".png") -> np.ndarray:
-    """Move the camera's frames into the data table, as LeRobot stores `dtype: image`; return them."""
+    """Store random pictures in the data table, as LeRobot does for `dtype: image`; return the pictures."""
     frames = np.random.default_rng(0).integers(0, 255, (13, 32, 48, 3), np.uint8)
-    frames[..., 0] //= 4  # red and blue differ
+    frames[..., 0] //= 4  # make red and blue differ
     cells = [cv2.imencode(encoding, np.ascontiguousarray(frame[..., ::-1]))[1].tobytes() for frame in frames]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -253,19 +240,18 @@ def pictures(root: Path, encoding: str = ".png") -> np.ndarray:
 
 
 @pytest.mark.parametrize(("encoding", "error"), [(".png", 0), (".jpg", 40)])
-def test_pictures_in_the_data_table(recorded: Path, encoding: str, error: int) -> None:
+def test_pictures_in_the_data_table_are_read(recorded: Path, encoding: str, error: int) -> None:
     frames = pictures(recorded, encoding)
     data, order = Dataset(recorded), [12, 0, 5, 5, 4]
     assert data.cameras == [CAMERA] and verify(recorded) == []
-    seen = data.frames(CAMERA, order)
-    assert seen.dtype == torch.uint8
-    assert np.abs(seen.numpy().astype(int) - frames[order]).mean() <= error
+    decoded = data.frames(CAMERA, order)
+    assert decoded.dtype == torch.uint8 and np.abs(decoded.numpy().astype(int) - frames[order]).mean() <= error
     assert data.frames(CAMERA, []).shape == (0, 32, 48, 3)
     with pytest.raises(DatasetError, match=CAMERA):
         DatasetWriter.append(recorded)
 
 
-def test_pictures_in_the_data_table_under_another_name_and_in_another_size(recorded: Path) -> None:
+def test_pictures_in_the_data_table_are_renamed_and_resized(recorded: Path) -> None:
     frames = pictures(recorded)
     feature(CAMERA, shape=[3, 32, 48], names=["channels", "height", "width"])(recorded)
     wrist = "observation.images.wrist"
@@ -287,15 +273,13 @@ def test_pictures_in_the_data_table_under_another_name_and_in_another_size(recor
         ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
     ],
 )
-def test_a_damaged_picture_in_the_data_table(recorded: Path, cell: Any, words: str) -> None:
+def test_damaged_pictures_in_the_data_table_are_named(recorded: Path, cell: Any, words: str) -> None:
     pictures(recorded)
-
-    def change(table: pa.Table) -> pa.Table:
-        rows = table[CAMERA].to_pylist()
-        rows = [cell if i == 5 else row for i, row in zip(table["index"].to_pylist(), rows, strict=True)]
-        return replaced(table, CAMERA, pa.array(rows, table.schema.field(CAMERA).type))
-
-    tables(recorded, "data", change)
+    path = recorded / "data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    cells = table[CAMERA].to_pylist()
+    cells[1] = cell  # frame 5
+    pq.write_table(replaced(table, CAMERA, pa.array(cells, table.schema.field(CAMERA).type)), path)
     with pytest.raises(DatasetError, match=words):
         Dataset(recorded).frames(CAMERA, [4, 5])
     assert len(verify(recorded)) == 1
@@ -304,55 +288,44 @@ def test_a_damaged_picture_in_the_data_table(recorded: Path, cell: Any, words: s
 # Types of columns
 
 
+PAIRS, BITS = [[i, 1] for i in range(13)], [i % 2 for i in range(13)]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "kind"),
+    ("key", "dtype", "shape", "cells"),
     [
-        ("float64", pa.list_(pa.float64(), 2)),
-        ("float32", pa.list_(pa.float64())),
-        ("float16", pa.list_(pa.float16(), 2)),
-        ("float32", pa.list_(pa.int64())),
-        ("int64", pa.large_list(pa.int32())),
-        ("int8", pa.list_(pa.int8(), 2)),
+        ("action", "float64", [2], pa.array(PAIRS, pa.list_(pa.float64(), 2))),
+        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.float64()))),
+        ("action", "float16", [2], pa.array(PAIRS, pa.list_(pa.float32(), 2))),
+        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.int64()))),
+        ("action", "int64", [2], pa.array(PAIRS, pa.large_list(pa.int32()))),
+        ("next.done", "bool", [1], pa.array(BITS, pa.int8())),
+        ("next.done", "bool", [], pa.array(BITS, pa.float32())),
+        ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
+        ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
     ],
 )
-def test_columns_of_other_types(recorded: Path, dtype: str, kind: pa.DataType) -> None:
-    """The file's type is not always the one that info.json says."""
-    feature("action", dtype=dtype)(recorded)
-    tables(recorded, "data", lambda t: replaced(t, "action", pa.array([[i, 1] for i in t["index"].to_pylist()], kind)))
-    found = Dataset(recorded).column("action")
-    assert str(found.dtype) == f"torch.{dtype}" and found.tolist() == [[i, 1] for i in range(13)]
-    assert verify(recorded) == []
-
-
-@pytest.mark.parametrize("shape", [[1], [], [1, 1]])
-@pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.list_(pa.bool_(), 1), pa.list_(pa.int64())])
-def test_one_number_stored_in_any_way(recorded: Path, shape: list[int], kind: pa.DataType) -> None:
-    feature("next.done", dtype="bool", shape=shape)(recorded)
-
-    def change(table: pa.Table) -> pa.Table:
-        done = [i % 2 for i in table["index"].to_pylist()]
-        cells = [[d] for d in done] if pa.types.is_nested(kind) else done
-        wide = pa.list_(pa.int64(), 1) if pa.types.is_nested(kind) else pa.int64()
-        return replaced(table, "next.done", pa.array(cells, wide).cast(kind))
-
-    tables(recorded, "data", change)
-    found = Dataset(recorded).column("next.done")
-    assert found.dtype == torch.bool and found.flatten().tolist() == [bool(i % 2) for i in range(13)]
-    assert len(found) == 13
+def test_columns_are_converted_from_the_files_type(
+    recorded: Path, key: str, dtype: str, shape: list[int], cells: pa.Array
+) -> None:
+    feature(key, dtype=dtype, shape=shape)(recorded)
+    tables(recorded, "data", lambda t: replaced(t, key, cells.slice(t["index"][0].as_py(), t.num_rows)))
+    values = Dataset(recorded).column(key)
+    assert str(values.dtype) == f"torch.{dtype}" and values.shape == (13, *(shape or [1]))
+    assert values.flatten().tolist() == np.array(cells.to_pylist()).ravel().tolist()
+    assert shape == [1, 1] or verify(recorded) == []  # the stored statistics have shape (1,)
 
 
 @pytest.mark.parametrize(
     ("dtype", "cells"),
     [
         ("bool", pa.array([0.5] * 13)),
-        ("int64", pa.array([0.5] * 13)),
-        ("bool", pa.array([True, None] * 6 + [True])),
         ("int64", pa.array([1, None] * 6 + [1])),
         ("uint8", pa.array([300] * 13)),
         ("float32", pa.array([{"x": 1.0}] * 13)),
     ],
 )
-def test_no_value_changes_silently(recorded: Path, dtype: str, cells: pa.Array) -> None:
+def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Array) -> None:
     feature("next.done", dtype=dtype)(recorded)
     tables(recorded, "data", lambda t: replaced(t, "next.done", cells.slice(t["index"][0].as_py(), t.num_rows)))
     with pytest.raises(DatasetError, match="'next.done'"):
@@ -364,7 +337,7 @@ def test_no_value_changes_silently(recorded: Path, dtype: str, cells: pa.Array) 
 
 
 def without(*names: str) -> Plant:
-    """Drop statistics, of every feature, from both places."""
+    """Drop statistics of every feature from stats.json and meta/episodes."""
 
     def plant(root: Path) -> None:
         info(lambda s: [s[key].pop(name) for key in s for name in names], "meta/stats.json")(root)
@@ -385,19 +358,16 @@ def without_pictures(root: Path) -> None:
         without("q01", "q10", "q50", "q90", "q99"),
         without_pictures,
         lambda root: (root / "meta/stats.json").unlink(),
-        info(lambda s: s["action"].pop("std"), "meta/stats.json"),
         without("mean"),
     ],
 )
-def test_absent_statistics_are_noted_and_computed(recorded: Path, plant: Plant, capsys) -> None:
+def test_missing_statistics_are_noted_and_computed(recorded: Path, plant: Plant, capsys) -> None:
     before = json.loads((recorded / "meta/stats.json").read_text())
     plant(recorded)
     faults, notes = examine(recorded)
     assert faults == [] and len(notes) == 1
     assert Verify(recorded, json=True).run() == 0
     assert json.loads(capsys.readouterr().out)["notes"] == notes
-    assert Verify(recorded).run() == 0
-    assert "stats.json" in capsys.readouterr().out
     assert Stats(recorded).run() == 0
     after = json.loads((recorded / "meta/stats.json").read_text())
     assert after.keys() == before.keys()
@@ -407,15 +377,7 @@ def test_absent_statistics_are_noted_and_computed(recorded: Path, plant: Plant, 
     assert examine(recorded) == ([], [])
 
 
-def test_append_computes_absent_statistics(recorded: Path, episode) -> None:
-    without_pictures(recorded)
-    with DatasetWriter.append(recorded) as writer:
-        writer.add_episode(episode(3), "lift")
-    assert int(Dataset(recorded).stats[CAMERA]["count"]) == 17
-    assert verify(recorded) == []
-
-
-def test_a_count_may_be_a_number(recorded: Path) -> None:
+def test_a_count_may_be_a_scalar(recorded: Path) -> None:
     info(lambda s: [entry.update(count=entry["count"][0]) for entry in s.values()], "meta/stats.json")(recorded)
     assert examine(recorded) == ([], [])
 
@@ -424,7 +386,7 @@ def test_a_count_may_be_a_number(recorded: Path) -> None:
 
 
 def cached(root: Path, shared: bool = False) -> Path:
-    """Move a dataset to a cache as huggingface_hub keeps it; return the snapshot."""
+    """Move a dataset into a cache in the layout of huggingface_hub; return the snapshot."""
     cache = root.parent / "hub"
     repository = cache / "datasets--me--lift"
     snapshot = repository / "snapshots/0123abc"
@@ -444,7 +406,7 @@ def cached(root: Path, shared: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_hub_s_cache_is_read_and_never_written(recorded: Path, episode, shared: bool) -> None:
+def test_the_hubs_cache_is_read_and_never_written(recorded: Path, shared: bool) -> None:
     snapshot = cached(recorded, shared)
     hub = snapshot.parents[2]
     before = {path: path.read_bytes() for path in hub.rglob("*") if path.is_file()}
@@ -463,7 +425,7 @@ def test_the_hub_s_cache_is_read_and_never_written(recorded: Path, episode, shar
 @pytest.mark.parametrize(
     "target", ["hub/secret", "hub/datasets--me--lift/secret", "hub/datasets--you--x/blobs/0", "/etc/hostname"]
 )
-def test_other_links_of_a_snapshot_are_refused(recorded: Path, target: str) -> None:
+def test_links_of_a_snapshot_out_of_its_cache_are_refused(recorded: Path, target: str) -> None:
     snapshot = cached(recorded)
     path = snapshot.parents[3] / target
     if not path.exists():
