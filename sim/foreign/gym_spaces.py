@@ -1,7 +1,7 @@
-"""Read the observations of Gymnasium environments: which parts are numbers, and which are pictures.
+"""Split the observations of Gymnasium environments into numbers and pictures.
 
-Pictures are uint8 from 0 to 255 of shape (height, width), or with 1 or 3 channels as a first or last axis. All else is
-numbers, in the order of the space. Like gym_worker.py this needs gymnasium and numpy alone.
+A picture is uint8 from 0 to 255 of shape (height, width), or with 1 or 3 channels on the first or last axis. All other
+parts are numbers, in the order of the space. This module imports only gymnasium and numpy, like gym_worker.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 EXACT, LARGEST = 2**24, float(np.finfo(np.float32).max)
-"""Largest integer up to which float32 holds all of them, and largest number that it holds."""
+"""Largest integer up to which float32 holds every integer, and largest number of float32."""
 
 
-class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
-    """An environment is not supported."""
+class Unsuitable(Exception):  # noqa: N818 - only its text is sent between processes
+    """The environment is not supported."""
 
 
 class Reader:
-    """Reads observations of nested Dict and Tuple spaces: all numbers in a row, and pictures by name."""
+    """Reads observations of nested Dict and Tuple spaces: one vector of all numbers, and pictures by name."""
 
     def __init__(self, space: Any):
         import gymnasium.spaces as kinds
@@ -30,7 +30,7 @@ class Reader:
         self.numbers: list[tuple[Any, Any]] = []
         self.views: dict[str, Any] = {}
         self.sizes: dict[str, list[int]] = {}
-        """Height and width of the pictures."""
+        """Height and width of every picture."""
         for keys, part in _parts(space):
             name = ".".join(map(str, keys))
             what = f"observation {name!r}" if name else "the observation"
@@ -52,10 +52,10 @@ class Reader:
         whole = [isinstance(part, kinds.Box) and part.dtype.kind in "iu" for _, part in self.numbers]
         sizes = [kinds.flatdim(part) for _, part in self.numbers]
         self.largest = [EXACT if w else LARGEST for w, size in zip(whole, sizes, strict=True) for _ in range(size)]
-        """Largest magnitude of each number that float32 holds as it is."""
+        """Largest magnitude of every number for an exact float32."""
 
     def numbers_of(self, observation: Any) -> np.ndarray:
-        """Return the numbers (D,) float64; one of n things is n numbers, of which one is 1."""
+        """Return the numbers (D,) float64; a Discrete value of n is one-hot, n numbers."""
         from gymnasium.spaces import Box, flatten
 
         parts = [np.zeros(0)]
@@ -65,17 +65,17 @@ class Reader:
         return np.concatenate(parts)
 
     def pictures_of(self, observation: Any) -> dict[str, np.ndarray]:
-        """Return the pictures (height, width, 3) uint8; grey ones have three equal channels."""
-        found = {}
+        """Return the pictures (height, width, 3) uint8; grey pictures have three equal channels."""
+        pictures = {}
         for name, keys in self.views.items():
             pixels = np.atleast_3d(reduce(operator.getitem, keys, observation))
             pixels = pixels if pixels.shape[2] in (1, 3) else np.moveaxis(pixels, 0, 2)
-            found[name] = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-        return found
+            pictures[name] = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+        return pictures
 
 
 def _parts(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the parts of nested spaces with the keys that lead to them."""
+    """Yield the leaves of nested spaces with their keys."""
     from gymnasium.spaces import Dict, Tuple
 
     if not isinstance(space, Dict | Tuple):
@@ -86,7 +86,7 @@ def _parts(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
 
 
 def _picture_size(space: Any) -> list[int] | None:
-    """Return height and width of pictures; None for a space of anything else."""
+    """Return the height and width of a space of pictures; None for other spaces."""
     from gymnasium.spaces import Box
 
     if not isinstance(space, Box) or space.dtype != np.uint8 or (space.low > 0).any() or (space.high < 255).any():

@@ -1,4 +1,4 @@
-"""The running episodes of n simulations: all state of resets and resumes."""
+"""Running episodes of n simulations: the whole state for resets and resumes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from sim.tasks.base import Task
 
 
 class Episodes(Rows):
-    """Physics, sensors, commands and rewards of n copies of a task, without Gymnasium's conventions.
-
-    All tensors are on the engine's device.
-    """
+    """Physics, sensors, commands and rewards of n copies of a task, with all tensors on the engine's device."""
 
     ROWS = ("steps",)
 
@@ -57,16 +54,16 @@ class Episodes(Rows):
 
     @property
     def parts(self) -> dict[str, Rows]:
-        """Return all parts with rows."""
+        """Return the components with one row per environment, by name."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
         parts["success"] = self.success
         return parts | ({"feet": self.feet} if self.feet else {})
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
-        """Begin the next episodes of environments `ids` (k,), sorted, and return their first observations (k, D).
+        """Begin the next episodes of environments `ids` (k,), sorted; return their first observations (k, D).
 
-        With `stagger` they begin at different steps of their horizon.
+        With `stagger`, episodes begin at different steps of the horizon.
         """
         rows = ids.cpu().numpy()
         sample = self.sampler.sample(rows)
@@ -93,7 +90,7 @@ class Episodes(Rows):
         return self.observe(true, state, self.sampler.sampled[ids])
 
     def clone(self) -> Episodes | None:
-        """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
+        """Return a second set of simulations, before a reset; None if the engine cannot be cloned."""
         engine = self.engine.clone()
         if engine is None:
             return None
@@ -105,7 +102,7 @@ class Episodes(Rows):
         return other
 
     def copy_from(self, ids: Tensor, other: Episodes) -> None:
-        """Continue environments `ids` (k,) with the episodes of a sibling."""
+        """Copy the episodes of environments `ids` (k,) from a clone."""
         rows = ids.cpu().numpy()
         self.sampler.next_episode[rows] = other.sampler.next_episode[rows]
         self.engine.copy_from(rows, other.engine)
@@ -113,7 +110,7 @@ class Episodes(Rows):
         theirs = other.parts
         for name, part in self.parts.items():
             part.take_rows(ids, theirs[name])
-        # In place: the states belong to this step, and nothing else holds their views yet.
+        # In place: no other object refers to the views of this step's states.
         for mine, new in ((self.true, other.true), (self.state, other.state)):
             views = new.views
             for name, view in mine.views.items():
@@ -121,30 +118,29 @@ class Episodes(Rows):
 
     # ---- one control period ------------------------------------------------------------------------------------
     def act(self, actions: Tensor) -> None:
-        """Command and simulate one control period with actions (n, A) in [-1, 1]."""
+        """Simulate one control period with actions (n, A) in [-1, 1]."""
         commands = self.chain.decide(self.state, actions)
         if self.sampler.pushes:
             self.engine.push(self.sampler.push_velocity(self.steps))
-        # Motors servo on their encoders: they rest below the command by the encoder offset.
+        # Motors control the encoder reading: joints rest below the command by the encoder offset.
         commands = commands - self.sensors.encoder_offset[:, None]
         self.engine.step(commands, self.chain.gripper[:, None].expand(-1, commands.shape[1], -1))
 
     def perceive(self) -> Verdict:
-        """Measure and judge the last control period."""
+        """Measure the state after the last control period; return reward and end of the episodes."""
         self.steps = self.steps + 1
         broken, before, now = self.engine.diverged(), self.true, self._true_state()
-        # Keep the last valid state of diverged environments, so that no NaN reaches a learner.
+        # Diverged environments keep their last valid state: no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
         verdict = self.judge.judge(before, self.true, self.steps, broken, self.success, self.feet)
         measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
         self.state = self.chain.refer(measured)
-        episode = {"success": verdict.success, "diverged": broken, "episode_steps": self.steps.clone()}
-        verdict.infos.update(episode)
+        verdict.infos.update(success=verdict.success, diverged=broken, episode_steps=self.steps.clone())
         return verdict
 
     def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
-        """Return the observations (k, D) of true and measured states with randomized values (k, P)."""
+        """Return observations (k, D) from true and measured states and randomized values (k, P)."""
         privileged = [*true.objects.values(), sampled.float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
@@ -179,7 +175,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs for bit-identical results."""
+        """Return a copy of the whole state: a resumed run is bit-identical."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),

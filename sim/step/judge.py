@@ -1,4 +1,4 @@
-"""Reward and end of episodes."""
+"""Reward, success and end of episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.tasks.base import Task
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome (n,) of one control period."""
+    """Reward and end (n,) of one control period."""
 
     reward: Tensor
     success: Tensor
@@ -29,7 +29,7 @@ class Verdict:
 
 
 class TransitionJudge:
-    """Reward transitions and end episodes: success and failure terminate, the horizon and divergence truncate."""
+    """Compute rewards and ends: success and failure terminate, the horizon and divergence truncate."""
 
     def __init__(self, task: Task, pipeline: Pipeline):
         self.task, self.pipeline = task, pipeline
@@ -39,22 +39,17 @@ class TransitionJudge:
         """Success ends an episode."""
 
     def judge(
-        self,
-        before: RobotState,
-        now: RobotState,
-        steps: Tensor,
-        broken: Tensor,
-        hold: SuccessHold,
+        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
         feet: FootTracker | None,
-    ) -> Verdict:
-        """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
+    ) -> Verdict:  # fmt: skip
+        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`.
 
-        Where physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
+        If physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
         """
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon
         failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
-        if interface.instructions:  # what held for another instruction does not count
+        if interface.instructions:  # a new instruction restarts the hold time
             hold.reset((before.instruction != now.instruction)[:, 0])
         if pipeline.success:
             success = hold(pipeline.success(now) & ~broken) & ~failed
@@ -71,6 +66,6 @@ class TransitionJudge:
                 reward = torch.where(broken, 0.0, reward)
                 infos["rewards"] = parts
             if self.task.metrics:
-                # Copies: a view of the state would be overwritten where an episode ends.
+                # Copies: the next episode overwrites views of the state.
                 infos["metrics"] = {name: value.clone() for name, value in self.task.metrics(transition).items()}
         return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)
