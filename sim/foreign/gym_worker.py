@@ -161,7 +161,7 @@ class Batch:
         """Start an episode in every environment; `seeds` (n,) or None."""
         given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
         first = {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
-        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._instruction_answer()
+        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._instructions()
 
     def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
         """Reset environment i; return its flat observation.
@@ -179,7 +179,7 @@ class Batch:
         self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
         return self.reader.numbers_of(self.seen[i][0])
 
-    def _instruction_answer(self) -> dict[str, np.ndarray]:
+    def _instructions(self) -> dict[str, np.ndarray]:
         """Return the instruction index of every running episode."""
         return {"instruction": np.array(self.instruction)} if self.instruction_ids else {}
 
@@ -219,7 +219,7 @@ class Batch:
             rows.append((following, final, float(reward), bool(terminated), bool(truncated), success))
         names = ("observation", "final", "reward", "terminated", "truncated", "success")
         result = {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
-        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._instruction_answer()
+        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._instructions()
 
     def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
         """Start demonstrators of this skill in the current states; `act` returns their actions."""
