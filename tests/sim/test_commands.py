@@ -1,4 +1,4 @@
-"""Velocity commands: within the ranges, held for a while, independent of other environments."""
+"""Velocity commands: distribution, ramps, and independence of other environments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import Field, VectorSpec
-from robot_rl.util.seeds import HELD_OUT
 from sim.commands import CommandSchedule
 from sim.randomization.noise import episode_keys
 
@@ -22,11 +21,11 @@ def keys(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def settled(count: int) -> torch.Tensor:
-    """Steps (count,) at which the first command is reached."""
+    """Return steps (count,) at which the first command is reached."""
     return torch.full((count,), round(COMMAND_RAMP * RATE))
 
 
-def test_commands_fill_their_ranges_evenly() -> None:
+def test_commands_are_uniform_and_uncorrelated() -> None:
     drawn = CommandSchedule(standing=0.0)(SPEC, keys(4000), settled(4000), RATE)
     share = (drawn - SPEC.low) / (SPEC.high - SPEC.low)
     assert ((share >= 0) & (share < 1)).all()
@@ -36,17 +35,17 @@ def test_commands_fill_their_ranges_evenly() -> None:
 
 
 @pytest.mark.parametrize(("standing", "low", "high"), [(0.0, 0, 0), (0.25, 0.22, 0.28), (1.0, 1, 1)])
-def test_a_share_of_commands_asks_for_nothing_at_all(standing: float, low: float, high: float) -> None:
+def test_share_of_zero_commands(standing: float, low: float, high: float) -> None:
     drawn = CommandSchedule(standing=standing)(SPEC, keys(4000), settled(4000), RATE)
     still = (drawn == 0).all(1)
-    assert torch.equal(still, (drawn == 0).any(1)), "never only in part"
+    assert torch.equal(still, (drawn == 0).any(1)), "all components are zero, or none"
     assert low <= float(still.float().mean()) <= high
 
 
-def test_a_command_grows_out_of_the_one_before_and_is_held() -> None:
+def test_command_ramps_linearly_from_the_previous_one_then_holds() -> None:
     schedule, steps, ramp = CommandSchedule(hold=2.0, standing=0.0), torch.arange(400), round(COMMAND_RAMP * RATE)
     path = schedule(SPEC, keys(1).repeat(400), steps, RATE)
-    assert not path[0].any(), "an episode begins with nothing asked"
+    assert not path[0].any(), "an episode begins with a zero command"
     changes = (path.diff(dim=0) != 0).any(1).nonzero().flatten() + 1
     assert changes.tolist() == [start + k for start in (0, 100, 200, 300) for k in range(1, ramp + 1)]
     held = path[[50, 150, 250, 350]]
@@ -56,14 +55,7 @@ def test_a_command_grows_out_of_the_one_before_and_is_held() -> None:
     assert torch.allclose(path[middle], held[0] + share * (held[1] - held[0]), atol=1e-6)
 
 
-def test_a_command_changes_no_faster_than_its_range_in_the_ramp_time() -> None:
-    path = CommandSchedule(hold=1.0)(SPEC, keys(20).repeat_interleave(500), torch.arange(500).repeat(20), RATE)
-    change = path.view(20, 500, 3).diff(dim=1).abs().amax((0, 1))
-    most = (SPEC.high - SPEC.low) / (COMMAND_RAMP * RATE)
-    assert (change <= most * 1.001).all() and (change > 0.5 * most).all()
-
-
-def test_a_command_depends_on_its_episode_and_time_alone() -> None:
+def test_command_depends_only_on_episode_and_time() -> None:
     schedule = CommandSchedule(hold=1.0)
     steps = torch.tensor([0, 7, 7, 900, 3])
     together = schedule(SPEC, keys(5), steps, RATE)
@@ -71,10 +63,3 @@ def test_a_command_depends_on_its_episode_and_time_alone() -> None:
     assert torch.equal(schedule(SPEC, keys(5)[order], steps[order], RATE), together[order])
     for i in range(5):
         assert torch.equal(schedule(SPEC, keys(5)[i : i + 1], steps[i : i + 1], RATE)[0], together[i])
-
-
-def test_held_out_episodes_are_asked_for_something_else() -> None:
-    schedule, start = CommandSchedule(standing=0.0), settled(500)
-    trained = {tuple(c) for c in schedule(SPEC, keys(500), start, RATE).tolist()}
-    held_out = {tuple(c) for c in schedule(SPEC, keys(500, HELD_OUT), start, RATE).tolist()}
-    assert len(trained) == len(held_out) == 500 and not trained & held_out

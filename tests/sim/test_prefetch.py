@@ -1,4 +1,4 @@
-"""Prefetched resets are, to the last bit, those that are made when they are needed."""
+"""Prefetched resets are bit-identical to ordinary resets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shipped(request: pytest.FixtureRequest, task: Build, walk: Build) -> Any:
 
 
 def story(task: Any) -> list[Any]:
-    """All that five environments tell while episodes end at different times, one diverges and a state is restored."""
+    """Return all results of five environments: episodes end, one diverges, and a state is restored."""
     env = TaskEnv(task, 5, threads=1)
     env.reset(seed=3, options={"stagger": True})
     rng, saved, out = torch.Generator().manual_seed(0), {}, []
@@ -43,14 +43,14 @@ def story(task: Any) -> list[Any]:
     return copy.deepcopy([*out, env.state_dict()])
 
 
-def test_the_same_floats_as_without_one(shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_equal_those_without_prefetch(shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
     with_one = story(shipped)
     monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
     assert same(story(shipped), with_one)
 
 
-def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipped: Any, same: Same) -> None:
-    """Otherwise a resumed run, with other blocks, would not be bit-identical."""
+def test_reset_does_not_depend_on_other_reset_environments(shipped: Any, same: Same) -> None:
+    """A resumed run resets other groups of environments together."""
     env = TaskEnv(shipped, 20, threads=1)
     env.reset(seed=3)
 
@@ -74,7 +74,7 @@ def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipp
         assert all(same(row(some, k), row(together, i)) for k, i in enumerate(rows)), rows
 
 
-def test_they_begin_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resets_are_prefetched_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
     sample = EpisodeSampler.sample
     monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (blocks.append(len(ids)), sample(self, ids))[1])
@@ -85,10 +85,10 @@ def test_they_begin_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> 
         _, _, terminated, truncated, _ = env.step(torch.zeros(24, env.pipeline.actions.size))
         ended += int((terminated | truncated).sum())
     assert blocks[:2] == [24, 24] and len(blocks) <= 4
-    assert 0 <= sum(blocks[1:]) - ended <= 24, "no more than one ahead of each"
+    assert 0 <= sum(blocks[1:]) - ended <= 24, "at most one episode ahead per environment"
 
 
-def test_a_new_seed_is_not_answered_with_an_episode_of_the_old_one(shipped: Any, same: Same) -> None:
+def test_new_seed_discards_prefetched_episodes(shipped: Any, same: Same) -> None:
     used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
     still = torch.zeros(3, used.pipeline.actions.size)
     used.reset(seed=0)
@@ -101,8 +101,8 @@ def test_a_new_seed_is_not_answered_with_an_episode_of_the_old_one(shipped: Any,
     assert same(*played) and same(used.state_dict(), fresh.state_dict())
 
 
-def test_it_is_not_bound_to_inference_mode(shipped: Any, same: Same) -> None:
-    """A process may evaluate in that mode first and train afterwards."""
+def test_prefetch_in_inference_mode_is_usable_outside(shipped: Any, same: Same) -> None:
+    """A process may evaluate in inference mode and then train."""
     env, other = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
     still = torch.zeros(3, env.pipeline.actions.size)
     other.reset(seed=0, options={"stagger": True})
@@ -116,7 +116,7 @@ def test_it_is_not_bound_to_inference_mode(shipped: Any, same: Same) -> None:
 
 
 @pytest.mark.parametrize("block", [0, 1], ids=["first block", "later block"])
-def test_a_block_that_was_interrupted_is_begun_again(
+def test_interrupted_block_is_prefetched_again(
     shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
@@ -125,7 +125,7 @@ def test_a_block_that_was_interrupted_is_begun_again(
 
     def interrupted(self: SensorModel, *arguments: Any) -> Any:
         nonlocal begun
-        begun += len(arguments) == 3  # of episodes that begin
+        begun += len(arguments) == 3  # calls of a reset
         if begun == block + 1:
             raise KeyboardInterrupt
         return measure(self, *arguments)
