@@ -289,7 +289,7 @@ def test_episodes_without_a_time_limit(tmp_path: Path, capsys: pytest.CaptureFix
         assert main([*words.split(), "--episodes", "2"]) == 2
         assert f"{task} has no time limit" in (error := capsys.readouterr().err) and "--episode-steps" in error
         assert main([*words.replace("no", "yes").split(), "--episodes", "2", "--episode-steps", "4"]) == 0
-    assert (run / "evaluation-steps-4.json").is_file() and not (run / "evaluation.json").exists(), "separate from the results without a limit"
+    assert (run / "evaluation-steps-4.json").is_file() and not (run / "evaluation.json").exists(), "with the limit"
     assert not (tmp_path / "no").exists() and Dataset(tmp_path / "yes").episodes[0].length == 4
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "bounded"), "--episodes", "2", "--json"]) == 0
@@ -336,7 +336,7 @@ def test_frames_of_the_current_state(python: Path | None) -> None:
     env = GymEnv(NAME.format("Drawn"), 1, python, filmed=True)
     x = float(played(env)[-1][0]["observation.state"][0, 0])
     frame = env.frame()
-    assert frame.shape == (32, 48, 3) and frame.dtype == np.uint8 and abs(frame - 100 - 10 * x).max() < 1
+    assert frame.shape == (32, 48, 3) and frame.dtype == np.uint8 and abs(frame.astype(float) - 100 - 10 * x).max() < 1
     env.close()
     with pytest.raises(ConfigError, match="'toy_envs:Toy-v0' cannot be filmed: "):
         GymEnv(NAME.format("Toy"), 1, python, filmed=True)
@@ -398,7 +398,7 @@ def test_resume_truncates_the_running_episodes(
     second = train(60, resume=True)
     one, two = stored
     before = [int(h) - 1 for h in head]
-    assert (~one.flags["last"][[0, 1], before] & one.flags["starts"][[0, 1], before]).any(), "some episodes were running"
+    assert (~one.flags["last"][[0, 1], before] & one.flags["starts"][[0, 1], before]).any(), "some were running"
     assert two.transitions == 60 and second.updates.critic > updates > 0
     for lane in range(2):
         end = int(head[lane])

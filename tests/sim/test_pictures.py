@@ -82,7 +82,7 @@ def test_rendering_threads_end_with_the_environment(task: Build) -> None:
         assert not drawing() - others
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # for example if OpenGL refuses the context
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # OpenGL errors
 def test_renderer_freed_on_another_thread_keeps_pictures_intact(task: Build) -> None:
     env, other = (TaskEnv(task(pictures=(Picture("front", H, W),)), 4, threads=1) for _ in range(2))
     env.reset(seed=0)

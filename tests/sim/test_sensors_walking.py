@@ -1,4 +1,4 @@
-"""What a walking robot's encoders and IMU report: each parameter has its size and sign, and changes nothing else."""
+"""Sensor model of a legged robot: every error has its size and sign, and changes only its own view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Build = Callable[..., Any]
 PERIOD, MANY = 0.02, 3000
 UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
 GYRO, TILT = slice(12, 15), slice(15, 18)
-"""Where the directions of the biases of the IMU stand, behind those of the encoders."""
+"""Columns of the IMU in the bias directions, after those of the encoders."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def numbers(sensors: SensorModel, n: int, seed: int = 0) -> Tensor:
 
 
 def errors(sensors: SensorModel, state: Any, direction: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
-    """Seen minus true, by view; of the orientation the rotation vector in the trunk's frame."""
+    """Return measured minus true values by view; for the orientation, the rotation vector in the trunk's frame."""
     n = len(state.joint_position)
     sensors.reset(torch.arange(n), state, torch.zeros(n, sensors.biases) if direction is None else direction)
     seen = sensors.measure(state, numbers(sensors, n, seed))
@@ -50,7 +50,7 @@ def errors(sensors: SensorModel, state: Any, direction: Tensor | None = None, se
 
 @pytest.fixture
 def walking(standing: Build) -> Callable[..., Any]:
-    """Robots in motion, tilted and turned, all alike or each by itself."""
+    """Builder of tilted robots in motion, with equal or different states."""
 
     def build(n: int, alike: bool = True) -> Any:
         rng = torch.Generator().manual_seed(5)
@@ -62,7 +62,7 @@ def walking(standing: Build) -> Callable[..., Any]:
     return build
 
 
-def test_without_parameters_the_sensed_views_pass_and_the_others_are_absent(model: Build, walking: Build) -> None:
+def test_without_errors_measured_views_are_exact_and_others_absent(model: Build, walking: Build) -> None:
     state, sensors = walking(5, alike=False), model(5)
     sensors.reset(torch.arange(5), state, torch.ones(5, sensors.biases))
     seen = sensors.measure(state, numbers(sensors, 5))
@@ -71,7 +71,7 @@ def test_without_parameters_the_sensed_views_pass_and_the_others_are_absent(mode
     assert set(seen.views) == set(state.views) - set(UNSEEN)
     for name, view in seen.views.items():
         assert torch.allclose(view, state.views[name], atol=1e-6), name
-    assert "base_position" in state.views, "the true state keeps its own"
+    assert "base_position" in state.views, "the true state is not changed"
 
 
 NOISES = {
@@ -83,7 +83,7 @@ NOISES = {
 
 
 @pytest.mark.parametrize("name", list(NOISES))
-def test_noise_has_its_spread_in_its_view_alone(model: Build, walking: Build, name: str) -> None:
+def test_noise_has_its_size_in_its_own_view(model: Build, walking: Build, name: str) -> None:
     view, size = NOISES[name]
     scale = np.where(np.arange(MANY) < MANY // 2, size, 3 * size)
     found = errors(model(MANY, **{name: scale}), walking(MANY))
@@ -91,15 +91,8 @@ def test_noise_has_its_spread_in_its_view_alone(model: Build, walking: Build, na
     for half, spread in ((error[: MANY // 2], size), (error[MANY // 2 :], 3 * size)):
         assert half.std(0).tolist() == pytest.approx([spread] * error.shape[1], rel=0.1)
         assert half.mean(0).abs().max() < 5 * spread / (MANY / 2) ** 0.5
-    assert torch.corrcoef(error.T).fill_diagonal_(0).abs().max() < 0.1, "each component by itself"
+    assert torch.corrcoef(error.T).fill_diagonal_(0).abs().max() < 0.1, "components are independent"
     assert all(other.abs().max() < 2e-3 if n == "base_quat" else not other.any() for n, other in found.items())
-
-
-def test_noises_of_different_sensors_are_independent(model: Build, walking: Build) -> None:
-    found = errors(model(MANY, joint_noise=1, velocity_noise=1, gyro_noise=1, tilt_noise=0.05), walking(MANY))
-    error = torch.cat([found[view] for view, _ in NOISES.values()], 1)
-    assert error.shape[1] == 12 + 12 + 3 + 3
-    assert torch.corrcoef(error.T).fill_diagonal_(0).abs().max() < 0.1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +103,7 @@ def test_noises_of_different_sensors_are_independent(model: Build, walking: Buil
         ("tilt_bias", "base_quat", TILT, 0.03),
     ],
 )
-def test_a_bias_is_its_size_times_the_episodes_direction(
+def test_bias_is_its_size_times_the_direction(
     model: Build, walking: Build, name: str, view: str, where: slice, size: float
 ) -> None:
     sensors, state = model(3, **{name: [size, 0.0, size]}), walking(3, alike=False)
@@ -118,13 +111,13 @@ def test_a_bias_is_its_size_times_the_episodes_direction(
     found = errors(sensors, state, direction)
     expected = torch.tensor([[size], [0.0], [size]]) * direction[:, where]
     assert torch.allclose(found[view], expected, atol=2e-4 if view == "base_quat" else 1e-6)
-    assert torch.allclose(errors(sensors, state, direction, seed=9)[view], found[view], atol=1e-5), "the same next time"
+    assert torch.allclose(errors(sensors, state, direction, seed=9)[view], found[view], atol=1e-5), "constant over time"
     others = torch.cat([e for n, e in found.items() if n not in (view, "base_quat")], 1)
     assert not others.any()
 
 
-def test_a_tilt_bias_to_the_left_side_sees_gravity_on_the_left(model: Build, standing: Build) -> None:
-    """Rolled by a negative angle about the forward axis, the left side is lower."""
+def test_sign_of_the_tilt_bias(model: Build, standing: Build) -> None:
+    """After a negative roll about the forward axis, the left side is lower."""
     sensors, direction = model(1, tilt_bias=0.1), torch.zeros(1, 21)
     direction[0, TILT] = torch.tensor([-1.0, 0.0, 0.0])
     sensors.reset(torch.arange(1), standing(1), direction)
@@ -133,8 +126,8 @@ def test_a_tilt_bias_to_the_left_side_sees_gravity_on_the_left(model: Build, sta
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.02])
-def test_a_late_state_is_between_the_last_two_control_periods(model: Build, standing: Build, delay: float) -> None:
-    """At constant speed, linear interpolation is exact."""
+def test_state_delay(model: Build, standing: Build, delay: float) -> None:
+    """Linear interpolation is exact at constant speed; command and last action are not delayed."""
     sensors = model(1, state_delay=delay)
     speed = {"joint_position": 3.0, "joint_velocity": -20.0, "base_angular_velocity": 9.0}
 
@@ -157,15 +150,7 @@ def test_a_late_state_is_between_the_last_two_control_periods(model: Build, stan
         assert torch.equal(seen.command, start.command)
 
 
-def test_a_command_and_the_last_action_are_never_late(model: Build, standing: Build) -> None:
-    sensors = model(1, state_delay=PERIOD)
-    sensors.reset(torch.arange(1), standing(1), torch.zeros(1, sensors.biases))
-    now = standing(1, command=torch.ones(1, 3), last_action=torch.ones(1, 12), joint_velocity=torch.ones(1, 12))
-    seen = sensors.measure(now, numbers(sensors, 1))
-    assert seen.command.all() and seen.last_action.all() and not seen.joint_velocity.any()
-
-
-def test_measuring_some_robots_moves_their_delay_lines_only(model: Build, walking: Build) -> None:
+def test_measuring_some_robots_advances_only_their_delays(model: Build, walking: Build) -> None:
     values = dict(joint_noise=[0.01, 0.0, 0.02], state_delay=[0.0, 0.01, 0.02], gyro_bias=[0.1, 0.2, 0.3])
     together, parts = model(3, **values), model(3, **values)
     start, then = walking(3, alike=False), walking(3)
@@ -184,12 +169,12 @@ def test_measuring_some_robots_moves_their_delay_lines_only(model: Build, walkin
 
 
 @pytest.mark.parametrize("name", [p for p in PARAMETERS if p.endswith("_delay")])
-def test_a_delay_beyond_a_control_period_is_refused(model: Build, name: str) -> None:
+def test_delay_beyond_a_control_period_raises(model: Build, name: str) -> None:
     with pytest.raises(ValueError, match=r"at most one control period \(0.02 s\), not 0.021"):
         model(1, **{name.removeprefix("sensor."): 0.021})
 
 
-def test_parameters_without_effect_on_a_robot_are_not_offered(go2: Any, panda: Any) -> None:
+def test_can_randomize_lists_parameters_with_an_effect(go2: Any, panda: Any) -> None:
     of_objects = {p for p in PARAMETERS if ".object_" in p}
     assert can_randomize(go2, 0) == set(PARAMETERS) - of_objects and can_randomize(go2, 1) == set(PARAMETERS)
     of_arm = {"sensor.joint_noise", "sensor.encoder_offset", "sensor.state_delay"}

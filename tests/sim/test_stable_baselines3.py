@@ -1,4 +1,4 @@
-"""Stable-Baselines3 accepts the registered tasks and trains on them: proof that they are ordinary environments."""
+"""Stable-Baselines3 checks the registered tasks and trains on them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def env(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.filterwarnings("error:.*observation.*:UserWarning")
-def test_the_checker_finds_nothing(env: gym.Env[Any, Any]) -> None:
+def test_env_checker_passes(env: gym.Env[Any, Any]) -> None:
     check_env(env, warn=True, skip_render_check=True)
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
-def test_its_algorithms_learn_from_200_steps(env: gym.Env[Any, Any], algorithm: str) -> None:
+def test_training_for_200_steps(env: gym.Env[Any, Any], algorithm: str) -> None:
     if isinstance(env.observation_space, gym.spaces.Dict):
-        pytest.skip("pictures take its large network, which is slow here")
+        pytest.skip("its network for pictures is slow")
     settings: dict[str, Any] = {"SAC": {"learning_starts": 100, "batch_size": 32}, "PPO": {"n_steps": 100}}
     settings["PPO"] |= {"batch_size": 50, "n_epochs": 2}
     small = {"net_arch": [32]}

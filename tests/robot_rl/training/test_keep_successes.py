@@ -1,4 +1,4 @@
-"""Online episodes that succeed join the demonstrations."""
+"""Successful online episodes are added to the demonstrations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = replace(
 
 
 def scripted(seen: dict[str, Tensor], *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """Environments 0 and 2 run into the obstacle, 1 and 3 go around it."""
+    """Environments 0 and 2 hit the obstacle, 1 and 3 go around it."""
     aside = (seen["observation.state"][:, 0] < 0.5) & torch.tensor([False, True, False, True])
     return torch.stack([aside.float(), (~aside).float()], 1), {}
 
@@ -48,15 +48,15 @@ def killed(step: int, row: Any) -> None:
         raise RuntimeError("killed")
 
 
-def test_successes_join_the_demonstrations_also_in_a_resumed_run(run: Build, same: Callable[[Any, Any], bool]) -> None:
+def test_successes_are_added_also_in_a_resumed_run(run: Build, same: Callable[[Any, Any], bool]) -> None:
     with run("whole") as folder:
         learner, demos = train(folder)
     stored = demos.size
     assert stored > 5 + 4 * 25, "two environments succeeded at least twice in 25 steps or more"
     ends = demos.flags["last"][0].nonzero().flatten()
-    assert torch.equal(demos.columns["reward"][0].nonzero().flatten(), ends), "each ends with a success"
+    assert torch.equal(demos.columns["reward"][0].nonzero().flatten(), ends), "every episode ends with success"
     assert int(demos.columns["demonstration"].sum()) == stored
-    assert (demos.columns["observation.state"][0, ends[1:] + 1, 1] > 0.9).all(), "with the final observation"
+    assert (demos.columns["observation.state"][0, ends[1:] + 1, 1] > 0.9).all(), "final observations are stored"
     with pytest.raises(RuntimeError, match="killed"), run("broken") as folder:
         train(folder, killed)
     with run("broken", resume=True) as folder:
@@ -64,14 +64,11 @@ def test_successes_join_the_demonstrations_also_in_a_resumed_run(run: Build, sam
     assert same(again.state_dict(), learner.state_dict()) and same(others.state_dict(), demos.state_dict())
 
 
-def test_there_must_be_demonstrations_to_join(run: Build) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"), [({}, "no-keep-successes"), ({"steps": 0, "offline_updates": 0}, "nothing would be learned")]
+)
+def test_config_without_effect_raises(run: Build, changes: dict[str, int], message: str) -> None:
     env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())
-    with run() as folder, pytest.raises(ConfigError, match="no-keep-successes"):
-        train_off_policy(env, learner, None, SuccessReward(), CONFIG, folder, 0, lambda step, row: None)
-
-
-def test_a_run_without_any_update_is_refused(run: Build) -> None:
-    env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())
-    config = replace(CONFIG, steps=0, offline_updates=0)
-    with run() as folder, pytest.raises(ConfigError, match="nothing would be learned"):
+    with run() as folder, pytest.raises(ConfigError, match=message):
+        config = replace(CONFIG, **changes)
         train_off_policy(env, learner, None, SuccessReward(), config, folder, 0, lambda step, row: None)

@@ -1,4 +1,4 @@
-"""Off-policy recipes learn a problem whose best policy is known, and the loop stores what happened in it."""
+"""Off-policy recipes learn a problem with a known best policy, and the loop stores the executed steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Build = Callable[..., Any]
 
 
 class Point:
-    """Points on a line, x' = x + 0.3 a, reward -x'^2, for 8 steps from anywhere in [-1, 1]; best is straight to 0."""
+    """Points on a line: x' = x + 0.3 a, reward -x'^2, episodes of 8 steps from [-1, 1]; the best policy moves to 0."""
 
     info = EnvInfo("point", numbered("state", [-1.0], [1.0]), numbered("action", [-1.0], [1.0]), reports_success=False)
     privileged_size, mirror = 0, None
@@ -57,7 +57,7 @@ class Point:
 
 
 def regret(act: Callable[[Tensor], Tensor]) -> float:
-    """Return what an episode pays less than the best one, mean over starting points."""
+    """Return the difference between the best return and the return of `act`, mean over starting points."""
     starts = torch.linspace(-1, 1, 41)[:, None]
     totals = []
     for policy in (act, lambda x: (-x / 0.3).clamp(-1, 1)):
@@ -70,7 +70,7 @@ def regret(act: Callable[[Tensor], Tensor]) -> float:
 
 
 STILL = regret(torch.zeros_like)
-"""Of a policy that does nothing."""
+"""Regret of a policy with zero actions."""
 
 
 def trained(name: str, run: Any, lr: float) -> float:
@@ -91,19 +91,19 @@ def trained(name: str, run: Any, lr: float) -> float:
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "rlpd"])
-def test_it_learns_to_go_straight_to_the_goal(run: Build, name: str) -> None:
+def test_recipe_learns_the_best_policy(run: Build, name: str) -> None:
     assert trained(name, run, 3e-3) < 0.15 * STILL
 
 
-def test_what_does_not_learn_is_told_from_it(run: Build) -> None:
-    """The control: the same numbers but for the learning rate."""
+def test_without_learning_the_regret_stays(run: Build) -> None:
+    """Control: all other hyperparameters are equal."""
     assert trained("td3", run, 1e-9) > 0.5 * STILL
 
 
-# ---- what the loop stores ------------------------------------------------------------------------------------------
+# ---- replay of the loop ------------------------------------------------------------------------------------------
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The replays that loops make."""
+    """Return the replays of the training loops of this test."""
     made: list[Any] = []
     replay = off_policy.Replay
     monkeypatch.setattr(off_policy, "Replay", lambda *words: made.append(replay(*words)) or made[-1])
@@ -118,10 +118,10 @@ def loop(env: Any, learner: Any, folder: Any, steps: int, **config: Any) -> None
 
 
 @pytest.mark.parametrize(("terminates", "value"), [(False, 1 / (1 - 0.9)), (True, 1 / (1 - 0.9 * 0.8))])
-def test_a_timeout_bootstraps_and_a_termination_does_not(
+def test_timeout_bootstraps_and_termination_does_not(
     point_mass: Build, agent: Build, run: Build, terminates: bool, value: float
 ) -> None:
-    """Episodes of 5 steps worth 1 each, in which nothing is to be seen of the time: 4 of 5 steps go on."""
+    """Episodes of 5 steps with reward 1; the state does not show the time, and 4 of 5 steps continue."""
     env = point_mass(20, horizon=5, constant=True, frozen=True, clock=False, terminates=terminates)
     policy = GaussianPolicy(Size(4, 2), GaussianConfig(hidden=(8,), std=0.1))
     settings = dict(n_step=1, discount=0.9, value_high=99.0, hidden=(32, 32), critic_lr=1e-2, tau=0.2)
@@ -132,19 +132,19 @@ def test_a_timeout_bootstraps_and_a_termination_does_not(
     assert values.mean().item() == pytest.approx(value, rel=0.06)
 
 
-def test_what_is_stored_is_what_was_executed(
+def test_replay_has_the_executed_steps(
     point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
 ) -> None:
-    """With the observation it was executed in, the base's proposal, and the final observation after it."""
+    """With the observation before the step, the base's action, and the final observation."""
     env, policy = point_mass(3, horizon=6), residual(4, 2, std=None, zero_init=False, initial_std=1.0)
-    told: list[tuple[Tensor, ...]] = []
+    steps_seen: list[tuple[Tensor, ...]] = []
     step = env.step
 
     def record(action: Tensor) -> Any:
         before = env._observe()["observation.state"].clone()
         result = step(action)
         final = result[-1].get("final_obs", result[0])["observation.state"].clone()
-        told.append((before, action.clone(), result[1].clone(), result[2] | result[3], final))
+        steps_seen.append((before, action.clone(), result[1].clone(), result[2] | result[3], final))
         return result
 
     env.step = record
@@ -153,7 +153,7 @@ def test_what_is_stored_is_what_was_executed(
     (replay,) = stored
     for lane in range(3):
         row = 0
-        for before, action, reward, done, final in told:
+        for before, action, reward, done, final in steps_seen:
             columns = {name: values[lane, row] for name, values in replay.columns.items()}
             assert torch.equal(columns["observation.state"], before[lane])
             assert torch.equal(columns["action"], action[lane]) and torch.equal(columns["reward"], reward[lane])
@@ -162,15 +162,15 @@ def test_what_is_stored_is_what_was_executed(
             row += 1
             if done[lane]:
                 assert torch.equal(replay.columns["observation.state"][lane, row], final[lane])
-                assert replay.columns["base"][lane, row].any(), "the base was asked there, too"
+                assert replay.columns["base"][lane, row].any(), "the base acts on the final observation, too"
                 row += 1
     assert not replay.flags["terminated"].any()
 
 
-def test_a_residual_of_scale_0_is_executed_as_its_base(
+def test_residual_of_scale_0_equals_its_base(
     point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
 ) -> None:
-    """In the loop, after learning, and as what is deployed."""
+    """In the loop, after updates, and in deployment."""
     policy = residual(4, 2, scale=0.0, zero_init=False)
     base = {name: value.clone() for name, value in policy.base.state_dict().items()}
     loop(point_mass(3, horizon=6), agent(policy, value_low=-99.0), run(), 3 * 30)

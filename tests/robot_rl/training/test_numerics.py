@@ -1,4 +1,4 @@
-"""Learning changes how floats are computed, and leaves no trace of it."""
+"""Floating-point and thread settings of learning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robot_rl.training.numerics import learner_threads, learning_floats
 DENORMAL = torch.tensor(1e-38)
 
 
-def test_denormals_and_precision_are_as_before_at_the_end_also_of_an_error() -> None:
+def test_settings_are_restored_after_an_error() -> None:
     before = torch.get_float32_matmul_precision()
     with pytest.raises(KeyError), learning_floats("high"):
         assert torch.get_float32_matmul_precision() == "high"
@@ -22,7 +22,7 @@ def test_denormals_and_precision_are_as_before_at_the_end_also_of_an_error() -> 
 
 
 @pytest.mark.parametrize(("recipe", "used"), [("diffusion-bc", 3), ("ppo", 3), ("resfit", 1), ("hil-serl", 1)])
-def test_one_core_is_left_to_physics_that_move_meanwhile(
+def test_threads_beside_a_running_simulation(
     monkeypatch: pytest.MonkeyPatch, recipe: str, used: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

@@ -1,4 +1,4 @@
-"""Human-in-the-loop learning in simulation: overrides, recorded data, learning, and resume."""
+"""Human-in-the-loop learning in simulation: corrections, recorded data, learning, resume."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sim.env import TaskEnv
 
 Build = Callable[..., Any]
 FIRST, LAST = 3, 7
-"""Control periods of an episode between which the operator acts."""
+"""First and last control period of the operator's actions."""
 
 
 class Clockwork:
-    """An operator who moves one way between two steps of an episode."""
+    """An operator with a constant action between two steps of an episode."""
 
     def __init__(self) -> None:
         self.action = torch.tensor([[0.5, -0.5, 0.25, 1.0]])
@@ -48,7 +48,7 @@ def env() -> Iterator[InterventionWrapper]:
 
 
 def played(env: InterventionWrapper, policy: Any) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """One episode: what was recorded, and the infos of its steps."""
+    """Play one episode; return its recorded columns and the infos of its steps."""
     record, infos = EpisodeRecord(), []
     observation = env.reset(seed=3)[0]
 
@@ -60,7 +60,7 @@ def played(env: InterventionWrapper, policy: Any) -> tuple[dict[str, Tensor], li
     return record.episode(), infos
 
 
-def test_the_executed_action_is_recorded_and_control_changes_once(env: Any, residual: Build) -> None:
+def test_executed_action_is_recorded_and_takeover_is_flagged(env: Any, residual: Build) -> None:
     episode, infos = played(env, residual(21, 4))
     held = episode["intervention"].tolist()
     assert held == [FIRST <= t < LAST for t in range(len(held))]
@@ -73,13 +73,13 @@ def test_the_executed_action_is_recorded_and_control_changes_once(env: Any, resi
     assert not torch.equal(episode["final.observation.state"][0], episode["observation.state"][-1])
 
 
-def test_the_operator_sees_objects_where_they_are(env: InterventionWrapper) -> None:
+def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
     env.reset(seed=5)
     env.step(torch.zeros(1, 4))
-    true, told = env.true.objects["cube"][0, :3].clone(), env.state.objects["cube"][0, :3].clone()
+    true, measured = env.true.objects["cube"][0, :3].clone(), env.state.objects["cube"][0, :3].clone()
     env.step(torch.zeros(1, 4))
     cube = [k for k, name in enumerate(env.info.state.names) if name.startswith("cube_position.")]
-    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, told), "the tracker is off"
+    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, measured), "the measured position has an error"
 
 
 def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
@@ -90,7 +90,7 @@ def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tenso
     return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 
 
-def test_it_learns_from_practice_and_goes_on_from_a_checkpoint(
+def test_practice_learns_and_resumes(
     env: InterventionWrapper, residual: Build, agent: Build, run: Build, tmp_path: Any
 ) -> None:
     first = agent(residual(21, 4))
@@ -101,7 +101,7 @@ def test_it_learns_from_practice_and_goes_on_from_a_checkpoint(
     with run() as folder:
         practise(env, learner, folder, 0, lambda *_: None)
     steps = learner.online.transitions
-    assert steps >= 150 and first.updates.critic == -(-steps // 5), "as many updates as the steps allow"
+    assert steps >= 150 and first.updates.critic == -(-steps // 5), "number of updates that the steps allow"
     corrected = int(learner.online.columns["intervention"].sum())
     assert corrected == learner.corrected == learner.demos.size - stored > 0, "corrections are in both replays"
     changed = {k for k, v in first.policy.state_dict().items() if not torch.equal(v, before[k])}
@@ -112,5 +112,5 @@ def test_it_learns_from_practice_and_goes_on_from_a_checkpoint(
     more = learner_of(second, env, tmp_path, demonstration, steps + 1)
     with run(resume=True) as folder:
         practise(env, more, folder, 0, lambda *_: None)
-    assert more.online.transitions > steps, "what was practised before is there, and more"
+    assert more.online.transitions > steps, "resumed from the checkpoint"
     assert second.updates.critic > first.updates.critic and more.corrected > learner.corrected
