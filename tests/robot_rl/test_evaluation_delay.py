@@ -1,4 +1,4 @@
-"""Evaluation in simulation with inference that takes time."""
+"""Evaluation in simulation with delayed inference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.env import TaskEnv
 
 
 class Sideways:
-    """Moves to the left, with the gripper shut; no torch module."""
+    """A policy that moves to the left with a closed gripper; no torch module."""
 
     horizon, execute = 8, 4
 
@@ -34,11 +34,11 @@ class Sideways:
 @pytest.mark.parametrize(
     ("mode", "held", "moved"),
     [
-        ("receding", 14 * 3 + 2, 14 * 4),  # 14 rounds of 3 periods of waiting and 4 actions, and 2 periods of the next
+        ("receding", 14 * 3 + 2, 14 * 4),  # 14 rounds of 3 held periods and 4 actions, then 2 held periods
         ("asynchronous", 3, 97),
     ],
 )
-def test_the_robot_holds_where_inference_is_not_done(mode: Any, held: int, moved: int) -> None:
+def test_robot_holds_while_inference_is_not_done(mode: Any, held: int, moved: int) -> None:
     env = TaskEnv("panda-lift", 2, threads=1)
     step, actions = env.step, []
 
@@ -54,15 +54,15 @@ def test_the_robot_holds_where_inference_is_not_done(mode: Any, held: int, moved
     executed = torch.stack(actions)
     still = (executed[..., :3] == 0).all(-1)
     assert still.sum(0).tolist() == [held, held] and (~still).sum(0).tolist() == [moved, moved]
-    assert (executed[:3, :, 3] == 1).all(), "open, as episodes begin"
-    assert (executed[3:, :, 3] == -1).all(), "holding leaves the gripper as it was"
+    assert (executed[:3, :, 3] == 1).all(), "the gripper is open at the start"
+    assert (executed[3:, :, 3] == -1).all(), "holding keeps the gripper closed"
 
 
-def test_a_delay_is_rounded_up_to_control_periods_and_written_down(tmp_path: Path) -> None:
+def test_delay_is_rounded_up_and_recorded(tmp_path: Path) -> None:
     Evaluate((Path("zero:panda-lift"),), 2, num_envs=2, inference_delay=51, out=tmp_path / "e.json", json=True).run()
     summary = json.loads((tmp_path / "e.json").read_text())
     assert summary["inference_delay"] == 51 and summary["execution"] == "receding"
-    assert summary["held_share"] == pytest.approx(2 / 3, abs=0.01), "two periods of holding for every action"
+    assert summary["held_share"] == pytest.approx(2 / 3, abs=0.01), "two held periods per action"
 
 
 def test_unsupported_delay_raises() -> None:

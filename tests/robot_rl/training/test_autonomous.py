@@ -1,4 +1,4 @@
-"""Practice without a person: choices by the formula, labels by what happened, verdicts that only steer."""
+"""Autonomous practice: choice of tasks, hindsight labels, verdicts, resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from robot_rl.assistant import ModelConfig
-from robot_rl.cli.main import main
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.learning.algorithms.cloning import Cloning
@@ -33,7 +32,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 # ---- choices --------------------------------------------------------------------------------------------------------
-def test_choices_are_those_of_the_formula() -> None:
+def test_choices_follow_the_formula() -> None:
     proposer, rng = Proposer(5, ProposerConfig(curiosity=0.5)), generator(1)
     rates, tried, won = [0.0, 0.25, 0.5, 0.9, 1.0], [0] * 5, [0] * 5
     matched = uniform = 0
@@ -52,11 +51,11 @@ def test_choices_are_those_of_the_formula() -> None:
         proposer.judge(chosen, success)
         assert torch.allclose(proposer.tried, torch.tensor(tried).double()), step
     share = uniform / 3000
-    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "a fifth at random, of which a fifth is best"
-    assert max(tried) == tried[1], "what succeeds in about three of ten tries is practised most"
+    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "20 % uniform choices, of which 1 in 5 is the best task"
+    assert max(tried) == tried[1], "the task with success rate 0.25 is tried most"
 
 
-def test_only_what_is_feasible_is_chosen_and_the_untried_first() -> None:
+def test_untried_and_feasible_tasks_are_chosen() -> None:
     proposer, rng = Proposer(6, ProposerConfig(random=0.0)), generator()
     assert sorted(proposer.choose(rng) for _ in range(6)) == list(range(6))
     assert {proposer.choose(rng, (2, 4)) for _ in range(40)} == {2, 4}
@@ -70,7 +69,7 @@ SPEC = VectorSpec((box("a", "x y", "m", -1, 1), box("b", "x y", "m", -1, 1), box
 GOALS = Goals(GoalConfig("a", "b", "c"), SPEC)
 
 
-def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
+def test_hindsight_goal_is_achieved_within_the_given_steps() -> None:
     path = torch.stack([torch.arange(9.0), -torch.arange(9.0)], 1)
     states = GOALS.aim(torch.cat([path, torch.zeros(9, 4)], 1), torch.full((9, 2), 7.0))
     episode = {STATE: states[:8], "action": torch.rand(8, 3), f"final.{STATE}": states[8:]}
@@ -85,10 +84,10 @@ def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
         seen |= set(ahead.tolist())
     assert seen == {1.0, 2.0, 3.0} and all(torch.equal(before[k], episode[k]) for k in before)
     del episode[f"final.{STATE}"]
-    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "what followed the last action is unknown"
+    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "the state after the last action is missing"
 
 
-def test_fields_that_do_not_fit_are_named() -> None:
+def test_invalid_goal_fields_raise() -> None:
     with pytest.raises(UnknownName, match=r"field of observation.state for the option goal.achieved: 'tip'"):
         Goals(GoalConfig("tip", "b", ""), SPEC)
     odd = VectorSpec((box("a", "x", "m", -1, 1), box("b", "x y", "m", -1, 1)))
@@ -96,7 +95,7 @@ def test_fields_that_do_not_fit_are_named() -> None:
         Goals(GoalConfig("a", "b", ""), odd)
 
 
-def test_regions_are_groups_of_near_goals() -> None:
+def test_regions_are_clusters_of_goals() -> None:
     centres = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
     goals = centres.repeat_interleave(10, 0) + 0.1 * torch.randn(30, 2, generator=generator())
     found = regions(goals, 3)
@@ -116,7 +115,7 @@ class Expert:
         return action[:, None]
 
 
-def test_practice_is_towards_the_goal_that_was_chosen() -> None:
+def test_practice_plays_towards_the_chosen_goals() -> None:
     env = make(TASK, 16)
     config = replace(TINY, horizon=50, noise=0.0, deterministic=1.0)
     practice = Practice(env, Goals(GoalConfig(), env.info.state), config, 0)
@@ -127,16 +126,6 @@ def test_practice_is_towards_the_goal_that_was_chosen() -> None:
         assert (goal == goal[0]).all() and (practice.wanted == goal[0]).all(1).any()
         reached = practice.goals.reached(episode[f"final.{STATE}"], goal[:1])
         assert bool(reached) or len(episode["action"]) <= 50
-
-
-def trained(tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], **changes: Any) -> tuple[Cloning, Run]:
-    env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
-    recipe = recipes.get("soar")(training=config)
-    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
-    with Run(tmp_path / name, {}) as run:
-        job = open_job(settings, run, lambda *_: None)
-        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
-    return agent, run
 
 
 @pytest.fixture
@@ -152,7 +141,19 @@ def demos() -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def test_a_judge_that_errs_changes_no_label(tmp_path: Path, demos: Any) -> None:
+def trained(
+    tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], resume: bool = False, **changes: Any
+) -> tuple[Cloning, Run]:
+    env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
+    recipe = recipes.get("soar")(training=config)
+    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
+    with Run(tmp_path / name, {}, resume=resume) as run:
+        job = open_job(settings, run, lambda *_: None)
+        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
+    return agent, run
+
+
+def test_wrong_verdicts_do_not_change_labels(tmp_path: Path, demos: Any) -> None:
     at_random = ProposerConfig(random=1.0)
     right, wrong = (
         trained(tmp_path, name, demos, wrong=share, proposer=at_random)[0]
@@ -163,7 +164,7 @@ def test_a_judge_that_errs_changes_no_label(tmp_path: Path, demos: Any) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(right.parameters, asked.parameters, strict=True))
 
 
-def test_verdicts_are_turned_round_at_the_share_that_is_set() -> None:
+def test_share_of_inverted_verdicts() -> None:
     env = make(TASK, 16)
     practice = Practice(env, Goals(GoalConfig(), env.info.state), replace(TINY, horizon=2, wrong=0.2), 0)
     count = 0.0
@@ -173,7 +174,7 @@ def test_verdicts_are_turned_round_at_the_share_that_is_set() -> None:
     assert abs(float(practice.proposer.won.sum()) - count - 0.2 * (320 - 2 * count)) < 4 * math.sqrt(320 * 0.16)
 
 
-def test_a_model_narrows_what_is_tried_and_its_nonsense_is_counted(
+def test_model_selects_feasible_tasks_and_invalid_answers_are_counted(
     model_server: Any, model_config: ModelConfig
 ) -> None:
     env = make(TASK, 8)
@@ -193,29 +194,10 @@ def test_a_model_narrows_what_is_tried_and_its_nonsense_is_counted(
     assert "2. bring tip_position to about (" in asked and "1. bring" in asked and "tried 0 times" in asked
 
 
-def test_resumed_practice_is_the_same(tmp_path: Path, demos: Any) -> None:
+def test_resume_is_bit_identical(tmp_path: Path, demos: Any) -> None:
     whole, run = trained(tmp_path, "whole", demos, rounds=2)
     rows = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert len(rows) == 2 and '"train/success"' in rows[0]
     trained(tmp_path, "cut", demos, rounds=1)
-    env, config = make(TASK, TINY.num_envs), replace(TINY, rounds=2)
-    recipe = recipes.get("soar")(training=config)
-    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
-    with Run(tmp_path / "cut", {}, resume=True) as run:
-        job = open_job(settings, run, lambda *_: None)
-        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, agent.parameters, strict=True))
-
-
-def test_a_task_without_these_fields_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "train",
-        "testbed:fork",
-        "--recipe",
-        "soar",
-        "--dataset",
-        str(tmp_path / "none"),
-        "--out",
-        str(tmp_path / "r"),
-    ]
-    assert main(words) == 2 and "does not exist" in capsys.readouterr().err
+    resumed, _ = trained(tmp_path, "cut", demos, resume=True, rounds=2)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, resumed.parameters, strict=True))

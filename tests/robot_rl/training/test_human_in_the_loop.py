@@ -337,6 +337,7 @@ def test_killed_learner_resumes_from_its_checkpoint(start: Build, tmp_path: Path
     second.wait()
     assert load_state(checkpoint)["step"] == saved, "the checkpoint is complete"
 
+    (tmp_path / WEIGHTS).unlink()
     third = start()
     eventually(lambda: version(tmp_path) == 560, third)
     third.terminate()

@@ -65,7 +65,7 @@ def test_successes_are_added_also_in_a_resumed_run(run: Build, same: Callable[[A
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({}, "no-keep-successes"), ({"steps": 0, "offline_updates": 0}, "nothing would be learned")]
+    ("changes", "message"), [({}, "no-keep-successes"), ({"steps": 0, "offline_updates": 0}, "nothing would")]
 )
 def test_config_without_effect_raises(run: Build, changes: dict[str, int], message: str) -> None:
     env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())

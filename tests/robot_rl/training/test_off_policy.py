@@ -86,8 +86,9 @@ def test_run_stops_at_the_success_rate_and_resume_changes_nothing(
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     demo = {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
     config = OffPolicyConfig(
-        steps=4000, num_envs=8, batch=8, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000, stop_at=0.5
-    )
+        steps=4000, num_envs=8, batch=8, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
+        stop_at=0.5,
+    )  # fmt: skip
 
     def learned(resume: bool) -> tuple[Any, list[dict[str, Any]]]:
         env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)

@@ -175,7 +175,7 @@ def ending_with(env: Any, final: Callable[[Tensor], Tensor], monkeypatch: pytest
     return env
 
 
-def test_truncated_episode_bootstraps_from_its_final_observation(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_bootstraps_from_the_final_observation(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the final observation is the state of another environment, which does not move."""
     env, agent = point_mass(4, horizon=3, constant=True, frozen=True, clock=False), learner(gae_lambda=0.0)
     batch, *_ = gather(ending_with(env, lambda x: x.flip(0), monkeypatch), agent, 5)
@@ -187,7 +187,7 @@ def test_truncated_episode_bootstraps_from_its_final_observation(point_mass: Bui
     assert batch["target"].view(5, 4)[2].tolist() == [1, 1, 1, 1]
 
 
-def test_nan_in_the_final_observation_keeps_the_batch_finite(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_in_a_final_observation_keeps_the_batch_finite(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     env, agent = point_mass(2, horizon=3, constant=True), learner(gae_lambda=0.0)
     batch, *_ = gather(ending_with(env, lambda x: torch.full_like(x, torch.nan), monkeypatch), agent, 5)
     assert all(x.isfinite().all() for x in batch.values())

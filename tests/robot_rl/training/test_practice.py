@@ -79,7 +79,7 @@ def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
     true, measured = env.true.objects["cube"][0, :3].clone(), env.state.objects["cube"][0, :3].clone()
     env.step(torch.zeros(1, 4))
     cube = [k for k, name in enumerate(env.info.state.names) if name.startswith("cube_position.")]
-    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, measured), "the measured position has an error"
+    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, measured), "measured with an error"
 
 
 def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
