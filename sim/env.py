@@ -119,12 +119,9 @@ class TaskEnv(VectorEnv):
         self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
         if self._looks:
             self.engine.look = self._style
-        self._requested: Tensor | None = None
-        """Rows of `request_images`."""
-        self._newest: dict[str, Tensor] = {}
-        """Pictures of the last observation."""
-        self.divergences = 0
-        """Number of episodes that ended because their physics diverged."""
+        self._requested: Tensor | None = None  # rows of `request_images`
+        self._newest: dict[str, Tensor] = {}  # pictures of the last observation
+        self.divergences = 0  # number of episodes that ended because their physics diverged
         self.recorder: DivergenceRecorder | None = None
         if diverged:
             settings = {"task": self.task.name, "mjcf": self.mjcf, "randomize": randomize} | self.simulation

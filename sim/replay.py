@@ -93,8 +93,7 @@ class _TracedEngine:
 
     def __init__(self, engine: Any, trace: list[dict[str, Any]]):
         self._engine, self.trace, self.first = engine, trace, ""
-        self.columns: dict[str, Any] = {}
-        """Columns of the present control period."""
+        self.columns: dict[str, Any] = {}  # columns of the present control period
         model, self._names = engine.model, []
         for dof, joint in enumerate(model.dof_jntid):
             axis = f".{_AXES[dof - model.jnt_dofadr[joint]]}" if model.jnt_type[joint] == 0 else ""  # a free joint

@@ -26,9 +26,10 @@ class Transition:
     """True state at the start; `before.command` is the command of this period."""
     now: RobotState
     """True state at the end; `now.last_action` is the action of this period."""
-    feet: FootTracker | None
+    feet: FootTracker
+    """Foot contacts; None for a robot without feet, whose tasks have no terms of feet."""
     period: float
-    """s"""
+    """Length of a control period, s."""
 
     @cached_property
     def commanded(self) -> Tensor:
@@ -132,7 +133,6 @@ def posture(m: Transition) -> Tensor:
 
 def trot_gait(m: Transition) -> Tensor:
     """Return the share of feet with the contact of a trot: one diagonal pair on the ground per half of the phase."""
-    assert m.feet is not None
     first = m.before.phase < 0.5
     trot = torch.cat([first, ~first, ~first, first], 1)  # front left and rear right, then the other pair
     return (m.feet.touching == trot).float().mean(1) * m.commanded
@@ -140,27 +140,23 @@ def trot_gait(m: Transition) -> Tensor:
 
 def feet_clearance(m: Transition) -> Tensor:
     """Return the sum over feet of horizontal speed, m/s, times the squared height error to 7 cm, in units of 7 cm."""
-    assert m.feet is not None
     off = (1 - m.feet.sole(m.now) / 0.07).square().clamp(max=4)
     return (off * m.foot_speed.sqrt()).sum(1)
 
 
 def feet_slip(m: Transition) -> Tensor:
     """Return the squared horizontal speed of the feet in contact, m^2/s^2."""
-    assert m.feet is not None
     return (m.foot_speed * m.feet.touching).sum(1)
 
 
 def feet_air_standing(m: Transition) -> Tensor:
     """Return the number of feet in the air while the command is zero."""
-    assert m.feet is not None
     return (~m.feet.contact).sum(1) * ~m.commanded
 
 
 # ---- metrics without a reward ------------------------------------------------------------------------------------
 def gait_metrics(m: Transition) -> dict[str, Tensor]:
     """Return gait metrics (n,) by name; NaN where a metric is undefined in this control period."""
-    assert m.feet is not None
     on, landed = m.feet.touching.float(), m.feet.landed.float()
     landings = landed.sum(1)
     return {

@@ -129,25 +129,18 @@ checks: dict[str, Check] = {
         "A flow policy commits to one of two ways; regression hits the obstacle between them.",
         "testbed:fork-fast", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
     ),
-    "iql": Check(
-        "Values separate good habits from bad habits; a clone mixes them.",
-        "testbed:swing", Arm("iql", (*OFFLINE, *DENSE, "--agent.temperature", "3")), Arm("bc", EVERY), MIXED,
-        figure="return", at_least=-800,
-    ),
-    "td3-bc": Check(
-        "Values separate good habits from bad habits; a clone mixes them.",
-        "testbed:swing", Arm("td3-bc", (*OFFLINE, *DENSE)), Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
-    ),
-    "cal-ql": Check(
-        "Values separate good habits from bad habits; a clone mixes them.",
-        "testbed:swing", Arm("cal-ql", (*FEW, *HALF, *DENSE, "--agent.value-low", "-1700")), Arm("bc", EVERY), MIXED,
-        figure="return", at_least=-800,
-    ),
-    "fql": Check(
-        "Values separate good habits from bad habits; a clone mixes them.",
-        "testbed:swing", Arm("fql", (*FEW, *DENSE, "--training.batch", "128", "--agent.alpha", "0.1")),
-        Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
-    ),
+    **{
+        recipe: Check(
+            "Values separate good habits from bad habits; a clone mixes them.",
+            "testbed:swing", Arm(recipe, flags), Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
+        )
+        for recipe, flags in {
+            "iql": (*OFFLINE, *DENSE, "--agent.temperature", "3"),
+            "td3-bc": (*OFFLINE, *DENSE),
+            "cal-ql": (*FEW, *HALF, *DENSE, "--agent.value-low", "-1700"),
+            "fql": (*FEW, *DENSE, "--training.batch", "128", "--agent.alpha", "0.1"),
+        }.items()
+    },
     "ofql": Check(
         "Values select the successful side from demonstrations of both sides; a clone passes on either side.",
         "testbed:fork-fast-right", Arm("ofql", FEW), Arm("ofql", (*FEW, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
@@ -172,16 +165,14 @@ checks: dict[str, Check] = {
         "testbed:fork-fast", Arm("consistency"), Arm("diffusion-bc", ("--policy.sample-steps", "1")), BOTH_SIDES,
         Arm("diffusion-bc"), at_least=0.9,
     ),
-    "dppo": Check(
-        "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
-        "testbed:fork-right", Arm("dppo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
-        at_least=0.85,
-    ),
-    "adpo": Check(
-        "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
-        "testbed:fork-right", Arm("adpo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
-        at_least=0.85,
-    ),
+    **{
+        recipe: Check(
+            "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
+            "testbed:fork-right", Arm(recipe), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
+            at_least=0.85,
+        )
+        for recipe in ("dppo", "adpo")
+    },
     "slim": Check(
         "With one critic per reward term all terms are learned; one critic of the sum neglects the small term.",
         "testbed:pair", Arm("slim", PAIR), Arm("ppo", PAIR), at_least=0.9,

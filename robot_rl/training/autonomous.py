@@ -79,8 +79,7 @@ class Practice:
         self.wanted = torch.cat([goals.wanted(env.reset(seed=start)[0][STATE].cpu()) for start in starts])[:SAMPLED]
         self.region = regions(self.wanted, config.regions)
         self.adviser = Adviser(config.adviser) if config.adviser.model else None
-        self.feasible: list[int] = []
-        """Regions among which is chosen; []: all."""
+        self.feasible: list[int] = []  # regions that the model allows; []: all
 
     def begin(self) -> None:
         """Begin a round: let the model list the feasible tasks."""

@@ -131,10 +131,8 @@ class Learner:
         self.online = Replay(config.capacity, 1, agent.columns, agent.device)
         self.rng = torch.Generator().manual_seed(seed)
         self.dataset: Dataset | None = None
-        self.seen = 0
-        """Number of the robot's episodes read so far."""
-        self.corrected = 0
-        """Number of corrected steps read so far."""
+        self.seen = 0  # number of the robot's episodes read so far
+        self.corrected = 0  # number of corrected steps read so far
         self.metrics: dict[str, Tensor] = {}
 
     def absorb(self) -> int:

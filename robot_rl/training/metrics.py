@@ -82,10 +82,8 @@ class EpisodeMetrics:
     def __init__(
         self, num_envs: int, device: torch.device | str = "cpu", window: int = 200, first_of_each: bool = False
     ):
-        self.total = torch.zeros(num_envs, device=device)
-        """Return (N,) of the running episodes so far."""
-        self.length = torch.zeros(num_envs, device=device)
-        """Steps (N,) of the running episodes so far."""
+        self.total = torch.zeros(num_envs, device=device)  # return (N,) of the running episodes so far
+        self.length = torch.zeros(num_envs, device=device)  # steps (N,) of the running episodes so far
         self.ended = torch.full((num_envs,), not first_of_each, device=device)
         """Environments (N,) bool whose first episode has ended."""
         window = max(window, num_envs)

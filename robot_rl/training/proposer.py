@@ -84,8 +84,7 @@ class Adviser:
     def __init__(self, config: ModelConfig):
         """Raises ConfigError for a wrong URL."""
         self.model = ReplyModel(config)
-        self.failed, self.nonsense = 0, 0
-        """Rounds without an answer, and with an answer that names no task."""
+        self.failed, self.nonsense = 0, 0  # rounds without an answer, and with an answer that names no task
 
     def feasible(self, tasks: Sequence[str], proposer: Proposer, env: Any) -> list[int]:
         """Return the indices of the tasks that the model lists; [] without a valid answer."""

@@ -152,14 +152,10 @@ class GymEnv:
             except ConfigError:
                 self.batch.close()
                 raise
-        self._instruction_ids = torch.zeros(num_envs, dtype=torch.long)
-        """Instruction index of every running episode."""
-        self._newest: dict[str, Tensor] = {}
-        """Pictures of the last observation."""
-        self._requested: Tensor | None = None
-        """Rows of `request_images`."""
-        self._steps = 0
-        """Number of calls of `step`."""
+        self._instruction_ids = torch.zeros(num_envs, dtype=torch.long)  # instruction index of every running episode
+        self._newest: dict[str, Tensor] = {}  # pictures of the last observation
+        self._requested: Tensor | None = None  # rows of `request_images`
+        self._steps = 0  # number of calls of `step`
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

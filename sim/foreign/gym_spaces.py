@@ -29,8 +29,7 @@ class Reader:
 
         self.numbers: list[tuple[Any, Any]] = []
         self.views: dict[str, Any] = {}
-        self.sizes: dict[str, list[int]] = {}
-        """Height and width of every picture."""
+        self.sizes: dict[str, list[int]] = {}  # height and width of every picture
         for keys, part in _parts(space):
             name = ".".join(map(str, keys))
             what = f"observation {name!r}" if name else "the observation"

@@ -100,11 +100,9 @@ class Batch:
         """Indices of the instructions that episodes draw from."""
         self.turn, self.instruction = [0] * count, [0] * count
         """Position of every running episode in the sequence of instructions, and its instruction index."""
-        self.seen: list[Any] = [None] * count
-        """Last observation and info of every environment."""
+        self.seen: list[Any] = [None] * count  # last observation and info of every environment
         self.experts: list[Any] = []
-        self.random: list[Any] = []
-        """State of numpy's global random number generator of every demonstrator."""
+        self.random: list[Any] = []  # state of numpy's global random number generator of every demonstrator
         self.begins = [True] * count
 
     def _offers(self, name: str, default: Any) -> Any:

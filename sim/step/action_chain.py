@@ -27,10 +27,8 @@ class ActionChain(Rows):
         joints, actions, device = len(pipeline.robot.joints), pipeline.actions.size, pipeline.device
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints, device=device) for _ in range(3))
         """Last admitted goal, last joint command and its velocity: (n, J), rad and rad/s."""
-        self.gripper = torch.zeros(num_envs, 1, device=device)
-        """Target width of the gripper (n, 1), m."""
-        self.last_action = torch.zeros(num_envs, actions, device=device)
-        """Executed action (n, A) in [-1, 1]."""
+        self.gripper = torch.zeros(num_envs, 1, device=device)  # target width of the gripper (n, 1), m
+        self.last_action = torch.zeros(num_envs, actions, device=device)  # executed action (n, A) in [-1, 1]
         self.reference = pipeline.controller.reference(num_envs)
         """See `RobotState.reference`; (n, 0) for controllers without one."""
         if self.reference is ABSENT:

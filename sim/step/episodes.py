@@ -47,8 +47,7 @@ class Episodes(Rows):
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
         """Control periods (n,) of the running episodes so far."""
         self.true: RobotState
-        self.state: RobotState
-        """State measured by the sensors."""
+        self.state: RobotState  # state measured by the sensors
         self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
         self._sensor_parameters = [name for name in self.sampler.names if name in PARAMETERS]
 

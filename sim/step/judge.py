@@ -35,8 +35,7 @@ class TransitionJudge:
         self.task, self.pipeline = task, pipeline
         self.period = 1 / task.interface.controller.rate
         self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
-        self.success_ends = True
-        """Success ends an episode."""
+        self.success_ends = True  # success ends an episode
 
     def judge(
         self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
@@ -60,7 +59,7 @@ class TransitionJudge:
         if self.task.rewards or self.task.metrics:
             if feet is not None:
                 feet.update(now)
-            transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)
+            transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)  # type: ignore[arg-type]
             if self.task.rewards:
                 reward, parts = total(self.task.rewards, transition)
                 reward = torch.where(broken, 0.0, reward)

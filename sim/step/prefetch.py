@@ -18,10 +18,8 @@ class PrefetchedResets:
 
     def __init__(self, ahead: Episodes):
         self.ahead = ahead
-        self.ready = np.full(ahead.num_envs, -1)
-        """Number of the prefetched episode per environment; -1: none."""
-        self.observation: dict[str, Tensor] = {}
-        """First observations (n, D) of the prefetched episodes."""
+        self.ready = np.full(ahead.num_envs, -1)  # number of the prefetched episode per environment; -1: none
+        self.observation: dict[str, Tensor] = {}  # first observations (n, D) of the prefetched episodes
 
     def begin(self, episodes: Episodes, ids: Tensor) -> dict[str, Tensor]:
         """Begin the next episodes of environments `ids` (k,); return their first observations (k, D)."""

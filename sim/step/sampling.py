@@ -79,24 +79,19 @@ class EpisodeSampler(Rows):
         """Number of bias directions of all objects except the first."""
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
         self.pushes = "push.speed" in self.names
-        self.next_episode = np.zeros(num_envs, np.int64)
-        """Number of each environment's next episode."""
-        self.group = 1
-        """Number of consecutive environments that share a seed."""
+        self.next_episode = np.zeros(num_envs, np.int64)  # number of each environment's next episode
+        self.group = 1  # number of consecutive environments that share a seed
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
         """Random number keys of the running episodes (n, 3): noise, commands, pushes."""
         self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
         """Randomized values (n, P) of the running episodes, in the order of `randomization`."""
-        self.push_speed = torch.zeros(num_envs, device=device)
-        """Velocity of a push (n,), m/s."""
+        self.push_speed = torch.zeros(num_envs, device=device)  # velocity of a push (n,), m/s
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Control periods between two pushes (n,); 0: no pushes."""
         self.instruction_ids = list(range(len(task.interface.instructions)))
         """Indices of the instructions that episodes draw from."""
-        self.instruction_weights: np.ndarray | None = None
-        """Probabilities of these instructions; None: uniform."""
-        self.instruction_change_prob = 0.0
-        """Share of episodes with a change of the instruction."""
+        self.instruction_weights: np.ndarray | None = None  # probabilities of these instructions; None: uniform
+        self.instruction_change_prob = 0.0  # share of episodes with a change of the instruction
         self.horizon = task.interface.horizon
         self.instructions = torch.zeros(num_envs, 2, device=device)
         """Instruction indices (n, 2) of the running episodes, before and after the change."""

@@ -74,12 +74,10 @@ class SensorModel(Rows):
         for k, name in enumerate(objects):  # own biases: the relative pose of two objects has a bias, too
             noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6 + 3 * k)]
             exact += [Channel(name, 4, late, start=3)]
-        self.channels = (*noisy, *exact)
-        """Channels, first those with noise."""
+        self.channels = (*noisy, *exact)  # channels, first those with noise
         self.biases = joints + 6 + 3 * max(1, len(objects))
         """Number of bias directions per episode: encoders, gyroscope (3), tilt (3), and 3 per object."""
-        self.noises = sum(c.width for c in (*noisy, *tilt))
-        """Number of standard normal numbers per measurement."""
+        self.noises = sum(c.width for c in (*noisy, *tilt))  # number of standard normal numbers per measurement
         self.seen = sum(c.width for c in noisy)
         with self.device:
             self._delays = self._parameters(self.channels, "delay")

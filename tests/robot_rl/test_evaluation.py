@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from policies.execution import ChunkExecutor
 from robot_rl.evaluation import ActionRepeat, Evaluation, evaluate
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
-from robot_rl.util.statistics import mean_interval, wilson
+from robot_rl.util.statistics import wilson
 
 
 @pytest.mark.parametrize(
@@ -193,18 +192,6 @@ def test_summary_has_metric_means_with_intervals() -> None:
     assert summary["height"] == pytest.approx({"mean": 3.0, "low": 3.0 - half, "high": 3.0 + half})
     assert summary["error"] == pytest.approx({"mean": 0.5, "low": 0.5, "high": 0.5})
     assert Evaluation([], [], []).summary().keys().isdisjoint(metrics)
-
-
-@pytest.mark.parametrize(
-    ("n", "t"),
-    [(2, 12.706), (5, 2.776), (6, 2.571), (10, 2.262), (20, 2.093), (64, 1.998), (200, 1.972), (10**5, 1.960)],
-)
-def test_mean_interval_uses_student_t(n: int, t: float) -> None:
-    """Fisher and Yates 1963, Table III."""
-    values = [float(2 * (k % 2)) for k in range(n)]
-    found = mean_interval(values)
-    half = t * stdev(values) / math.sqrt(n)
-    assert (found["low"], found["high"]) == pytest.approx((fmean(values) - half, fmean(values) + half), abs=4e-4 * half)
 
 
 @pytest.mark.parametrize("won", [1, 197, 199])

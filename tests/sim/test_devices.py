@@ -92,19 +92,6 @@ def test_control_period_stays_on_the_device(name: str) -> None:
     state.check({"observation.state": observation["observation.state"]}, CUDA)
 
 
-@pytest.mark.parametrize("name", list(TASKS))
-def test_predicates_and_actions_stay_on_the_device(name: str) -> None:
-    episodes = build(name, CUDA)
-    state, pipeline = episodes._true_state(), episodes.pipeline
-    for predicate in filter(None, (pipeline.success, pipeline.failure)):
-        assert predicate(state).device == CUDA
-    unit = torch.zeros(N, pipeline.actions.size, device=CUDA)
-    physical = pipeline.actions.to_physical(unit)
-    for out in (physical, pipeline.actions.to_unit(physical), pipeline.controller.hold_action(unit, unit[:, :1])):
-        assert out.device == CUDA
-    assert pipeline.actions.bounds(CUDA)[0] is pipeline.actions.bounds(CUDA)[0], "cached per device"
-
-
 def test_constant_on_another_device_raises() -> None:
     """Test of the method: with the shield's limits on the CPU, a step raises."""
     episodes = build("panda-lift", CUDA)

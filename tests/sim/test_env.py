@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -30,21 +29,6 @@ def success_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def still(n: int) -> torch.Tensor:
     return torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(n, 4)
-
-
-def test_spaces_and_shapes(task: Build) -> None:
-    env = TaskEnv(task(), 3, threads=1)
-    assert isinstance(env, gym.vector.VectorEnv)
-    assert env.metadata["autoreset_mode"] is gym.vector.AutoresetMode.SAME_STEP
-    observation, infos = env.reset(seed=1)
-    assert infos == {}
-    for name, space in env.observation_space.spaces.items():
-        assert tuple(observation[name].shape) == space.shape and observation[name].dtype == torch.float32
-        assert space.contains(observation[name].numpy())
-    assert env.single_action_space.shape == (4,) and env.action_space.shape == (3, 4)
-    _, reward, terminated, truncated, infos = env.step(env.action_space.sample())
-    assert (reward.dtype, reward.shape) == (torch.float32, (3,))
-    assert terminated.dtype == truncated.dtype == infos["success"].dtype == torch.bool
 
 
 def test_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:

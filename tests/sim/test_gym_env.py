@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,6 @@ class Choice(Toy):
 class Boundless(Toy):
     action_space = Box(-np.inf, np.inf, (2,))
 
-class Flat(Toy):
-    action_space = Box(np.array([-1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32))
-
 class Steps(Toy):
     """Integer actions, and an integer observation that grows tenfold at every step."""
     action_space = Box(0, 3, (2,), np.int64)
@@ -133,9 +130,6 @@ class Eye(Toy):
     def observe(self):
         return np.full((64, 64, 3), 100 + int(10 * self.x[0]), np.uint8)
 
-class Stack(Toy):
-    observation_space = Box(0, 255, (64, 64, 4), np.uint8)
-
 class Floats(Toy):
     observation_space = Box(0, 1, (64, 64, 3))
 
@@ -150,8 +144,8 @@ class Endless(Toy):
 def lacks(**words):
     import a_package_that_nobody_has
 
-kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Flat, Steps, Huge, Nested, Eye, Stack,
-         Floats, Said]
+kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Steps, Huge, Nested, Eye, Floats,
+         Said]
 for name, entry in [(c.__name__, c) for c in kinds] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
 gym.register("Endless-v0", Endless)
@@ -161,17 +155,8 @@ NAME = "gym:toy_envs:{}-v0"
 
 
 @pytest.fixture(autouse=True)
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write the module to a folder where this process and its child processes find it."""
-    (tmp_path / "toy_envs.py").write_text(TOY)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("ROBOT_RL_IMPORTS", "toy_envs")
-    before = dict(gym.registry)
-    yield
-    sys.modules.pop("toy_envs", None)
-    gym.registry.clear()
-    gym.registry.update(before)
+def toy(module: Callable[[str, str], None]) -> None:
+    module("toy_envs", TOY)
 
 
 def played(env: GymEnv, steps: int = 20, seed: int = 3) -> list[Any]:
@@ -301,8 +286,8 @@ def test_episodes_without_a_time_limit(tmp_path: Path, capsys: pytest.CaptureFix
     ("task", "reason"),
     [
         ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
-        (NAME.format("Choice"), "Discrete"), (NAME.format("Flat"), "limit"), (NAME.format("Said"), "'told' is Text"),
-        (NAME.format("Stack"), "no picture"), (NAME.format("Floats"), "no picture"),
+        (NAME.format("Choice"), "Discrete"), (NAME.format("Said"), "'told' is Text"),
+        (NAME.format("Floats"), "no picture"),
         (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
     ],
 )  # fmt: skip

@@ -49,31 +49,6 @@ def test_results_equal_those_without_prefetch(shipped: Any, same: Same, monkeypa
     assert same(story(shipped), with_one)
 
 
-def test_reset_does_not_depend_on_other_reset_environments(shipped: Any, same: Same) -> None:
-    """A resumed run resets other groups of environments together."""
-    env = TaskEnv(shipped, 20, threads=1)
-    env.reset(seed=3)
-
-    def begin(rows: list[int]) -> list[Any]:
-        env.episodes.sampler.next_episode[:] = 1
-        at = torch.tensor(rows)
-        observation = env.episodes.begin(at)
-        state = [env.true.select(at).views, env.state.select(at).views, observation]
-        physics = [v[rows] for v in env.engine.state_dict().values()]
-        memory = [v[at] for part in env.episodes.parts.values() for v in part.state_dict().values()]
-        return copy.deepcopy([state, physics, memory])
-
-    def row(tree: Any, k: int) -> Any:
-        if isinstance(tree, dict):
-            return {name: row(value, k) for name, value in tree.items()}
-        return [row(value, k) for value in tree] if isinstance(tree, list) else tree[k]
-
-    together = begin(list(range(20)))
-    for rows in ([0], [7], [1, 19], [2, 3, 11], list(range(3, 20)), list(range(0, 20, 2))):
-        some = begin(rows)
-        assert all(same(row(some, k), row(together, i)) for k, i in enumerate(rows)), rows
-
-
 def test_resets_are_prefetched_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
     sample = EpisodeSampler.sample

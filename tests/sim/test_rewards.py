@@ -186,7 +186,7 @@ def test_gait_metrics_are_nan_where_undefined(step: Build) -> None:
 
 
 @pytest.mark.parametrize("name", list(TERMS))
-def test_terms_are_finite_and_rows_are_independent(step: Build, name: str) -> None:
+def test_terms_are_finite_on_random_states(step: Build, name: str) -> None:
     rng, n = torch.Generator().manual_seed(0), 64
 
     def noise(_: str, view: Tensor) -> Tensor:
@@ -201,12 +201,6 @@ def test_terms_are_finite_and_rows_are_independent(step: Build, name: str) -> No
         setattr(m.feet, k, drawn < 0.5 if view.dtype == torch.bool else drawn)
     value = TERMS[name](m)
     assert value.shape == (n,) and value.isfinite().all() and (value >= 0).all()
-    order = torch.randperm(n, generator=rng)
-    feet = FootTracker(n, 4, m.feet.radius, PERIOD)
-    for k in FootTracker.ROWS:
-        setattr(feet, k, getattr(m.feet, k)[order])
-    shuffled = replace(m, before=m.before.select(order), now=m.now.select(order), feet=feet)
-    assert torch.equal(TERMS[name](shuffled), value[order])
 
 
 def test_total_is_weighted_and_per_second(step: Build) -> None:

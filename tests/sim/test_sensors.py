@@ -52,16 +52,6 @@ def true(panda: Any, state_at: Build) -> Callable[..., Any]:
     return build
 
 
-def test_without_errors_the_state_is_exact(model: Build, true: Build) -> None:
-    sensors, state = model(3), true(3)
-    sensors.reset(torch.arange(3), state, torch.ones(3, sensors.biases))
-    seen = sensors.measure(state, normals(state, rng()))
-    for name in ("joint_position", "joint_velocity", "gripper_width", "last_action"):
-        assert torch.equal(getattr(seen, name), getattr(state, name))
-    assert torch.allclose(seen.tool_position, state.tool_position, atol=1e-6)
-    assert torch.equal(seen.objects["cube"], state.objects["cube"])
-
-
 def test_joint_noise_moves_the_tool(model: Build, true: Build, panda: Any) -> None:
     sensors, state = model(5, joint_noise=0.004), true(5)
     sensors.reset(torch.arange(5), state, directions(torch.zeros(5, 3)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
 
@@ -72,16 +71,8 @@ SIDE, PICTURE = "gym:told_side:Side-v0", "observation.images.top"
 
 
 @pytest.fixture(autouse=True)
-def side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write the module to a folder where this process and its child processes find it."""
-    (tmp_path / "told_side.py").write_text(TOLD)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("ROBOT_RL_IMPORTS", "told_side")
-    yield
-    sys.modules.pop("told_side", None)
-    for name in ("Side-v0", "Wordy-v0"):
-        gym.registry.pop(name, None)
+def side(module: Callable[[str, str], None]) -> None:
+    module("told_side", TOLD)
 
 
 def instructions_of(env: GymEnv) -> list[str]:

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
+from robot_rl.bench import results
 from robot_rl.bench.checks import EXPERT, Arm, Check, checks
 from robot_rl.bench.methods import Runner, needed, run_check, steps
-from robot_rl.bench.results import (
-    BEGIN, END, PAGE, PUBLISHED, check_size, checkout, docs_table, judge, learning, merge, options, paper, read_results,
-)  # fmt: skip
+from robot_rl.bench.results import checkout, docs_table, judge, learning, merge, read_results
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
 from robot_rl.recipes import recipes
@@ -263,17 +262,12 @@ def test_table_names_the_paper_and_marks_changed_checks() -> None:
         assert docs_table({"iql": record | other}).endswith("| passed, of an earlier form of the check |")
     assert "`testbed:swing`, return, `--interval 8` |" in docs_table({"iql": record | other})
     assert docs_table({"iql": record | {"commit": "abc-dirty"}}).endswith("| passed* |")
-    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "the check's own paper"
-
-
-def test_options_keep_their_values() -> None:
-    shared, own = ("--a", "1", "32"), ("--b", "32", "--no-c")
-    assert options([*shared, *own]) == [shared, ("--b", "32"), ("--no-c",)] and options([]) == []
+    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "the check's own results.paper"
 
 
 def test_every_recipe_has_a_paper() -> None:
     for name in recipes.entries:
-        assert any(char.isdigit() for char in paper(name)), name
+        assert any(char.isdigit() for char in results.paper(name)), name
 
 
 def test_merge_by_check(tmp_path: Path) -> None:
@@ -284,13 +278,13 @@ def test_merge_by_check(tmp_path: Path) -> None:
 
 
 def test_smaller_results_are_not_published() -> None:
-    check_size(["iql"], 3, 200)
+    results.check_size(["iql"], 3, 200)
     for seeds, episodes in ((2, 400), (3, 100)):
         with pytest.raises(ConfigError, match="published iql has 3 seeds and 600 episodes"):
-            check_size(["iql"], seeds, episodes)
+            results.check_size(["iql"], seeds, episodes)
 
 
 def test_table_in_the_docs_equals_the_results() -> None:
-    text = checkout(PAGE).read_text()
-    written = text.partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == docs_table(read_results(checkout(PUBLISHED))), "run `robot-rl bench methods --table`"
+    text = checkout(results.PAGE).read_text()
+    written = text.partition(results.BEGIN)[2].partition(results.END)[0].strip()
+    assert written == docs_table(read_results(checkout(results.PUBLISHED))), "run `robot-rl bench methods --table`"

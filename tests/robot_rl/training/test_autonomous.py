@@ -51,7 +51,7 @@ def test_choices_follow_the_formula() -> None:
         proposer.judge(chosen, success)
         assert torch.allclose(proposer.tried, torch.tensor(tried).double()), step
     share = uniform / 3000
-    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "20 % uniform choices, of which 1 in 5 is the best task"
+    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "20 % uniform choices"
     assert max(tried) == tried[1], "the task with success rate 0.25 is tried most"
 
 
@@ -84,7 +84,7 @@ def test_hindsight_goal_is_achieved_within_the_given_steps() -> None:
         seen |= set(ahead.tolist())
     assert seen == {1.0, 2.0, 3.0} and all(torch.equal(before[k], episode[k]) for k in before)
     del episode[f"final.{STATE}"]
-    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "the state after the last action is missing"
+    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "without a next state"
 
 
 def test_invalid_goal_fields_raise() -> None:

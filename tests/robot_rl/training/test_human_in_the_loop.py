@@ -30,7 +30,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
-from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.training.checkpoint import load_state
 from robot_rl.training.human_in_the_loop import WEIGHTS, HumanInTheLoopConfig, Learner, corrections, fetch
 from robot_rl.training.human_in_the_loop import publish as publish_agent
 from robot_rl.training.metrics import Diverged
@@ -249,21 +249,6 @@ def test_non_finite_update_raises_before_weights_are_published_or_saved(learner:
     assert error.value.code == 2 and load_state(one.folder / WEIGHTS)["version"] == 5
     assert [row["step"] for row in read_metrics(folder.folder)] == [5]
     assert not (folder.folder / "checkpoint.safetensors").exists()
-
-
-def test_older_weights_do_not_replace_published_ones(learner: Build, run: Build) -> None:
-    """After a kill between a publication and the first checkpoint, the robot keeps the newer weights."""
-    one = learner()
-    newer = {"version": 17, "actor": one.agent.average.state_dict()}
-    save_state(newer, one.folder / WEIGHTS)
-    record(one.folder / "dataset", [False] * 80, seed=1)
-    enough = Enough()
-    with run("learner") as folder:
-        one.run(folder, lambda: one.agent.updates.critic >= 15, enough.wait)
-    assert load_state(one.folder / WEIGHTS)["version"] == 17
-    with run("learner", resume=True) as folder:
-        one.run(folder, lambda: one.agent.updates.critic >= 20, enough.wait)
-    assert load_state(one.folder / WEIGHTS)["version"] == 20
 
 
 def eventually(holds: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.execution import ChunkExecutor
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
@@ -165,23 +164,3 @@ def test_replay_has_the_executed_steps(
                 assert replay.columns["base"][lane, row].any(), "the base acts on the final observation, too"
                 row += 1
     assert not replay.flags["terminated"].any()
-
-
-def test_residual_of_scale_0_equals_its_base(
-    point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
-) -> None:
-    """In the loop, after updates, and in deployment."""
-    policy = residual(4, 2, scale=0.0, zero_init=False)
-    base = {name: value.clone() for name, value in policy.base.state_dict().items()}
-    loop(point_mass(3, horizon=6), agent(policy, value_low=-99.0), run(), 3 * 30)
-    (replay,) = stored
-    starts = replay.flags["starts"]
-    assert torch.equal(replay.columns["action"][starts], replay.columns["base"][starts])
-    assert all(torch.equal(value, base[name]) for name, value in policy.base.state_dict().items())
-    env, runners = point_mass(3), [ChunkExecutor(p, 3) for p in (policy, policy.base)]
-    policy.reset()
-    observation, rngs = env.reset(seed=1)[0], [torch.Generator().manual_seed(5) for _ in range(2)]
-    for _ in range(6):
-        one, two = (r.act(observation, g) for r, g in zip(runners, rngs, strict=True))
-        assert torch.equal(one, two)
-        observation = env.step(one)[0]

@@ -57,11 +57,6 @@ def test_existing_run_opens_only_to_resume(run: Build) -> None:
     assert json.loads((again.folder / "config.json").read_text()) == {"a": 1}
 
 
-def test_resume_in_a_new_folder_starts_a_run(run: Build) -> None:
-    one = run("new", config={"a": 1}, resume=True)
-    assert one.load() is None and json.loads((one.folder / "config.json").read_text()) == {"a": 1}
-
-
 @pytest.mark.parametrize("left", [".lock", ".provenance.json.12345.part"])
 def test_files_of_a_kill_during_the_start_are_no_run(
     run: Build, tmp_path: Path, left: str
