@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -86,9 +87,7 @@ def test_last_step_returns_the_final_observation(env: GymTask, task: Build) -> N
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_sync_vector_env_plays_all_episodes(
-    task: Build, starts: list[np.ndarray], mode: AutoresetMode
-) -> None:
+def test_sync_vector_env_plays_all_episodes(task: Build, starts: list[np.ndarray], mode: AutoresetMode) -> None:
     envs: Any = SyncVectorEnv([lambda: GymTask(task(horizon=HORIZON))] * 2, autoreset_mode=mode)
     observation, _ = envs.reset(seed=SEED)
     seen = [observation[0]]
@@ -159,3 +158,21 @@ def test_constructor_seed_is_used(task: Build, starts: list[np.ndarray]) -> None
     env = GymTask(task(horizon=HORIZON), seed=SEED)
     assert np.array_equal(env.reset()[0], starts[0])
     assert GymTask(task(horizon=HORIZON)).vector.seed < HELD_OUT
+
+
+@pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
+@pytest.mark.parametrize("name", [name for name, task in IDS.items() if not tasks.get(task).interface.pictures])
+def test_stable_baselines3_trains_for_200_steps(name: str, algorithm: str) -> None:
+    sb3, env = pytest.importorskip("stable_baselines3"), gym.make(name)
+    settings: dict[str, Any] = {"learning_starts": 100, "batch_size": 32}
+    settings = settings if algorithm == "SAC" else {"n_steps": 100, "batch_size": 50, "n_epochs": 2}
+    small = {"net_arch": [32]}
+    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=small, **settings)
+    before = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    model.learn(200)
+    after = model.policy.state_dict()
+    assert model.num_timesteps == 200 and all(v.isfinite().all() for v in after.values())
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    action, _ = model.predict(env.reset(seed=0)[0], deterministic=True)
+    assert env.action_space.contains(np.clip(action, -1, 1))
+    env.close()

@@ -302,9 +302,7 @@ def test_unsupported_environment_raises_in_either_python(task: str, reason: str)
 
 
 @pytest.mark.parametrize(("name", "what"), [("Spoilt", "reward"), ("Unseen", "observation")])
-def test_non_finite_reward_or_observation_raises(
-    name: str, what: str, tmp_path: Path
-) -> None:
+def test_non_finite_reward_or_observation_raises(name: str, what: str, tmp_path: Path) -> None:
     env = GymEnv(NAME.format(name), 2)
     env.reset(seed=3)
     still = torch.zeros(2, 2)
@@ -362,9 +360,7 @@ def test_missing_python_and_killed_process_raise(tmp_path: Path) -> None:
     env.close()
 
 
-def test_resume_truncates_the_running_episodes(
-    agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_truncates_the_running_episodes(agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     stored: list[Any] = []
     replay = off_policy.Replay
     monkeypatch.setattr(off_policy, "Replay", lambda *words: stored.append(replay(*words)) or stored[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from robot_rl.util.errors import ConfigError
+from sim.env import TaskEnv
 from sim.randomization import DISTRIBUTIONS, Randomize, episode_uniforms
 
 U = np.array([0.0, 0.25, 0.5, 0.75, 1 - 2**-53])
@@ -40,9 +43,7 @@ def test_range_of_one_value(distribution: str, value: float) -> None:
     st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=8),
 )
 @example("normal", 0.01, 10.0, [0.0, 0.999])
-def test_quantiles_are_monotonic_and_in_range(
-    distribution: str, low: float, ratio: float, u: list[float]
-) -> None:
+def test_quantiles_are_monotonic_and_in_range(distribution: str, low: float, ratio: float, u: list[float]) -> None:
     """A positive range has only positive samples."""
     drawn = Randomize("cube.mass", low, low * ratio, "kg", distribution).quantile(np.sort(u))
     assert (np.diff(drawn) >= -1e-12).all()
@@ -85,3 +86,37 @@ def test_every_integer_is_a_valid_seed(seed: int) -> None:
     assert np.isfinite(point).all()
     assert not np.array_equal(point, episode_uniforms(seed - 1, 0, 3))
     assert not np.array_equal(point, episode_uniforms(seed, 1, 3))
+
+
+# ---- checks --------------------------------------------------------------------------------------------------------
+SPEED, INTERVAL = Randomize("push.speed", 0.0, 0.5, "m/s"), Randomize("push.interval", 5.0, 10.0, "s")
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        ([Randomize("robot.action_delay", 0.0, 0.3, "s")], r"robot.action_delay may come to 0.3 s.*0.08 s at most"),
+        ([Randomize("robot.action_delay", 0.0, 0.075, "s", "normal")], r"robot.action_delay may come to 0.095"),
+        ([Randomize("sensor.state_delay", 0.0, 0.03, "s")], r"sensor.state_delay may come to 0.03 s.* 0.02 s at most"),
+        ([SPEED], "push.interval is not, so nothing would push"),
+        ([SPEED, Randomize("push.interval", -1.0, 5.0, "s")], r"push.interval may come to -1 s.*\(0.02 s\)"),
+        ([SPEED, Randomize("push.interval", 0.0, 5.0, "s")], r"push.interval may come to 0 s"),
+        ([SPEED, INTERVAL, SPEED], "push.speed is randomized 2 times"),
+    ],
+)
+def test_randomization_without_effect_raises(walk: Callable[..., Any], drawn: list[Randomize], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TaskEnv(walk(drawn), 1, mjcf="nowhere.xml")  # raises before the model file is read
+
+
+def test_without_push_interval_but_with_push_speed_raises(walk: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="go without both"):
+        TaskEnv(walk(), 1, without=["push.interval"], mjcf="nowhere.xml")
+    TaskEnv(walk([SPEED, INTERVAL]), 1, threads=1, without=["push.speed", "push.interval"]).close()
+
+
+def test_longest_delays_are_allowed(walk: Callable[..., Any]) -> None:
+    longest = [Randomize("robot.action_delay", 0.0, 0.08, "s"), Randomize("sensor.state_delay", 0.0, 0.02, "s")]
+    env = TaskEnv(walk(longest), 2, threads=1)
+    env.reset(seed=0)
+    assert (env.sampled[:, 0] <= 0.08).all()

@@ -26,7 +26,6 @@ from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import training_seed
 from sim.collect import collect
-from sim.demonstrators import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.tasks import tasks
@@ -79,27 +78,6 @@ def test_recorded_pictures_equal_the_observations(seeing: Any, dataset: Path) ->
         for key in (FRONT, WRIST):
             shown, seen = episode[key][0].float(), first[key][i].float()
             assert (shown - seen).abs().mean() < 6, "error of the video compression"
-
-
-def test_demonstrator_has_privileged_observations() -> None:
-    task = tasks.get("panda-lift-cameras")
-    assert not Pipeline(task.interface).observer.objects and Pipeline(task.expert_interface).observer.objects
-    same = replace(
-        task, interface=replace(task.interface, pictures=()), randomization=tasks.get("panda-lift").randomization
-    )
-    env = TaskEnv(same, 8)
-    blind = TaskEnv("panda-lift", 8)
-    paths = []
-    for one in (env, blind):
-        expert, (observation, _) = make_expert(one, "STEADY", 0), one.reset(seed=0)
-        wins = torch.zeros(8, dtype=torch.bool)
-        for _ in range(60):
-            observation, _, terminated, _, infos = one.step(expert.act(observation))
-            wins |= infos["success"]
-            expert.reset(terminated.nonzero().squeeze(-1))
-        paths.append((one.true.joint_position, wins))
-        one.close()
-    assert torch.equal(paths[0][0], paths[1][0]) and torch.equal(paths[0][1], paths[1][1]) and paths[0][1].any()
 
 
 def test_bundle_checks_pictures_and_cameras(seeing: Any, panda: Any) -> None:

@@ -44,9 +44,7 @@ trees = st.recursive(
 )
 
 
-@settings(
-    deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees)
 def test_round_trip_of_trees(tree: Any, tmp_path: Path, same: Same) -> None:
     save_state(tree, tmp_path / "a.safetensors")

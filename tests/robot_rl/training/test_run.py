@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+from robot_rl.recipes import recipes
+from robot_rl.training.numerics import learner_threads, learning_floats
 from robot_rl.training.run import again, latest_folder, read_metrics
 from robot_rl.util.errors import Interrupted, UserError
 
@@ -58,9 +60,7 @@ def test_existing_run_opens_only_to_resume(run: Build) -> None:
 
 
 @pytest.mark.parametrize("left", [".lock", ".provenance.json.12345.part"])
-def test_files_of_a_kill_during_the_start_are_no_run(
-    run: Build, tmp_path: Path, left: str
-) -> None:
+def test_files_of_a_kill_during_the_start_are_no_run(run: Build, tmp_path: Path, left: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / left).touch()
     assert (run().folder / "config.json").exists() and not list(tmp_path.glob("run/.*.part"))
@@ -251,3 +251,23 @@ def test_resume_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert again(Path("y")) == "robot-rl train --out=y --resume"
     monkeypatch.setattr("sys.argv", ["pytest", "-q"])
     assert again(Path("y")) == "--resume --out y"
+
+
+# ---- numerics ------------------------------------------------------------------------------------------------------
+DENORMAL = torch.tensor(1e-38)
+
+
+def test_settings_are_restored_after_an_error() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), learning_floats("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert (DENORMAL / 100).item() == 0
+        raise KeyError
+    assert (DENORMAL / 100).item() > 0
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(("recipe", "used"), [("diffusion-bc", 3), ("ppo", 3), ("resfit", 1), ("hil-serl", 1)])
+def test_threads_beside_a_running_simulation(monkeypatch: pytest.MonkeyPatch, recipe: str, used: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert learner_threads(getattr(recipes.get(recipe), "sim_idle_during_update", False)) == used
