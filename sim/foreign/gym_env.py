@@ -21,7 +21,7 @@ from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD
 from robot_rl.interface.spec import numbered
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UserError
-from sim.foreign import gym_spaces, gym_worker
+from sim.foreign import gym_worker
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import FOREIGN
 
@@ -104,8 +104,8 @@ class Script:
 class GymEnv:
     """n copies of a Gymnasium environment with the protocol `robot_rl.interface.environment.VectorEnv`.
 
-    An observation has one float32 vector of all its numbers in order, its pictures (`gym_spaces`), and the optional
-    pictures and instructions of the environment (`gym_worker`). Actions in [-1, 1] are scaled to the environment's
+    An observation has one float32 vector of all its numbers in order, its pictures, and the optional pictures and
+    instructions of the environment (`gym_worker`). Actions in [-1, 1] are scaled to the environment's
     limits. The state cannot be restored: a resumed run begins new episodes.
     """
 
@@ -206,7 +206,7 @@ class GymEnv:
         """Raise UserError for NaN, infinity, and numbers that float32 does not hold exactly."""
         for key, what in names.items():
             values = answer[key].reshape(self.num_envs, -1)
-            large = np.abs(values) > (self._largest if key != "reward" else gym_spaces.LARGEST)
+            large = np.abs(values) > (self._largest if key != "reward" else gym_worker.LARGEST)
             wrong = large | np.isnan(values)
             if not wrong.any():
                 continue

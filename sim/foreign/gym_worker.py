@@ -1,8 +1,11 @@
 """Copies of a Gymnasium environment, in this process or, through its standard streams, in another Python process.
 
-This file and gym_spaces.py import only gymnasium and numpy, so any virtual environment can run them: `PYTHON
-gym_worker.py ID COUNT STEPS [filmed]`. STEPS is the length of an episode, 0 for the environment's own limit; `filmed`
+This file imports only gymnasium and numpy, so any virtual environment can run it: `PYTHON gym_worker.py ID COUNT STEPS
+[filmed]`. STEPS is the length of an episode, 0 for the environment's own limit; `filmed`
 enables frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+
+A picture in an observation is uint8 from 0 to 255 of shape (height, width), or with 1 or 3 channels on the first or
+last axis. All other parts are numbers, in the order of the space.
 
 Optional attributes of an environment or its wrapper:
 
@@ -18,22 +21,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 import os
 import struct
 import sys
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-if TYPE_CHECKING or __package__:
-    from sim.foreign.gym_spaces import Reader, Unsuitable
-else:  # a script: import only gym_spaces from this folder; other modules here are named like packages
-    _folder = str(Path(__file__).resolve().parent)
-    sys.path = [_folder, *(folder for folder in sys.path if folder != _folder)]
-    from gym_spaces import Reader, Unsuitable
-
-    sys.path.remove(_folder)
+if not __package__:  # a script: other modules of this folder must not hide packages of the same name
+    sys.path = [folder for folder in sys.path if folder != str(Path(__file__).resolve().parent)]
 
 SUITES = {
     "ogbench": "pip install ogbench",
@@ -43,13 +45,89 @@ SUITES = {
 """Suites with a module in sim/suites that makes their environments, and their installation."""
 
 
+EXACT, LARGEST = 2**24, float(np.finfo(np.float32).max)
+"""Largest integer up to which float32 holds every integer, and largest number of float32."""
+
+
+class Unsuitable(Exception):  # noqa: N818 - only its text is sent between processes
+    """The environment is not supported."""
+
+
+class Reader:
+    """Reads observations of nested Dict and Tuple spaces: one vector of all numbers, and pictures by name."""
+
+    def __init__(self, space: Any):
+        self.numbers: list[tuple[Any, Any]] = []
+        self.views: dict[str, Any] = {}
+        self.sizes: dict[str, list[int]] = {}  # height and width of every picture
+        for keys, part in _parts(space):
+            name = ".".join(map(str, keys))
+            what = f"observation {name!r}" if name else "the observation"
+            if size := _picture_size(part):
+                self.views[name.replace(".", "_") or "pixels"] = keys
+                self.sizes[name.replace(".", "_") or "pixels"] = size
+            elif not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+                raise Unsuitable(
+                    f"{what} is {part}; Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of them, can "
+                    "be read"
+                )
+            elif len(part.shape or ()) > 2:
+                raise Unsuitable(
+                    f"{what} is {part}, which is no vector and no picture, (height, width, 3) uint8 from 0 to 255; "
+                    "convert it with gymnasium.wrappers.TransformObservation"
+                )
+            else:
+                self.numbers.append((keys, part))
+        whole = [isinstance(part, spaces.Box) and part.dtype.kind in "iu" for _, part in self.numbers]
+        sizes = [spaces.flatdim(part) for _, part in self.numbers]
+        self.largest = [EXACT if w else LARGEST for w, size in zip(whole, sizes, strict=True) for _ in range(size)]
+        """Largest magnitude of every number for an exact float32."""
+
+    def numbers_of(self, observation: Any) -> np.ndarray:
+        """Return the numbers (D,) float64; a Discrete value of n is one-hot, n numbers."""
+        parts = [np.zeros(0)]
+        for keys, space in self.numbers:
+            part = reduce(operator.getitem, keys, observation)
+            part = part if isinstance(space, spaces.Box) else spaces.flatten(space, part)
+            parts.append(np.asarray(part, np.float64).ravel())
+        return np.concatenate(parts)
+
+    def pictures_of(self, observation: Any) -> dict[str, np.ndarray]:
+        """Return the pictures (height, width, 3) uint8; grey pictures have three equal channels."""
+        pictures = {}
+        for name, keys in self.views.items():
+            pixels = np.atleast_3d(reduce(operator.getitem, keys, observation))
+            pixels = pixels if pixels.shape[2] in (1, 3) else np.moveaxis(pixels, 0, 2)
+            pictures[name] = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+        return pictures
+
+
+def _parts(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the leaves of nested spaces with their keys."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield keys, space
+        return
+    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+        yield from _parts(part, (*keys, key))
+
+
+def _picture_size(space: Any) -> list[int] | None:
+    """Return the height and width of a space of pictures; None for other spaces."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return None
+    if (space.low > 0).any() or (space.high < 255).any():
+        return None
+    shape = space.shape
+    if len(shape) == 2 or shape[2] in (1, 3):
+        return list(shape[:2])
+    return list(shape[1:]) if shape[0] in (1, 3) else None
+
+
 class Batch:
     """`count` copies of an environment with flat observations, actions in [-1, 1] and same-step autoreset."""
 
     def __init__(self, name: str, count: int, steps: int = 0, filmed: bool = False):
         """`steps`: length of an episode, 0: the environment's own limit; `filmed` enables `frame`."""
-        import gymnasium as gym
-
         options: dict[str, Any] = {"render_mode": "rgb_array"} if filmed else {}
         try:
             self.envs: list[Any] = [_make(name, steps, **options) for _ in range(count)]
@@ -249,8 +327,6 @@ class Batch:
 def _make(name: str, steps: int, **options: Any) -> Any:
     """Make an environment of a suite, or of a Gymnasium id; episodes end after `steps`, 0: its own limit. `options` of
     `gymnasium.make`."""
-    import gymnasium as gym
-
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
         return gym.make(name, **options, max_episode_steps=steps or None)
