@@ -32,8 +32,7 @@ from sim.rendering.looks import Appearance
 from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import time_grid
 from sim.step.action_chain import REASONS
-from sim.step.episodes import Episodes
-from sim.step.prefetch import PrefetchedResets
+from sim.step.episodes import Episodes, PrefetchedResets
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
 from sim.tasks.base import Task

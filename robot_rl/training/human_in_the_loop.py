@@ -9,7 +9,6 @@ Robot and learner share only a run folder; each can be killed and restarted::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.training.checkpoint import load_state, save_state
-from robot_rl.training.metrics import Diverged
+from robot_rl.training.metrics import check_finite
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -189,29 +188,24 @@ class Learner:
                 continue
             count = self.agent.updates.critic
             if count % self.config.publish_every == 0:
-                values = self._finite()
+                values = self._finite(run)
                 publish(self.folder, self.agent)
                 steps, corrected = self.online.transitions, self.corrected
                 values |= {"robot/steps": steps, "robot/corrected": corrected}
                 run.log(count, values | {"robot/corrected_share": corrected / steps})
             if count % self.config.checkpoint_every == 0:
-                self._finite()
+                self._finite(run)
                 run.save(count, {"agent": self.agent.state_dict()})
-        self._finite()
+        self._finite(run)
         self.absorb()
         publish(self.folder, self.agent)
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
-    def _finite(self) -> dict[str, float]:
+    def _finite(self, run: Run) -> dict[str, float]:
         """Return the newest metrics; raise `Diverged` if a metric is not finite."""
         values = {k: float(v) for k, v in self.metrics.items()}
-        for name, value in values.items():
-            if not math.isfinite(value):
-                raise Diverged(
-                    f"{name} is {value} after {self.agent.updates.critic} updates; the published weights and the "
-                    f"checkpoint in {self.folder} predate it; look for outliers in the dataset or lower "
-                    "--agent.critic-lr, and restart with a new --out"
-                )
+        remedy = "look for outliers in the dataset or lower --agent.critic-lr, and restart with a new --out"
+        check_finite(run, self.agent.updates.critic, values, remedy)
         return values
 
 

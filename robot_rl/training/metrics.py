@@ -52,11 +52,11 @@ def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[st
     return metrics
 
 
-def check_finite(run: Run, step: int, row: dict[str, float]) -> None:
+def check_finite(run: Run, step: int, row: dict[str, float], remedy: str = _REMEDY) -> None:
     """Raise `Diverged` for a metric that is not finite, before the checkpoint is written."""
     for name, value in row.items():
         if not math.isfinite(value):
-            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}")
+            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}", remedy)
 
 
 def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from policies.base import Observation
 from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
@@ -148,8 +147,15 @@ def train_off_policy(
     def save() -> None:
         done = offline + step
         check_finite(run, done, figures())
-        grown = {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
-        run.save(done, grown | _checkpoint(env, agent, replay, episodes, rng, offline, step, due, observation))
+        state = {"offline": offline, "step": step, "owed": due, "episodes": episodes.state_dict()}
+        state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
+        state |= {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
+        if hasattr(env, "state_dict"):  # then the resume is bit-identical
+            state["env"] = env.state_dict()
+        else:
+            every = torch.ones(env.num_envs, dtype=torch.bool)
+            state["final"] = observation | agent.peek(observation, every, rng)
+        run.save(done, state | {"rng": rng.get_state()})
         run.end_if_stopped(done)
 
     while offline < config.offline_updates:
@@ -200,15 +206,3 @@ def batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Gener
     """Yield `count` batches, sampled 50 at a time for speed."""
     for first in range(0, count, 50):
         yield from sample_batches(sources, min(50, count - first), agent.sampling, rng)
-
-
-def _checkpoint(
-    env: Any, agent: Agent, replay: Replay, episodes: EpisodeMetrics, rng: torch.Generator, offline: int, step: int,
-    due: float, observation: Observation,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the state for a resume, which is bit-identical if the environment has a `state_dict`."""
-    state = {"offline": offline, "step": step, "owed": due, "episodes": episodes.state_dict(), "rng": rng.get_state()}
-    state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
-    if hasattr(env, "state_dict"):
-        return state | {"env": env.state_dict()}
-    return state | {"final": observation | agent.peek(observation, torch.ones(env.num_envs, dtype=torch.bool), rng)}

@@ -1,10 +1,12 @@
-"""Running episodes of n simulations: the whole state for resets and resumes."""
+"""Running episodes of n simulations: the whole state for resets and resumes, rewards and ends, prefetched resets."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,12 +16,66 @@ from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import SuccessHold
 from robot_rl.util.rows import Rows, copy_rows
 from sim.engines.base import Engine
+from sim.rewards import Transition, total
 from sim.step.action_chain import ActionChain
 from sim.step.feet import FootTracker
-from sim.step.judge import TransitionJudge, Verdict
 from sim.step.sampling import EpisodeSampler
 from sim.step.sensors import PARAMETERS, SensorModel
 from sim.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Reward and end (n,) of one control period."""
+
+    reward: Tensor
+    success: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    infos: dict[str, Any]
+    """Reward terms and metrics, if the task has them."""
+
+
+class TransitionJudge:
+    """Compute rewards and ends: success and failure terminate, the horizon and divergence truncate."""
+
+    def __init__(self, task: Task, pipeline: Pipeline):
+        self.task, self.pipeline = task, pipeline
+        self.period = 1 / task.interface.controller.rate
+        self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
+        self.success_ends = True  # success ends an episode
+
+    def judge(
+        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
+        feet: FootTracker | None,
+    ) -> Verdict:  # fmt: skip
+        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`.
+
+        If physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
+        """
+        interface, pipeline = self.task.interface, self.pipeline
+        late = steps >= interface.horizon
+        failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
+        if interface.instructions:  # a new instruction restarts the hold time
+            hold.reset((before.instruction != now.instruction)[:, 0])
+        if pipeline.success:
+            success = hold(pipeline.success(now) & ~broken) & ~failed
+            terminated = success | failed if self.success_ends else failed
+        else:
+            success, terminated = late & ~failed & ~broken, failed
+        reward, infos = success.float(), {}
+        if self.task.rewards or self.task.metrics:
+            if feet is not None:
+                feet.update(now)
+            transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)  # type: ignore[arg-type]
+            if self.task.rewards:
+                reward, parts = total(self.task.rewards, transition)
+                reward = torch.where(broken, 0.0, reward)
+                infos["rewards"] = parts
+            if self.task.metrics:
+                # Copies: the next episode overwrites views of the state.
+                infos["metrics"] = {name: value.clone() for name, value in self.task.metrics(transition).items()}
+        return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)
 
 
 class Episodes(Rows):
@@ -198,3 +254,41 @@ class Episodes(Rows):
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         self.chain.events = state["shield_events"].to(self.device, copy=True)
+
+
+class PrefetchedResets:
+    """A second set of simulations, one episode ahead of the running simulations.
+
+    A reset takes hundreds of small operations, for one episode as for a hundred; a copy takes a tenth of the time.
+    Seed, number and instruction weights determine an episode, so a resume needs no saved state.
+    """
+
+    def __init__(self, ahead: Episodes):
+        self.ahead = ahead
+        self.ready = np.full(ahead.num_envs, -1)  # number of the prefetched episode per environment; -1: none
+        self.observation: dict[str, Tensor] = {}  # first observations (n, D) of the prefetched episodes
+
+    def begin(self, episodes: Episodes, ids: Tensor) -> dict[str, Tensor]:
+        """Begin the next episodes of environments `ids` (k,); return their first observations (k, D)."""
+        rows = ids.cpu().numpy()
+        missing = (self.ready != episodes.sampler.next_episode) | (self.ahead.sampler.seed != episodes.sampler.seed)
+        if missing[rows].any():
+            self._prepare(episodes, missing.nonzero()[0])
+        episodes.copy_from(ids, self.ahead)
+        return {name: values.index_select(0, ids) for name, values in self.observation.items()}
+
+    def forget(self) -> None:
+        """Drop the prefetched episodes, because the distribution of episodes changed."""
+        self.ready[:] = -1
+
+    def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
+        ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
+        self.ready[rows] = -1  # valid state if Ctrl-C interrupts
+        ahead.sampler.seed = episodes.sampler.seed
+        ahead.sampler.instruction_weights = episodes.sampler.instruction_weights
+        ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
+        first = ahead.begin(ids)
+        if len(rows) < len(self.ready):
+            first = {name: values.index_copy(0, ids, first[name]) for name, values in self.observation.items()}
+        self.observation = first
+        self.ready[rows] = episodes.sampler.next_episode[rows]

@@ -244,7 +244,7 @@ def test_non_finite_update_raises_before_weights_are_published_or_saved(learner:
 
     one.agent.update = breaks
     enough = Enough()
-    with pytest.raises(Diverged, match="after 10 updates") as error, run("learner") as folder:
+    with pytest.raises(Diverged, match="at step 10") as error, run("learner") as folder:
         one.run(folder, enough.stop, enough.wait)
     assert error.value.code == 2 and load_state(one.folder / WEIGHTS)["version"] == 5
     assert [row["step"] for row in read_metrics(folder.folder)] == [5]
