@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from robot_rl.interface.rates import command_ticks, is_whole
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError, UserError, nearest
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, validate
+from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
@@ -26,11 +26,11 @@ class Object:
     """A free object that rests on the table unless the task places it."""
 
     name: str
-    size: PositiveFloat
+    size: float
     """Half of the width, m; of a tray, half of the inner width."""
-    mass: PositiveFloat
+    mass: float
     """kg"""
-    friction: NonNegativeFloat = 1.0
+    friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     shape: Shape = "box"
@@ -41,10 +41,14 @@ class Object:
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # a colon separates the arguments of a term
             raise ValueError(f"object {self.name!r}: its name is empty or has a colon; choose another")
+        for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
+            if not 0 < value < math.inf:
+                raise ValueError(f"object {self.name!r}: {name} {value} {unit} is not positive")
+        if not 0 <= self.friction < math.inf:
+            raise ValueError(f"object {self.name!r}: friction {self.friction} is not zero or a positive number")
         if self.shape not in get_args(Shape):
             known = nearest(self.shape, get_args(Shape))
             raise ValueError(f"object {self.name!r}: unknown shape {self.shape!r}; {known}")
-        validate(self, f"object {self.name!r}: ")
 
     @property
     def rest(self) -> float:
@@ -85,7 +89,7 @@ class Scene:
     places: tuple[tuple[float, float], ...] = ()
     """Places (x, y), m, one per object: an episode assigns them at random, and `<object>.x` and `.y` are offsets from
     the assigned place. Empty: `<object>.x` and `.y` are coordinates."""
-    timestep: PositiveFloat = 0.005
+    timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50
     """Maximum number of contact solver iterations per physics step."""
@@ -95,6 +99,8 @@ class Scene:
     """Ratio of frictional to normal stiffness; large values prevent slow sliding of grasped objects."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.timestep < math.inf:
+            raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
         for kind, names in (("object", [o.name for o in self.objects]), ("camera", [c.name for c in self.cameras])):

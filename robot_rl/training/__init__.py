@@ -1,1 +1,1 @@
-"""Training loops, run folders, metrics and checkpoints."""
+"""Learning loops, and what they share: run folders, metrics, checkpoints."""

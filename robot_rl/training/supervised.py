@@ -53,7 +53,7 @@ class SupervisedAgent(Protocol):
         """Return networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict`."""
+        """Restore what `state_dict` returned."""
 
 
 def train_supervised(

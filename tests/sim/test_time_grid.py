@@ -60,7 +60,7 @@ def test_env_raises_before_it_creates_an_engine() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"timestep": math.nan}, "scene: timestep is nan; it must be "),
+        ({"timestep": math.nan}, "timestep nan s is not a positive time"),
         ({"iterations": 0}, "scene: iterations is 0; it must be "),
         ({"cone": "eliptic"}, "unknown cone 'eliptic'; did you mean elliptic"),
         ({"fovy": -3}, "camera 'front': fovy is -3; it must be "),
