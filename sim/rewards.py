@@ -27,7 +27,7 @@ class Transition:
     now: RobotState
     """True state at the end; `now.last_action` is the action of this period."""
     feet: FootTracker
-    """Foot contacts; None for a robot without feet, whose tasks have no terms of feet."""
+    """Foot contacts; None for a robot without feet: its tasks have no reward terms of feet."""
     period: float
     """Length of a control period, s."""
 

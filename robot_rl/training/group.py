@@ -52,7 +52,7 @@ class GroupAgent(Protocol):
         """Return the environments (n,) bool that decide at the next observation."""
 
     def reset(self) -> None:
-        """Begin episodes everywhere."""
+        """Begin new episodes in all environments."""
 
     def update(self, played: Trajectories) -> dict[str, float]:
         """Learn from the episodes of a round; return metrics."""

@@ -53,7 +53,7 @@ class SupervisedAgent(Protocol):
         """Return networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a `state_dict`."""
 
 
 def train_supervised(
