@@ -20,7 +20,7 @@ from torch import Tensor
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file, sync_folder
 
-MOST = 8
+MAX_FILES = 8
 """Largest number of files per process: a task that always diverges does not fill the disk."""
 FORMAT = 1
 """Version of the file format."""
@@ -74,7 +74,7 @@ class DivergenceRecorder:
         (`drawn`) for one environment.
         """
         for i in broken.nonzero().squeeze(-1).tolist():
-            if not self.whole[i] or self.kept >= MOST:
+            if not self.whole[i] or self.kept >= MAX_FILES:
                 continue
             self.kept += 1
             length, version = int(self.length[i]), engine_version(self.settings["engine"])

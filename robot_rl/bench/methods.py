@@ -65,7 +65,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
         return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
 
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:
-        run, needs = folder / part / f"{SEED}{seed}", needed(arm, optional=True)
+        run, needs = folder / part / f"{SEED}{seed}", required_inputs(arm, optional=True)
         inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
         inputs += ["--base", base] if "base" in needs and base else []
         words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
@@ -94,7 +94,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
         yield evaluate(part, arms[part])
 
 
-def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
+def required_inputs(arm: Arm, optional: bool = False) -> tuple[str, ...]:
     """Return the inputs that an arm's recipe needs with its flags; with `optional`, also inputs that it may use."""
     import tyro
 

@@ -54,10 +54,10 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
             reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}
             proves = reached["method"] and not (check.at_least and reached["control"])
             record["verdict"] = "passed" if proves and record["difference"]["low"] > 0 else "failed"
-    return record | made_with([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
+    return record | provenance_of([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
 
 
-def made_with(runs: Sequence[Path]) -> dict[str, Any]:
+def provenance_of(runs: Sequence[Path]) -> dict[str, Any]:
     """Return commit, machine and versions of runs, and the start time of the last run."""
     made = [known for run in runs if (known := read_json(run / "provenance.json", dict, []))] or [provenance()]
     last = max(made, key=lambda each: str(each["started"]))
@@ -153,7 +153,7 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
     if record["verdict"] == "failed" and record["difference"]["low"] > 0:
         verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
-    verdict += "" if as_now(name, record) else ", of an earlier form of the check"
+    verdict += "" if is_current(name, record) else ", of an earlier form of the check"
     verdict += "*" if "-dirty" in record["commit"] else ""
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
@@ -172,7 +172,7 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
             verdict)  # fmt: skip
 
 
-def as_now(name: str, record: Mapping[str, Any]) -> bool:
+def is_current(name: str, record: Mapping[str, Any]) -> bool:
     """Return whether a record has the current settings of its check; True for an unknown check."""
     if name not in checks:
         return True

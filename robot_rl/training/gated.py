@@ -118,7 +118,7 @@ def improve_offline(
     gate = Gate(agent, estimate(policy, values, fixed, noise))
     metrics = {"before": gate.best}
     for _ in range(config.rounds):
-        agent.update(imagined(agent, values, recorded(), rng))
+        agent.update(sample_chains(agent, values, recorded(), rng))
         if config.gate:
             accepted += gate.judge(estimate(policy, values, fixed, noise))
     metrics |= {"after": estimate(policy, values, fixed, noise), "accepted": accepted}
@@ -126,7 +126,7 @@ def improve_offline(
 
 
 @torch.no_grad()
-def imagined(agent: DPPO, values: IQL, seen: Observation, rng: torch.Generator) -> dict[str, Tensor]:
+def sample_chains(agent: DPPO, values: IQL, seen: Observation, rng: torch.Generator) -> dict[str, Tensor]:
     """Return a batch for DPPO's update: denoising chains that the policy samples at observations (B, ...)."""
     state = agent.state(seen)
     chain = agent.chain.sample(seen, agent.policy.noise(len(state), rng), rng)

@@ -90,16 +90,16 @@ def publish(folder: Path, agent: ActorCritic) -> None:
     """
     if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
         return
-    save_state({"version": agent.updates.critic} | acting(agent), folder / WEIGHTS)
+    save_state({"version": agent.updates.critic} | acting_weights(agent), folder / WEIGHTS)
 
 
-def acting(agent: ActorCritic) -> dict[str, Any]:
+def acting_weights(agent: ActorCritic) -> dict[str, Any]:
     """Return the weights for acting: the averaged actor, and the encoder, which the critics' loss trains."""
     return {"actor": agent.average.state_dict(), "encoder": agent.policy.encoder.state_dict()}
 
 
-def load_acting(policy: ActorPolicy, weights: Mapping[str, Any]) -> None:
-    """Load the weights of `acting` into a policy."""
+def load_acting_weights(policy: ActorPolicy, weights: Mapping[str, Any]) -> None:
+    """Load the weights of `acting_weights` into a policy."""
     policy.actor.load_state_dict(weights["actor"])
     policy.encoder.load_state_dict(weights["encoder"])
 
@@ -113,7 +113,7 @@ def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
         return version
     if not all(v.isfinite().all() for part in ("actor", "encoder") for v in published[part].values()):
         return version
-    load_acting(policy, published)
+    load_acting_weights(policy, published)
     return int(published["version"])
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from policies.base import Observation
 from policies.execution import ChunkExecutor
 from robot_rl.interface.observation_spec import PRIVILEGED
-from robot_rl.training.human_in_the_loop import Learner, acting, load_acting, play_episode
+from robot_rl.training.human_in_the_loop import Learner, acting_weights, load_acting_weights, play_episode
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.seeds import training_seed
@@ -64,7 +64,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step
     while step < config.steps:
-        load_acting(actor, acting(agent))
+        load_acting_weights(actor, acting_weights(agent))
         record = EpisodeRecord(episodes)
         observation = play_episode(env, executor, observation, rng, record.add)
         episode = record.episode()

@@ -267,7 +267,7 @@ class Run:
         if self.stop_signal:
             name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; continue with {again(self.folder)}",
+                f"stopped by {name} at step {step}, which is saved; continue with {resume_command(self.folder)}",
                 self.stop_signal,
             )
 
@@ -305,7 +305,7 @@ class Run:
             raise Interrupted(f"interrupted{left} {self.folder}", *error.args[:1]) from None
 
 
-def again(folder: Path) -> str:
+def resume_command(folder: Path) -> str:
     """Return the command that resumes this run; only its options if the program is not robot-rl."""
     program, *words = sys.argv
     ours = Path(program).name in ("robot-rl", "main.py")

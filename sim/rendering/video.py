@@ -23,7 +23,7 @@ from sim.step.sampling import TRAINING
 from sim.tasks import FOREIGN, TESTBED
 
 HEIGHT, WIDTH = 360, 480
-MOST = 25
+MAX_RATE = 25
 """Largest frame rate of a video; faster tasks skip frames."""
 
 
@@ -37,7 +37,7 @@ def record(
     arguments of `sim.make.make`. Raises ConfigError for a task that cannot be rendered.
     """
     env, draw = filmed(task, python, **simulation)
-    every = max(1, round(env.info.rate / MOST))
+    every = max(1, round(env.info.rate / MAX_RATE))
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.hold_action)
     instructions: list[str] = []

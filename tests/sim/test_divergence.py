@@ -95,7 +95,7 @@ def test_replay_diverges_at_the_same_step(task: Task, stagger: bool, tmp_path: P
     env.reset(seed=3, options={"stagger": stagger})
     shaken(env, 100)
     files = sorted(tmp_path.iterdir())
-    assert len(files) == min(env.divergences, divergence.MOST) >= 3
+    assert len(files) == min(env.divergences, divergence.MAX_FILES) >= 3
     results = [replay(file, task=task) for file in files]
     assert [r.diverged for r in results] == [r.recorded for r in results]
     for result in results:
@@ -183,7 +183,7 @@ def test_number_of_kept_files_is_limited_and_unsuitable_files_are_refused(tmp_pa
     env.reset(seed=0)
     shaken(env, 20)
     files = sorted((tmp_path / "diverged").iterdir())
-    assert env.divergences > 2 * divergence.MOST and len(files) == divergence.MOST
+    assert env.divergences > 2 * divergence.MAX_FILES and len(files) == divergence.MAX_FILES
     with pytest.raises(UserError, match="changed since.*robot.strength_scale"):
         replay(files[0], task=replace(task, randomization=task.randomization[:-1]))
     with pytest.raises(ConfigError, match=f"is a folder.*{files[0].name}"):

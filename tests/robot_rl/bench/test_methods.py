@@ -17,7 +17,7 @@ import pytest
 
 from robot_rl.bench import results
 from robot_rl.bench.checks import EXPERT, Arm, Check, checks
-from robot_rl.bench.methods import Runner, needed, run_check, steps
+from robot_rl.bench.methods import Runner, required_inputs, run_check, steps
 from robot_rl.bench.results import checkout, docs_table, judge, learning, merge, read_results
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
@@ -70,7 +70,7 @@ def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
     for arm in filter(None, (check.method, check.control, check.base)):
         if arm.recipe != EXPERT:
             parse(Train[recipes.get(arm.recipe)], [check.task, *arm.flags], "train")  # type: ignore[misc]
-            needs = needed(arm)
+            needs = required_inputs(arm)
             assert "demonstrations" not in needs or check.data, f"{arm.recipe} needs data"
             assert "base" not in needs or check.base, f"{arm.recipe} needs a base"
     from robot_rl.cli.collect import Collect

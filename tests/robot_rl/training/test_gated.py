@@ -105,8 +105,8 @@ def test_offline_rounds_improve_and_the_gate_rejects_wrong_advantages(
                         "action": seen["action"][pick][:, None].repeat(1, 2, 1)}, source)  # fmt: skip
     cloning.finish()
     if backwards:
-        imagined = gated.imagined
-        monkeypatch.setattr(gated, "imagined", lambda *a: (b := imagined(*a)) | {"advantage": -b["advantage"]})
+        sample = gated.sample_chains
+        monkeypatch.setattr(gated, "sample_chains", lambda *a: (b := sample(*a)) | {"advantage": -b["advantage"]})
     values = IQLConfig(hidden=(32,), critic_lr=3e-3, tau=0.05, n_step=1, actor_delay=10**9)
     config = OfflineConfig(values=values, value_updates=200, batch=64, rounds=8, rows=300)
 

@@ -20,7 +20,7 @@ import torch
 
 from robot_rl.recipes import recipes
 from robot_rl.training.numerics import learner_threads, learning_floats
-from robot_rl.training.run import again, latest_folder, read_metrics
+from robot_rl.training.run import latest_folder, read_metrics, resume_command
 from robot_rl.util.errors import Interrupted, UserError
 
 Build = Callable[..., Any]
@@ -246,11 +246,12 @@ def test_unwritable_folder_raises(run: Build, tmp_path: Path) -> None:
 
 def test_resume_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/robot-rl", "train", "panda-lift", "--seed", "4", "--without", "a b"])
-    assert again(Path("runs/x")) == ("robot-rl train panda-lift --seed 4 --without 'a b' --resume --out runs/x")
+    expected = "robot-rl train panda-lift --seed 4 --without 'a b' --resume --out runs/x"
+    assert resume_command(Path("runs/x")) == expected
     monkeypatch.setattr("sys.argv", ["robot-rl", "train", "--out=y", "--resume"])
-    assert again(Path("y")) == "robot-rl train --out=y --resume"
+    assert resume_command(Path("y")) == "robot-rl train --out=y --resume"
     monkeypatch.setattr("sys.argv", ["pytest", "-q"])
-    assert again(Path("y")) == "--resume --out y"
+    assert resume_command(Path("y")) == "--resume --out y"
 
 
 # ---- numerics ------------------------------------------------------------------------------------------------------
