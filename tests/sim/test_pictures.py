@@ -53,17 +53,6 @@ def test_picture_is_of_the_own_environment_and_episode(env: TaskEnv) -> None:
     assert ended >= 10
 
 
-def test_pictures_do_not_change_other_results(env: TaskEnv, task: Build, same: Callable[[Any, Any], bool]) -> None:
-    blind = TaskEnv(task(horizon=6), N, threads=1)
-    assert KEY not in blind.observation_spec and set(blind.reset(seed=0)[0]) == set(blind.observation_space)
-    env.reset(seed=0)
-    for _ in range(8):
-        seeing, others = (list(one.step(torch.ones(N, 4))) for one in (env, blind))
-        for out in (seeing[0], seeing[4].get("final_obs", {})):
-            out.pop(KEY, None)
-        assert same(seeing, others)
-
-
 def test_rendering_threads_end_with_the_environment(task: Build) -> None:
     def drawing() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name.startswith("render")}

@@ -34,13 +34,6 @@ def test_quantiles_of_every_distribution() -> None:
     assert np.isfinite(drawn.quantile(U)).all(), "samples at 0 and 1 are finite"
 
 
-@pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
-@pytest.mark.parametrize("value", [1.0, 0.03])
-def test_range_of_one_value(distribution: str, value: float) -> None:
-    drawn = Randomize("cube.mass", value, value, "kg", distribution).quantile(U)
-    assert drawn == pytest.approx(np.full(5, value))
-
-
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(
     st.sampled_from(sorted(DISTRIBUTIONS)),
