@@ -262,7 +262,7 @@ def test_table_names_the_paper_and_marks_changed_checks() -> None:
         assert docs_table({"iql": record | other}).endswith("| passed, of an earlier form of the check |")
     assert "`testbed:swing`, return, `--interval 8` |" in docs_table({"iql": record | other})
     assert docs_table({"iql": record | {"commit": "abc-dirty"}}).endswith("| passed* |")
-    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "the check's own results.paper"
+    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "the check's own paper"
 
 
 def test_every_recipe_has_a_paper() -> None:
