@@ -170,9 +170,8 @@ def test_train_and_evaluate_a_vla_by_instruction(tmp_path: Path, capsys: Any) ->
     train = ["train", SIDE, "--recipe", "vla-sft", "--dataset", data, *small]
     assert main([*train, "--training.updates", "3", "--training.batch", "8", "--out", str(run)]) == 0
     capsys.readouterr()
-    for drawn in ("training", "go to"):
-        words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", drawn, "--json"]
-        assert main(words) == 0
-        found = json.loads(capsys.readouterr().out)["by_instruction"]
-        assert len(found) == (3 if drawn == "training" else 2) and sum(each["episodes"] for each in found.values()) == 6
-    assert (run / "evaluation.json").exists() and (run / "evaluation-go.to.json").exists()
+    words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", "go to", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)["by_instruction"]
+    assert len(found) == 2 and sum(each["episodes"] for each in found.values()) == 6
+    assert (run / "evaluation-go.to.json").exists()
