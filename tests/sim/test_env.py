@@ -53,7 +53,7 @@ def test_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
 def test_metrics_belong_to_the_episode_that_ended(walk: Build, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     """Also for views of the state, whose rows the next episode overwrites."""
     if engine != "mujoco":
-        monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
+        monkeypatch.setattr(MujocoEngine, "clone", lambda self: None)
     env = TaskEnv(walk(horizon=5), 3, threads=1)
     env.reset(seed=0, options={"stagger": True})
     (height,) = [k for k, name in enumerate(env.episodes.privileged.spec.names) if "base_height" in name]

@@ -158,7 +158,7 @@ def story(task: Any) -> list[Any]:
 
 def test_results_equal_those_without_prefetch(shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
     with_one = story(shipped)
-    monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
+    monkeypatch.setattr(MujocoEngine, "clone", lambda self: None)
     assert same(story(shipped), with_one)
 
 
