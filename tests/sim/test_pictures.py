@@ -25,7 +25,7 @@ N, H, W = 5, 24, 32
 @pytest.fixture(params=["prefetched", "reset when needed"])
 def env(request: pytest.FixtureRequest, task: Build, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param != "prefetched":
-        monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
+        monkeypatch.setattr(MujocoEngine, "clone", lambda self: None)
     env = TaskEnv(task(pictures=(Picture("front", H, W),), horizon=6), N, threads=1)
     yield env
     env.close()
