@@ -1,4 +1,4 @@
-"""Evaluate a policy on held-out episodes, each counted once, with intervals."""
+"""Evaluate a policy on held-out episodes, with confidence intervals; every episode counts once."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from robot_rl.util.statistics import mean_interval, wilson
 
 @dataclass
 class Evaluation:
-    """Outcome of a number of episodes; one entry per episode that has ended."""
+    """Results of finished episodes; lists have one entry per episode."""
 
     success: list[bool] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
-    """Length of each episode, control periods."""
+    """Length, control periods."""
     action_change: list[float] = field(default_factory=list)
-    """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
+    """Mean absolute change of the action between control periods; actions are in [-1, 1]."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    """Mean of each of the task's metrics over each episode; NaN if there was none."""
+    """Mean over the episode of every metric of the task; NaN without a value."""
     takeovers: list[int] = field(default_factory=list)
-    """Number of takeovers in each episode."""
+    """Number of takeovers."""
     by_hand: list[bool] = field(default_factory=list)
-    """A person corrected the episode or marked its end: its outcome is not the policy's own."""
+    """A person corrected the episode or marked its end: the result is not only the policy's."""
     nonfinite: int = 0
-    """Refused non-finite actions of the policy."""
+    """Number of non-finite actions of the policy, which are refused."""
     divergences: int = 0
-    """Episodes that ended because their simulation diverged."""
+    """Number of episodes that ended because their simulation diverged."""
     instructions: list[str] = field(default_factory=list)
-    """What each episode asked for, at last where that changed, if the task has several instructions."""
+    """Last instruction; [] for a task without instructions."""
     first_instructions: list[str] = field(default_factory=list)
-    """What each asked for at first."""
+    """First instruction."""
     returns: list[float] = field(default_factory=list)
-    """Sum of the rewards of each episode."""
+    """Sum of the rewards."""
     reports_success: bool = True
     """The environment reports success."""
     held: int = 0
-    """Control periods in which the robot held because inference was not done."""
+    """Number of control periods in which the robot held its position because inference was not done."""
     inference_periods: int = 0
-    """Longest of the last ten inferences in the background, control periods."""
+    """Longest of the last ten asynchronous inferences, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of the policy's own episodes; corrected or marked episodes are only counted."""
+        """Return the results of the episodes without corrections or marks of a person."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]
@@ -78,7 +78,7 @@ class Evaluation:
         )
 
     def _changed(self, episodes: list[int]) -> dict[str, Any]:
-        """Return the success of the episodes whose instruction changed before they ended, if there are any."""
+        """Return the success of the episodes with a change of the instruction; {} without such episodes."""
         pairs = list(zip(self.first_instructions, self.instructions, strict=True))
         changed = [self.success[k] for k in episodes if pairs and pairs[k][0] != pairs[k][1]]
         if not changed:
@@ -88,23 +88,21 @@ class Evaluation:
         return {"changed": {"episodes": len(changed), "success": rate, "success_low": low, "success_high": high}}
 
     def by_instruction(self, episodes: list[int]) -> dict[str, dict[str, float]]:
-        """Return the number of episodes and the success of each instruction."""
-        found: dict[str, list[bool]] = {}
+        """Return the number of episodes and the success rate per instruction."""
+        successes: dict[str, list[bool]] = {}
         for k in episodes:
-            found.setdefault(self.instructions[k], []).append(self.success[k])
-        return {text: {"episodes": len(v), "success": sum(v) / len(v)} for text, v in sorted(found.items())}
+            successes.setdefault(self.instructions[k], []).append(self.success[k])
+        return {text: {"episodes": len(v), "success": sum(v) / len(v)} for text, v in sorted(successes.items())}
 
     def per_episode(self) -> dict[str, list[float]]:
-        """Return the outcomes in the order of the episodes' seeds, so that two policies are compared one by one."""
-        success: dict[str, list[float]] = (
-            {"success": [int(won) for won in self.success]} if self.reports_success else {}
-        )
+        """Return the results in the order of the episodes' seeds, for paired comparisons of policies."""
+        success: dict[str, list[float]] = {"success": [*map(int, self.success)]} if self.reports_success else {}
         measured = {"return": self.returns} | self.metrics
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
 
 
 class ActionRepeat:
-    """A policy that decides every `interval` control periods, and holds the last action of a shorter chunk."""
+    """A policy that decides every `interval` control periods; shorter chunks are extended by their last action."""
 
     def __init__(self, policy: RunnablePolicy, interval: int):
         self.policy, self.horizon, self.execute = policy, interval, interval
@@ -116,23 +114,20 @@ class ActionRepeat:
         return Chunk(torch.cat([actions, actions[:, -1:].expand(-1, missing, -1)], 1))
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the state of environments `ids`, or of all."""
+        """Clear the state of environments `ids`; None: of all."""
         self.policy.reset(ids)
 
 
 def evaluate(
-    policy: RunnablePolicy,
-    env: Any,
-    episodes: int,
-    seed: int = HELD_OUT,
-    on_step: Callable[[int, dict[str, Any]], None] | None = None,
-    result: Evaluation | None = None,
+    policy: RunnablePolicy, env: Any, episodes: int, seed: int = HELD_OUT,
+    on_step: Callable[[int, dict[str, Any]], None] | None = None, result: Evaluation | None = None,
     execution: Execution | None = None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
-    Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
-    `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.hold_action()`.
+    The list of episodes per environment is fixed, so long episodes are not under-represented. After an error, `result`
+    has the finished episodes. `on_step` is called with the number of finished episodes and the infos. Delayed
+    `execution` needs `env.hold_action()`.
     """
     env.info.require_end()
     env = on_device(env, "cpu")
@@ -146,9 +141,9 @@ def evaluate(
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
         if LANGUAGE in observation:
-            told = [env.instruction(i) for i in range(wanted)]
-            result.instructions += told
-            result.first_instructions += told
+            instructions = [env.instruction(i) for i in range(wanted)]
+            result.instructions += instructions
+            result.first_instructions += instructions
         open_ = torch.arange(n) < wanted
         change, length, returns = torch.zeros(n), torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}
@@ -178,16 +173,16 @@ def evaluate(
             for name, value in infos.get("metrics", {}).items():
                 seen = open_ & ~value.isnan()
                 sums[name] = sums.get(name, torch.zeros(2, n)) + torch.stack([value.nan_to_num() * seen, seen])
-            for k, told in enumerate(infos.get("instruction", ())):
+            for k, text in enumerate(infos.get("instruction", ())):
                 if open_[k]:
-                    result.instructions[first + k] = told
+                    result.instructions[first + k] = text
             done = (terminated | truncated) & open_
             success |= infos.get("success", none) & open_
             open_ &= ~done
             if on_step is not None:
                 on_step(first + int(wanted - open_.sum()), infos | {"done": done})
             if infos.get("handed_back"):
-                runner.reset()  # a chunk planned before a person's correction is not executed after it
+                runner.reset()  # drop the chunk from before the correction
             ended = (terminated | truncated).nonzero().squeeze(-1)
             if len(ended):
                 runner.reset(ended)

@@ -1,4 +1,4 @@
-"""Record demonstrations by a task's scripted expert, or by a policy."""
+"""Record demonstrations with a task's scripted expert or with a policy."""
 
 from __future__ import annotations
 
@@ -27,47 +27,36 @@ from sim.env import TaskEnv
 
 @dataclass
 class Collected:
-    """Counts of a collection."""
+    """Counts: `episodes` and `frames` of the whole dataset, the others of this call."""
 
     episodes: int
-    """Count in the dataset."""
     frames: int
-    """Count in the dataset."""
     new_episodes: int
-    """Episodes recorded in this call."""
     attempts: int
-    """Attempts of this call."""
     successes: int
     """Successful attempts."""
 
 
 PERMANENT_FAILURE = 500
-"""Attempts in a row without a success after which a collection ends: fewer than 1 in 160 succeed, 95 % confidence."""
+"""Number of consecutive failures after which a collection ends: with 95 % confidence, fewer than 1 in 160 attempts
+succeed."""
 SETTINGS = "meta/collect.json"
-"""File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
+"""File beside LeRobot's with the settings of the recording: a resume must have the same settings."""
 
 
 def collect(
-    env: Any,
-    out: Path,
-    episodes: int,
-    *,
-    seed: int,
-    skill: str = "CLUMSY",
-    policy: Path | None = None,
-    image_size: int = 96,
-    keep_failures: bool = False,
-    resume: bool = False,
+    env: Any, out: Path, episodes: int, *, seed: int, skill: str = "CLUMSY", policy: Path | None = None,
+    image_size: int = 96, keep_failures: bool = False, resume: bool = False,
     progress: Callable[[int, int], None] = lambda episodes, attempts: None,
-) -> Collected:
-    """Write `episodes` demonstrations of a vector environment to a dataset, by its expert or by a policy.
+) -> Collected:  # fmt: skip
+    """Write `episodes` demonstrations of a vector environment to a dataset, with its expert or with a policy.
 
-    Where success is not reported, every episode is kept. Cameras that the policy sees are recorded at its pictures'
-    size, the others at `image_size`; 0: not at all. Episodes are on disk as soon as they end. After a kill, `resume`
-    continues after the last one, with fresh seeds.
-    Each environment records an equal share: keeping the first to end would prefer easy, near objects.
+    If the environment does not report success, every episode is kept. Cameras that the policy sees are recorded at the
+    size of its pictures, all other cameras at `image_size`; 0: they are not recorded. An episode is written when it
+    ends. After a kill, `resume` continues after the last written episode, with new seeds. Every environment records an
+    equal share of the episodes: short episodes with easy, near objects would otherwise be over-represented.
     """
-    info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
+    info, ours, has_instruction = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
     hosted = on_device(env, "cpu")  # for demonstrators and datasets
     info.require_end()
     if not info.observation:
@@ -78,15 +67,15 @@ def collect(
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.extra_inputs.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
-    for camera in cameras:  # without a renderer, fail before anything is on disk
+    for camera in cameras:  # without a renderer, this raises before anything is written
         env.engine.render(0, camera, image_size, image_size)
     bundle = load_bundle(policy) if policy else None
-    demonstrator(env, skill, seed, bundle)  # refused before anything is on disk
+    demonstrator(env, skill, seed, bundle)  # raises before anything is written
     columns, fps = features(info, dict.fromkeys(cameras, (image_size, image_size)) | seen), frames_per_second(info)
     columns |= {TRUNCATED: Feature("bool", (1,))} if keep_failures else {}
     settings = as_json(_settings(env, seed, skill, policy, image_size, keep_failures))
     if resume and (out / "meta" / "info.json").exists():
-        _check_resume(Dataset(out), columns, fps, settings)  # before anything in it is moved
+        _check_resume(Dataset(out), columns, fps, settings)  # before the writer changes the dataset
         writer = DatasetWriter.append(out)
     else:
         robot = env.robot.name if ours else None
@@ -100,33 +89,32 @@ def collect(
         rows = EpisodeRows(info.actions, env.num_envs)
         written, attempts, successes, failed = done_before, 0, 0, 0
         todo = max(0, episodes - written)
-        owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
+        remaining = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
-        while any(owed):
+        while any(remaining):
             action = expert.act(observation)
-            due = np.flatnonzero(owed)  # environments whose share is complete record no more
+            due = np.flatnonzero(remaining)  # environments with a complete share record no more frames
             pictures: dict[str, Any] = {}
             for camera in cameras:
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
-            told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
+            instructions = [env.instruction(i) if has_instruction else info.task for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = hosted.step(action)
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
-            won = infos.get("success", torch.zeros_like(done))
+            success = infos.get("success", torch.zeros_like(done))
             rows.add(
-                observation["observation.state"], action, action, reward, won, done, pictures=pictures, told=told,
-                truncated=truncated if TRUNCATED in writer.features else None,
+                observation["observation.state"], action, action, reward, success, done, pictures=pictures,
+                told=instructions, truncated=truncated if TRUNCATED in writer.features else None,
             )  # fmt: skip
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
-                attempts += owed[i] > 0
-                success = bool(won[i])
-                successes += success and owed[i] > 0
-                failed = 0 if success else failed + 1
-                if (success or keep_failures) and owed[i]:
-                    owed[i] -= 1
+                attempts += remaining[i] > 0
+                successes += bool(success[i]) and remaining[i] > 0
+                failed = 0 if success[i] else failed + 1
+                if (success[i] or keep_failures) and remaining[i]:
+                    remaining[i] -= 1
                     finished.append(rows.take(records[i], info.task, i))
                 rows.drop(i)
             if finished:
@@ -148,21 +136,21 @@ def collect(
 def _settings(
     env: Any, seed: int, skill: str, policy: Path | None, image_size: int, keep_failures: bool
 ) -> dict[str, Any]:
-    """Return the settings that determine the episodes, by the names of the command's options."""
+    """Return the settings that determine the episodes; keys are the names of the command's options."""
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures, "num_envs": env.num_envs}
     if policy:
         options |= {"policy": str(policy.resolve())}
         options |= {"policy_sha256": description_sha256(bundle_folder(policy) / "policy.json")}
-    where = getattr(env, "simulation", {})
+    simulation = getattr(env, "simulation", {})
     if isinstance(env, TaskEnv):
-        where = {"mjcf": env.mjcf} | where
+        simulation = {"mjcf": env.mjcf} | simulation
     else:
-        where = {name: value for name, value in where.items() if name in ("instruction_set", "episode_steps")}
-    return {"task": env.info.task, "seed": seed} | options | where
+        simulation = {k: v for k, v in simulation.items() if k in ("instruction_set", "episode_steps")}
+    return {"task": env.info.task, "seed": seed} | options | simulation
 
 
 def go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
-    """Store the settings of a new dataset; raise ConfigError if an existing one has others."""
+    """Store the settings of a new dataset; raise ConfigError if an existing dataset has other settings."""
     if writer.num_episodes:
         require_same(writer.root, now)
     else:
@@ -170,7 +158,7 @@ def go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
 
 
 def require_same(root: Path, now: dict[str, Any]) -> None:
-    """Raise ConfigError if a dataset with episodes was recorded with other settings."""
+    """Raise ConfigError if the episodes of a dataset were recorded with other settings."""
     try:
         before = json.loads((root / SETTINGS).read_bytes())
         if not isinstance(before, dict):
@@ -184,7 +172,7 @@ def require_same(root: Path, now: dict[str, Any]) -> None:
 
 
 def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
-    """Raise if a dataset has other columns, or episodes that were recorded with other settings."""
+    """Raise if a dataset has other columns, or if its episodes were recorded with other settings."""
     if dataset.num_episodes:
         require_same(dataset.root, now)
     for key, feature in columns.items():

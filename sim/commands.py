@@ -1,4 +1,4 @@
-"""Velocity commands in simulation, changing during an episode."""
+"""Velocity commands that change during an episode of a simulation."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1
-"""Purpose of the random numbers of an episode's commands."""
+"""Key of the random numbers of an episode's commands, see `episode_keys`."""
 
 
 @dataclass(frozen=True)
 class CommandSchedule:
-    """Commands sampled uniformly from the ranges of the interface, each held for a while.
+    """Commands sampled uniformly from the ranges of the interface and held for a fixed time.
 
-    An episode begins with a zero command; commands change linearly, within `COMMAND_RAMP`.
+    An episode begins with a zero command. Commands change linearly, within `COMMAND_RAMP`.
     """
 
     hold: float = 4.0
-    """Time between two commands, s."""
+    """Time between two changes of the command, s."""
     standing: float = 0.1
-    """Share of zero commands."""
+    """Share of zero commands, 0 to 1."""
 
     def __call__(self, spec: VectorSpec, keys: Tensor, steps: Tensor, rate: float) -> Tensor:
-        """Return commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
+        """Return commands (n, C) of episodes `keys` (n,) at control periods `steps` (n,); `rate` in Hz."""
         hold = round(self.hold * rate)
         number, since = steps // hold, steps % hold
-        # The current command and the one before, in one call.
+        # The current and the previous command, in one call.
         u = uniforms(torch.cat([keys, keys]), torch.cat([number, number - 1]), spec.size + 1)
         low, high = spec.bounds(keys.device)
         command = torch.where(u[:, :1] < self.standing, 0.0, low + u[:, 1:] * (high - low))
@@ -40,5 +40,5 @@ class CommandSchedule:
         return torch.lerp(before, now, (since / (COMMAND_RAMP * rate)).clamp(max=1.0)[:, None])
 
     def of_episode(self, spec: VectorSpec, seed: int, step: int, rate: float) -> Tensor:
-        """Return the command (1, C) in one control period of the first episode of `seed`, for a robot."""
+        """Return the command (1, C) at control period `step` of the first episode of `seed`, for a real robot."""
         return self(spec, episode_keys([seed], 0, PURPOSE), torch.tensor([step]), rate)

@@ -15,7 +15,7 @@ from robot_rl.util.errors import ConfigError, UnknownName
 
 
 class PrivilegedExpert:
-    """A demonstrator that sees other terms of the measured state than the policy of its environment."""
+    """A scripted expert with its own observation terms, different from those of the environment's policy."""
 
     def __init__(self, env: Any, skill: str, seed: int):
         pipeline = Pipeline(env.task.expert_interface, env.robot, env.device)
@@ -24,12 +24,12 @@ class PrivilegedExpert:
         self.reset = self.expert.reset
 
     def act(self, _: dict[str, Any]) -> Any:
-        """Return actions (n, A) in the environment's present state."""
+        """Return actions (n, A) for the environment's current state."""
         return self.expert.act({"observation.state": self.observer(self.env.state).cpu()})
 
 
 class PolicyDemonstrator:
-    """A bundle's policy, with random numbers of its own."""
+    """A bundle's policy with its own random number generator."""
 
     def __init__(self, env: Any, bundle: Bundle, seed: int):
         self.executor = ChunkExecutor(bundle.policy, env.num_envs)
@@ -37,11 +37,9 @@ class PolicyDemonstrator:
         self.executor.reset()
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return actions (n, A)."""
         return self.executor.act(observation, self.rng)
 
     def reset(self, ids: Tensor) -> None:
-        """Begin new episodes."""
         self.executor.reset(ids)
 
 
@@ -53,7 +51,7 @@ def make_expert(env: Any, skill: str, seed: int) -> Any:
 
 
 def demonstrator(env: Any, skill: str, seed: int, policy: Bundle | None = None) -> Demonstrator:
-    """Return the environment's own demonstrator, or the policy that stands in for it."""
+    """Return the environment's scripted demonstrator, or `policy` as a demonstrator."""
     if policy is not None:
         if policy.task != env.info.task:
             raise ConfigError(f"{policy.called} is for task {policy.task!r}, not {env.info.task!r}")

@@ -1,4 +1,4 @@
-"""Keep episodes whose physics diverged; `sim.replay` replays one.
+"""Keep episodes whose physics diverged; `sim.replay` replays an episode.
 
 An episode is determined by its seed, number and actions, a few KB. Running episodes take num_envs x horizon x A floats:
 12 MB for 256 Go2s.
@@ -14,45 +14,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file, sync_folder
 
-MOST = 8
-"""Most files that one process writes, so that a task that always diverges does not fill the disk."""
-_FORMAT = 1
-_ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
-"""Packages whose versions determine the results."""
+MAX_FILES = 8
+"""Largest number of files per process: a task that always diverges does not fill the disk."""
+FORMAT = 1
+"""Version of the file format."""
+_PACKAGES = {"mujoco": "mujoco", "genesis": "genesis-world"}
+"""Package of each engine: its version determines the results."""
 
 
 def quiet() -> None:
     """Silence MuJoCo's warnings about divergence on stderr and in MUJOCO_LOG.TXT: it is detected and counted."""
     from sim.rendering.gl import mujoco
 
-    def tell(message: str) -> None:
+    def warn(message: str) -> None:
         if "simulation is unstable" not in message:
             sys.stderr.write(f"mujoco: {message}\n")
 
-    mujoco.set_mju_user_warning(tell)
+    mujoco.set_mju_user_warning(warn)
 
 
 class DivergenceRecorder:
-    """Keep the actions of running episodes, and write those of one that diverges to a folder."""
+    """Keep the actions of running episodes; write those of an episode that diverges to a folder."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], num_envs: int, horizon: int, actions: int, device: torch.device
     ):
-        """`settings` are those of the environment: task, engine, device, mjcf, randomize, without."""
-        self.folder, self.settings = folder, settings
+        """`settings` of the environment: task, engine, device, mjcf, randomize, without."""
+        self.folder, self.settings, self.kept = folder, settings, 0
         self.actions = torch.zeros(num_envs, horizon, actions, device=device)
         self.length = torch.zeros(num_envs, dtype=torch.long, device=device)
-        """Actions of each running episode so far."""
+        """Number of recorded actions of each running episode."""
         self.whole = torch.zeros(num_envs, dtype=torch.bool, device=device)
-        """Return whether these are all actions of the episode: false if it was resumed."""
-        self.kept = 0
+        """All actions of the running episode are recorded; False after a resume."""
         self._rows = torch.arange(num_envs, device=device)
 
     def begin(self, ids: Tensor) -> None:
@@ -71,59 +70,31 @@ class DivergenceRecorder:
     def keep(self, broken: Tensor, describe: Callable[[int], dict[str, Any]]) -> None:
         """Write the running episodes of environments `broken` (n,), whose physics diverged.
 
-        `describe` returns seed, episode, steps and sampled values of the running episode of one environment.
+        `describe` returns the seed, the episode's number, its control periods so far (`begun`) and its sampled values
+        (`drawn`) for one environment.
         """
         for i in broken.nonzero().squeeze(-1).tolist():
-            if self.whole[i] and self.kept < MOST:
-                self._keep(i, describe(i))
-                self.kept += 1
-
-    def _keep(self, i: int, episode: dict[str, Any]) -> None:
-        length = int(self.length[i])
-        name = f"{self.settings['task']}-seed{episode['seed']}-episode{episode['episode']}"
-        file = self.folder / f"{name}.safetensors"
-        head = self.settings | {
-            "format": _FORMAT,
-            "seed": episode["seed"],
-            "episode": episode["episode"],
-            "begun": episode["steps"] - length,
-            "drawn": episode["sampled"],
-            "version": engine_version(self.settings["engine"]),
-        }
-        content = save({"actions": self.actions[i, :length].cpu().clone()}, {"episode": json.dumps(head)})
-        try:
-            replace_file(file, content)
-            sync_folder(self.folder)
-        except OSError as error:
-            raise UserError(
-                f"cannot keep an episode that diverged: {file}: {error.strerror}; free some space"
-            ) from None
+            if not self.whole[i] or self.kept >= MAX_FILES:
+                continue
+            self.kept += 1
+            length, version = int(self.length[i]), engine_version(self.settings["engine"])
+            head = self.settings | describe(i) | {"format": FORMAT, "version": version}
+            head["begun"] -= length
+            file = self.folder / f"{head['task']}-seed{head['seed']}-episode{head['episode']}.safetensors"
+            try:
+                actions = self.actions[i, :length].cpu().clone()
+                replace_file(file, save({"actions": actions}, {"episode": json.dumps(head)}))
+                sync_folder(self.folder)
+            except OSError as error:
+                message = f"cannot keep an episode that diverged: {file}: {error.strerror}; free some space"
+                raise UserError(message) from None
 
 
 def engine_version(engine: str) -> str:
     """Return the package of an engine, with its version."""
-    package = _ENGINES[engine]
-    return f"{package} {metadata.version(package)}"
+    return f"{_PACKAGES[engine]} {metadata.version(_PACKAGES[engine])}"
 
 
 def report(folder: Path) -> dict[str, str]:
     """Return result entries about the episodes kept in a folder; empty if there are none."""
     return {"diverged": str(folder)} if any(folder.glob("*.safetensors")) else {}
-
-
-def read(file: Path) -> tuple[dict[str, Any], Tensor]:
-    """Return the header of a kept episode, and its actions (T, A)."""
-    if file.is_dir():
-        inside = sorted(p.name for p in (*file.glob("*.safetensors"), *file.glob("diverged/*.safetensors")))
-        raise ConfigError(f"{file} is a folder; name one of its files: {', '.join(inside) or 'it has none'}")
-    try:
-        with safe_open(file, "pt") as content:
-            head = json.loads((content.metadata() or {})["episode"])
-            actions = content.get_tensor("actions")
-    except FileNotFoundError:
-        raise ConfigError(f"{file} does not exist; runs keep episodes that diverged in RUN/diverged/") from None
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise UserError(f"{file} is damaged or no episode that diverged ({error})") from None
-    if head.get("format") != _FORMAT:
-        raise UserError(f"{file}: format {head.get('format')}, but this robot-rl reads {_FORMAT}; update robot-rl")
-    return head, actions

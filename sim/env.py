@@ -1,9 +1,10 @@
-"""A task as a vector environment: torch tensors, same-step autoreset, per-episode randomization."""
+"""Vector environment of a task: torch tensors, same-step autoreset, randomization per episode."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,58 +32,59 @@ from sim.rendering.looks import Appearance
 from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import time_grid
 from sim.step.action_chain import REASONS
-from sim.step.episodes import Episodes
-from sim.step.prefetch import PrefetchedResets
+from sim.step.episodes import Episodes, PrefetchedResets
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
 from sim.tasks.base import Task
-from sim.threads import single_threaded
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Run on one torch thread, without gradients and outside inference mode.
+
+    Tensors of a thousand rows are too short for several threads: on busy cores, a step took ten times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class TaskEnv(VectorEnv):
     """n copies of a task, with all tensors on the device of the physics.
 
-    Actions are (n, A) in [-1, 1]; observations are dicts as in `observation_spec`: "observation.state" (n, D), the
-    privileged "observation.environment_state" (n, P), and "observation.images.<camera>" uint8 (n, H, W, 3) for each of
-    the interface's pictures. Rewards are the task's, or 1 on success and 0 otherwise; success and failure terminate,
-    the horizon truncates. A finished environment is reset in the same step: its last observation is in
-    infos["final_obs"] at the rows of infos["_final_obs"].
+    Actions are (n, A) in [-1, 1]. Observations are dicts as in `observation_spec`: "observation.state" (n, D), the
+    privileged "observation.environment_state" (n, P), and "observation.images.<camera>" uint8 (n, H, W, 3) for every
+    picture of the interface. The reward is the task's; without reward terms it is 1 on success and 0 otherwise.
+    Success and failure terminate, the horizon truncates. An episode that ends is followed by a reset in the same step:
+    its last observation is in infos["final_obs"], in the rows where infos["_final_obs"] is True.
 
-    Episode e of environment i is sampled from (seed + i, e) alone, so results do not depend on num_envs or threads.
+    Episode e of environment i is sampled from (seed + i, e) only: results do not depend on num_envs or threads.
     """
 
     skills = ("CLUMSY", "STEADY")
-    """Skills of demonstrators."""
+    """Skills of the scripted demonstrators."""
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
-        self,
-        task: Task | str,
-        num_envs: int = 1,
-        *,
-        engine: str = "mujoco",
-        seed: int = 0,
-        threads: int = 0,
-        mjcf: str = "",
-        device: str = "auto",
-        randomize: bool = True,
-        without: Sequence[str] = (),
-        diverged: Path | None = None,
-        instruction_set: str = TRAINING,
-        changes: float = 0.0,
-        success_ends: bool = True,
-    ):
-        """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
-        `instruction_set`: the instructions that episodes draw: "training", "held-out", "all", or those that begin with
-        this text. `changes`: share of episodes whose instruction changes on the way.
-        `success_ends`: success ends an episode; False leaves that to whoever judges it otherwise, and calls `restart`.
-        `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
+        self, task: Task | str, num_envs: int = 1, *, engine: str = "mujoco", seed: int = 0, threads: int = 0,
+        mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
+        diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
+    ):  # fmt: skip
+        """`without`: parameters that are not randomized; they are still sampled, so other parameters do not change.
+        `instruction_set`: the instructions that are drawn: "training", "held-out", "all", or a text that they begin
+        with. `changes`: share of episodes with a change of the instruction.
+        `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
+        `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: they are not kept.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
-        if kind.takes_device:  # before an engine raises about a parameter
+        if kind.takes_device:  # first: later errors are about parameters of the engine
             find_device(device)
         elif device != "auto" and known_device(device).type != "cpu":
             raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
@@ -105,7 +107,7 @@ class TaskEnv(VectorEnv):
         self.simulation: dict[str, Any] = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
         self.simulation |= {"changes": changes} if changes else {}
-        """Return the settings of this simulation, to report with its results."""
+        """Settings of this simulation, reported with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
@@ -116,10 +118,9 @@ class TaskEnv(VectorEnv):
         self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
         if self._looks:
             self.engine.look = self._style
-        self._looks_at: Tensor | None = None
-        self._seen: dict[str, Tensor] = {}
-        self.divergences = 0
-        """Episodes that ended because their physics diverged."""
+        self._requested: Tensor | None = None  # rows of `request_images`
+        self._newest: dict[str, Tensor] = {}  # pictures of the last observation
+        self.divergences = 0  # number of episodes that ended because their physics diverged
         self.recorder: DivergenceRecorder | None = None
         if diverged:
             settings = {"task": self.task.name, "mjcf": self.mjcf, "randomize": randomize} | self.simulation
@@ -128,7 +129,7 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Return the spec of an observation."""
+        """Return keys, shapes and units of an observation."""
         names = [*self.true_spec.names, *(r.parameter for r in self.randomization)]
         policy = self.pipeline.observation_spec
         vectors = {k: v for k, v in policy.items() if not k.startswith(IMAGES)}
@@ -137,8 +138,7 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def true_spec(self) -> VectorSpec:
-        """Return the fields of the true state, with which the privileged observation begins; poses are x y z in m and
-        a quaternion."""
+        """Return the first fields of the privileged observation: the true state. Poses are x y z in m, quaternion."""
         wide = ((-math.inf,) * 7, (math.inf,) * 7)
         axes = ("x", "y", "z", "qw", "qx", "qy", "qz")
         poses = (Field(box.name, axes, "m, 1", *wide, "base") for box in self.task.scene.objects)
@@ -146,11 +146,10 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def info(self) -> EnvInfo:
-        """Return facts about the task."""
         return EnvInfo.of(self.pipeline, bool(self.task.expert), tuple(r.name for r in self.task.rewards))
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> Demonstrator:
-        """Return the task's scripted demonstrator for all copies."""
+        """Return the task's scripted demonstrator for all environments."""
         made: Demonstrator = make_expert(self, skill, seed)
         return made
 
@@ -159,10 +158,10 @@ class TaskEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new episodes everywhere; with a seed, environment i starts episode 0 of seed + i. With options
-        {"stagger": True} the episodes begin at different steps, so that they are not all truncated at once. With
-        {"episode": e} and a seed, episode e is the first. With {"group": g}, g environments in a row share their seed,
-        and so everything that is drawn.
+        """Start new episodes in all environments; with a seed, environment i starts episode 0 of seed + i.
+
+        Options: {"stagger": True}: episodes begin at different steps of the horizon, so truncations are spread.
+        {"episode": e}: with a seed, start with episode e. {"group": g}: g consecutive environments share their seed.
         """
         options = options or {}
         self.episodes.sampler.group = options.get("group", 1)
@@ -173,18 +172,20 @@ class TaskEnv(VectorEnv):
         first = self.episodes.begin(every, bool(options.get("stagger")))
         if self.recorder:
             self.recorder.begin(every)
-        self._seen = self._pictures(np.arange(self.num_envs))
-        return first | self._seen, {}
+        self._newest = self._pictures(np.arange(self.num_envs))
+        return first | self._newest, {}
 
     def request_images(self, rows: Tensor | None) -> None:
-        """Name the environments (n,) bool whose next observation must show the present; pictures of the others may be
-        older. None: all, always. Rendering takes most of the time, and a policy of chunks reads one of many pictures.
+        """Request current pictures in the next observation of environments `rows` (n,) bool; None: always, of all.
+
+        Other environments may return older pictures. Rendering takes most of the time, and a policy that executes
+        chunks reads few of the pictures.
         """
-        self._looks_at = rows
+        self._requested = rows
 
     @single_threaded()
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Act for one control period; see the class for the results."""
+        """Simulate one control period; the class documents the results."""
         actions = torch.as_tensor(actions, dtype=torch.float32, device=self.device)
         if actions.shape != self.action_space.shape:
             shape, given = self.action_space.shape, tuple(actions.shape)
@@ -201,71 +202,68 @@ class TaskEnv(VectorEnv):
             if diverged:
                 self.recorder.keep(infos["diverged"], self._description)
         self.divergences += diverged
-        observation = self.episodes.observation() | self._look()
+        observation = self.episodes.observation() | self._requested_pictures()
         if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self.restart(done.nonzero().squeeze(-1), observation)
-        self._seen = {key: observation[key] for key in self._seen}
+        self._newest = {key: observation[key] for key in self._newest}
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
     def restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return a copy of the observation with their first ones."""
+        """Begin new episodes in environments `ids` (k,); return `observation` with their first observations."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
         if self.recorder:
             self.recorder.begin(ids)
         first |= self._pictures(ids.cpu().numpy())
         observation = {name: values.index_copy(0, ids, first[name]) for name, values in observation.items()}
-        self._seen = {key: observation[key] for key in self._seen}
+        self._newest = {key: observation[key] for key in self._newest}
         return observation
 
     @cached_property
     def prefetched(self) -> PrefetchedResets | None:
-        """Return the prefetched resets; None if the engine has no siblings."""
+        """Return the prefetched resets; None if the engine cannot be cloned."""
         ahead = self.episodes.clone()
         return PrefetchedResets(ahead) if ahead else None
 
     def _pictures(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Return pictures of the interface's cameras in environments `rows` (k,): uint8 (k, H, W, 3) by key."""
-        return {
-            p.key: torch.from_numpy(
-                self.engine.render_batch(rows, p.camera, p.height, p.width)
-            ).to(self.device)
-            for p in self.task.interface.pictures
-        }  # fmt: skip
+        render, pictures = self.engine.render_batch, self.task.interface.pictures
+        frames = {p.key: render(rows, p.camera, p.height, p.width) for p in pictures}
+        return {key: torch.from_numpy(value).to(self.device) for key, value in frames.items()}
 
-    def _look(self) -> dict[str, Tensor]:
-        """Return the pictures of all environments, new ones of those that are looked at."""
+    def _requested_pictures(self) -> dict[str, Tensor]:
+        """Return the pictures of all environments; only requested pictures are rendered again."""
         every = np.arange(self.num_envs)
-        rows = every if self._looks_at is None else every[self._looks_at.cpu().numpy()]
-        if len(rows) == self.num_envs or not self._seen:
+        rows = every if self._requested is None else every[self._requested.cpu().numpy()]
+        if len(rows) == self.num_envs or not self._newest:
             return self._pictures(every)
         at, new = torch.as_tensor(rows, device=self.device), self._pictures(rows) if len(rows) else {}
-        return {key: old.index_copy(0, at, new[key]) if new else old for key, old in self._seen.items()}
+        return {key: old.index_copy(0, at, new[key]) if new else old for key, old in self._newest.items()}
 
     def _style(self, index: int) -> Appearance:
-        """Return the look of one environment's running episode."""
+        """Return the visual randomization of one environment's running episode."""
         sampled = self.sampled[index].tolist()
         frame = int(self.episodes.sampler.keys[index, 0]), int(self.steps[index])
         return Appearance({name: sampled[k] for k, name in self._looks.items()}, frame)
 
     def instruction(self, index: int) -> str:
-        """Return what one environment's running episode asks for."""
+        """Return the current instruction of one environment's episode."""
         interface = self.task.interface
         if not interface.instructions:
             return interface.instruction
         return interface.instructions[self._instruction_ids()[index]].text
 
     def _instruction_ids(self) -> list[int]:
-        """Return the index of each running episode's instruction."""
+        """Return the index of every running episode's instruction."""
         return self.episodes.sampler.instruction(self.episodes.steps)[:, 0].int().tolist()
 
     def instruction_positions(self) -> list[int]:
-        """Return each running episode's instruction, as its position among those that episodes draw."""
+        """Return every running episode's instruction as an index into `instruction_weights`."""
         return [self.episodes.sampler.instruction_ids.index(k) for k in self._instruction_ids()]
 
     @property
     def instruction_weights(self) -> Tensor:
-        """Return the probability (K,) of each instruction that episodes draw."""
+        """Return the probability (K,) of every instruction in the instruction set."""
         sampler = self.episodes.sampler
         count = len(sampler.instruction_ids)
         if sampler.instruction_weights is None:
@@ -273,18 +271,18 @@ class TaskEnv(VectorEnv):
         return torch.tensor(sampler.instruction_weights)
 
     def set_instruction_weights(self, instruction_weights: Tensor) -> None:
-        """Draw the instructions of the next episodes with these weights (K,)."""
+        """Set the weights (K,) with which the next episodes draw instructions."""
         shares = instruction_weights.double().numpy()
         self.episodes.sampler.instruction_weights = shares / shares.sum()
         if prefetched := vars(self).get("prefetched"):
             prefetched.forget()
 
     def hold_action(self) -> Tensor:
-        """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""
+        """Return the actions (n, A) in [-1, 1] that hold the position and the gripper width."""
         return self.pipeline.controller.hold_action(self.episodes.chain.last_action, self.episodes.chain.gripper)
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Return one 480x640 frame of each environment, from the task's first camera."""
+        """Return one 480x640 frame per environment, from the task's first camera."""
         camera = self.task.scene.cameras[0].name
         return tuple(self.engine.render(i, camera, 480, 640, "high") for i in range(self.num_envs))
 
@@ -316,7 +314,7 @@ class TaskEnv(VectorEnv):
 
     @property
     def steps(self) -> Tensor:
-        """Return the control periods (n,) of the running episodes so far."""
+        """Return the number of control periods (n,) so far of the running episodes."""
         return self.episodes.steps
 
     @property
@@ -326,7 +324,7 @@ class TaskEnv(VectorEnv):
 
     @property
     def shield_events(self) -> dict[str, int]:
-        """Return the number of goals that the shield changed, by reason."""
+        """Return the number of goals that the shield changed, by reason of the change."""
         return dict(zip(REASONS, self.episodes.chain.events.tolist(), strict=True))
 
     def episode_number(self, index: int) -> int:
@@ -334,30 +332,26 @@ class TaskEnv(VectorEnv):
         return int(self.episodes.sampler.next_episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
-        """Return the randomized values of the running episode of one environment by name."""
+        """Return the randomized values of one environment's running episode by name."""
         sampled = zip(self.randomization, self.sampled[index].tolist(), strict=True)
         return {f"randomization/{r.parameter}": value for r, value in sampled}
 
     def _description(self, index: int) -> dict[str, Any]:
-        """Return the description of the running episode of one environment, for its replay."""
-        return {
-            "seed": self.seed + index,
-            "episode": self.episode_number(index),
-            "steps": int(self.steps[index]),
-            "sampled": self.episode_record(index),
-        }
+        """Return the description of one environment's running episode, see `DivergenceRecorder.keep`."""
+        numbers = {"seed": self.seed + index, "episode": self.episode_number(index), "begun": int(self.steps[index])}
+        return numbers | {"drawn": self.episode_record(index)}
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs for bit-identical results."""
+        """Return a copy of the whole state: a resumed run is bit-identical."""
         return self.episodes.state_dict() | {"divergences": self.divergences}
 
     @single_threaded()
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Restore `state_dict`; return its observation."""
+        """Restore a `state_dict`; return the observation of that moment."""
         self.episodes.load_state_dict(state)
         self.divergences = state["divergences"]
         if self.recorder:
             self.recorder.forget()
-        self._seen = self._pictures(np.arange(self.num_envs))
-        return self.episodes.observation() | self._seen
+        self._newest = self._pictures(np.arange(self.num_envs))
+        return self.episodes.observation() | self._newest

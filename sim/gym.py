@@ -1,11 +1,11 @@
-"""Our tasks as ordinary Gymnasium environments, for any other library.
+"""The tasks as Gymnasium environments, for other libraries.
 
->>> import sim.gym                                        # registers; imports nothing heavy
->>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or in one: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
+>>> import sim.gym                                        # registers the tasks without importing a simulator
+>>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or at once: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
 >>> envs = gymnasium.make_vec("robot_rl/PandaLift-v0", num_envs=64)      # natively batched, tensors in and out
 
-An observation is the robot's vector `observation.state`. With `privileged=True`, and for tasks with pictures, it is a
-dict by LeRobot's keys.
+An observation is the vector `observation.state` of the robot. With `privileged=True`, and in tasks with pictures, it is
+a dict with LeRobot's keys.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.util.seeds import LEARNING
 from sim.tasks import tasks
 
-if TYPE_CHECKING:  # imports nothing heavy
+if TYPE_CHECKING:  # slow to import
     from sim.env import TaskEnv
     from sim.tasks.base import Task
 
 IDS = {f"robot_rl/{''.join(word.capitalize() for word in name.split('-'))}-v0": name for name in tasks}
-"""The task of each id: panda-lift is robot_rl/PandaLift-v0."""
+"""Task name by Gymnasium id: panda-lift is robot_rl/PandaLift-v0."""
 
 
 def register() -> None:
-    """Register every task, once."""
+    """Register every task that is not registered."""
     for name, task in IDS.items():
         if name not in gym.registry:
             gym.register(
@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
-    """Return the environment of a task; without a `seed` it samples one, as Gymnasium requires."""
+    """Return the environment of a task; without a `seed` argument its seed is random, as Gymnasium requires."""
     from sim.env import TaskEnv
 
     env = TaskEnv(task, num_envs, **kwargs)
@@ -48,7 +48,7 @@ def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
 
 
 class _View:
-    """The part of an observation that Gymnasium environments return."""
+    """Select the part of an observation that Gymnasium environments return."""
 
     def __init__(self, env: TaskEnv, privileged: bool):
         spec = env.observation_spec
@@ -65,7 +65,7 @@ class _View:
 
 
 class VectorTask(VectorWrapper):
-    """n copies of a task, natively batched, with tensors on the device of the physics; options as of `TaskEnv`."""
+    """n copies of a task, natively batched, with tensors on the device of the physics; `kwargs` of `TaskEnv`."""
 
     env: TaskEnv
 
@@ -87,7 +87,7 @@ class VectorTask(VectorWrapper):
 
 
 class GymTask(gym.Env[Any, np.ndarray]):
-    """One copy of a task with numpy arrays and Gymnasium's scalar API."""
+    """One copy of a task with numpy arrays and Gymnasium's single-environment API."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -99,41 +99,35 @@ class GymTask(gym.Env[Any, np.ndarray]):
         self.action_space = self.vector.single_action_space
         self.observation_space = self.view.space()
         self._next: Any = None
-        """First observation of the episode that follows one that ended, until `reset` or another step."""
+        """First observation of the next episode, between the end of an episode and `reset` or another step."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; without a seed, the next one of the last seed, or of a random one at first."""
+        """Start an episode; without a seed, the next episode of the last seed, or of a random first seed."""
         super().reset(seed=seed)
         first, self._next = self._next, None
-        # When an episode ends, the vector environment begins the next: another reset would skip it.
+        # The vector environment began the next episode when the last one ended: another reset would skip it.
         if first is None or seed is not None:
             first = self._numpy(self.vector.reset(seed=seed)[0])
         return first, {}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act for one control period."""
+        """Simulate one control period."""
         observation, reward, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
-        # The vector environment has started the next episode already: the last observation is in final_obs.
+        # At the end of an episode, `observation` is the first of the next episode.
         last = infos.get("final_obs")
         self._next = None if last is None else self._numpy(observation)
-        info = {"success": bool(infos["success"][0])}
-        return (
-            self._numpy(observation if last is None else last),
-            float(reward[0]),
-            bool(terminated[0]),
-            bool(truncated[0]),
-            info,
-        )
+        own, info = self._numpy(observation if last is None else last), {"success": bool(infos["success"][0])}
+        return own, float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> Any:
-        """Return a frame (480, 640, 3) in rgb_array mode."""
+        """Return a frame (480, 640, 3) in mode rgb_array, else None."""
         return self.vector.render()[0] if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         self.vector.close()
 
     def _numpy(self, observation: dict[str, Any]) -> Any:
-        """Return the observation of the only environment."""
+        """Return the observation of the environment as numpy arrays."""
         return self.view({name: values[0].cpu().numpy() for name, values in observation.items()})
 
 

@@ -1,4 +1,4 @@
-"""Make a task's environment by its name: one of ours, a testbed, or any Gymnasium environment."""
+"""Make the environment of a task by name: a task of this package, a testbed, or any Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sim.testbeds import testbeds
 
 
 def describe(task: str, env_python: Path | None = None, episode_steps: int | None = None) -> EnvInfo:
-    """Return the facts about a task's environment, without simulating ours."""
+    """Return the facts about a task's environment; tasks of this package are not simulated for it."""
     _check_steps(task, episode_steps)
     if task.startswith(TESTBED):
         return testbed.describe(_testbed(task))
@@ -39,9 +39,9 @@ def describe(task: str, env_python: Path | None = None, episode_steps: int | Non
 def make(
     task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> VectorEnv:
-    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`. Tasks without a robot use only
-    `instruction_set` of them. `episode_steps` is the longest episode of another package's environment; None: its own.
-    ConfigError for what they cannot do."""
+    """Return `num_envs` copies of a task. `simulation`: keywords of `TaskEnv`; tasks without a robot use only
+    `instruction_set`. `episode_steps`: length of an episode in another package's environment; None: its own limit.
+    Raises ConfigError for options that the task does not support."""
     if task.startswith(DATASET):
         raise ConfigError(
             f"{task} is a dataset, where nothing can be tried out; `robot-rl evaluate RUN --dataset DIR` compares a "
@@ -66,23 +66,24 @@ def make(
 
 
 def _check_steps(task: str, episode_steps: int | None) -> None:
-    """Raise ConfigError for another time limit than the task's own."""
+    """Raise ConfigError if `episode_steps` is given for a task with its own time limit."""
     if episode_steps and not task.startswith(FOREIGN):
         raise ConfigError(f"{task} has a time limit of its own; leave out --episode-steps")
 
+
 def files_of(task: str, mjcf: str = "") -> list[Path]:
-    """Return the files that define a task: of its code, and the model of its robot; none of another package's."""
+    """Return the files that define a task: its code and its robot's model; [] for a task of another package."""
     if task.startswith(FOREIGN):
         return []
     if task.startswith(TESTBED):
-        found = [inspect.getsourcefile(type(_testbed(task)))]
+        paths = [inspect.getsourcefile(type(_testbed(task)))]
     else:
         ours = tasks.get(task)
         module, expert = (path.partition(":")[0] for path in (tasks.path(task), ours.expert))
         names = [module, expert] if expert else [module]
-        found = [inspect.getsourcefile(importlib.import_module(name)) for name in names]
-        found.append(str(robot_model(robots.get(ours.interface.robot), mjcf)))
-    return [Path(path) for path in found if path]
+        paths = [inspect.getsourcefile(importlib.import_module(name)) for name in names]
+        paths.append(str(robot_model(robots.get(ours.interface.robot), mjcf)))
+    return [Path(path) for path in paths if path]
 
 
 def _testbed(task: str) -> testbed.Testbed:
@@ -91,9 +92,9 @@ def _testbed(task: str) -> testbed.Testbed:
 
 
 def mirror_of(task: Any, randomization: Sequence[Any]) -> Mirror | None:
-    """Return the task's mirror, if any, reduced to the parameters that are randomized.
+    """Return the task's mirror without the parameters that are not randomized; None if it has no mirror.
 
-    Their values are the end of the privileged observation.
+    The privileged observation ends with the values of the randomized parameters.
     """
     if task.mirror is None:
         return None

@@ -1,4 +1,4 @@
-"""The scene of a simulation: objects, cameras and contact settings, the same for every engine."""
+"""Scene of a simulation: objects, cameras and contact settings, the same for every engine."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
 SCENE = "scene/"
-"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use their names itself."""
+"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names."""
 TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
 """Height of a tray and thickness of its walls, m."""
 
 
 @dataclass(frozen=True)
 class Object:
-    """A free object; it rests on the table unless the task places it."""
+    """A free object that rests on the table unless the task places it."""
 
     name: str
     size: float
-    """Half of its width, m; of a tray, of the inside."""
+    """Half of the width, m; of a tray, half of the inner width."""
     mass: float
     """kg"""
     friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     shape: Shape = "box"
-    """A cube, a ball, a cylinder as high as wide, or a square tray that others are put into."""
+    """A cube, a ball, a cylinder of equal height and width, or a square tray that objects are put into."""
     solid: bool = True
-    """False: a marker that stays in place and does not collide."""
+    """False: a fixed marker without collisions."""
 
     def __post_init__(self) -> None:
-        if not self.name or ":" in self.name:  # which separates the arguments of a term
+        if not self.name or ":" in self.name:  # a colon separates the arguments of a term
             raise ValueError(f"object {self.name!r}: its name is empty or has a colon; choose another")
         for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
             if not 0 < value < math.inf:
@@ -51,7 +51,7 @@ class Object:
 
     @property
     def rest(self) -> float:
-        """Return the height of its centre on the table, m."""
+        """Return the height of the object's centre when it rests on the table, m."""
         return TRAY_HEIGHT / 2 if self.shape == "tray" else self.size
 
 
@@ -61,21 +61,21 @@ class Camera:
 
     name: str
     position: tuple[float, float, float]
-    """m, base frame or that of `body`"""
+    """m, in the base frame or in the frame of `body`"""
     target: tuple[float, float, float]
-    """m, base frame or that of `body`"""
+    """m, in the same frame"""
     fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
-    """Move with the robot's trunk: position and target are relative to it, along the world's axes."""
+    """Move with the robot's trunk: position and target are relative to the trunk, along the world's axes."""
     body: str = ""
-    """Body of the robot's model file that it is mounted on; the picture's upper edge is towards that body's z."""
+    """Body of the robot's model on which the camera is mounted; the picture's upper edge points along its z axis."""
 
     def __post_init__(self) -> None:
         validate(self, f"camera {self.name!r}: ")
         if self.follows and self.body:
             raise ValueError(f"camera {self.name!r}: it follows the trunk or is mounted on {self.body!r}, not both")
-        if self.position[:2] == self.target[:2]:  # then an image has no upper edge
+        if self.position[:2] == self.target[:2]:  # the upper edge of a picture would be undefined
             raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 
 
@@ -86,16 +86,16 @@ class Scene:
     objects: tuple[Object, ...] = ()
     cameras: tuple[Camera, ...] = ()
     places: tuple[tuple[float, float], ...] = ()
-    """Places (x, y), m, one for each object: an episode deals them out, and `<object>.x` and `.y` are then offsets from
-    them; empty: `<object>.x` and `.y` are coordinates."""
+    """Places (x, y), m, one per object: an episode assigns them at random, and `<object>.x` and `.y` are offsets from
+    the assigned place. Empty: `<object>.x` and `.y` are coordinates."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50
-    """Largest number of contact solver iterations per step."""
+    """Maximum number of contact solver iterations per physics step."""
     cone: Cone = "elliptic"
-    """Friction cone: elliptic is exact, pyramidal a quarter faster."""
+    """Friction cone: elliptic is exact, pyramidal is 25 % faster."""
     impratio: PositiveFloat = 10.0
-    """Ratio of friction to normal stiffness; large values stop grasped objects from creeping."""
+    """Ratio of frictional to normal stiffness; large values prevent slow sliding of grasped objects."""
 
     def __post_init__(self) -> None:
         if not 0 < self.timestep < math.inf:
@@ -111,9 +111,10 @@ class Scene:
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
-    """Return the length of a tick, s, and the ticks in a control period; raise if the periods do not divide.
+    """Return the length of a tick, s, and the number of ticks in a control period.
 
-    A tick is a period of the robot's commands, or a physics step where that is longer.
+    A tick is a period of the robot's commands, or a physics step if that is longer. Raises ConfigError if a control
+    period is not a whole number of ticks, or a tick not a whole number of physics steps.
     """
     command, control = 1 / command_rate, 1 / rate
     if timestep < command and not is_whole(command / timestep):
@@ -135,9 +136,10 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """Return the robot's model file: `path` if given, or the spec's, absolute or inside genesis-world's assets.
+    """Return the robot's model file: `path` if given, else the model of the spec.
 
-    `robots.get` has made it absolute where it lies beside the file of the spec. Genesis is found without importing it.
+    `robots.get` makes the path of a model beside the spec absolute; a relative path is inside genesis-world's assets.
+    Genesis is located without importing it.
     """
     if path:
         model = Path(path)

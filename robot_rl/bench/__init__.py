@@ -1,1 +1,1 @@
-"""Measure whether each method does what its paper claims: a table of checks, and what runs them."""
+"""Checks of methods: whether a method shows the effect that its paper claims."""

@@ -1,9 +1,9 @@
-"""Run checks by the commands that a user has, in folders from which an interrupted run goes on.
+"""Run checks with `robot-rl` commands, in folders from which an interrupted run continues.
 
 WORK/<check>/data/seed-0            the dataset of a seed
-             base/seed-0            the policy that arms start from
+             base/seed-0            the base policy of the arms
              method/seed-0  control/seed-0
-             logs/method-seed-0.log  every command with its output
+             logs/method-seed-0.log the command and its output
 WORK/results.json
 """
 
@@ -32,9 +32,9 @@ from robot_rl.util.seeds import evaluation_seed
 
 ARMS = ("control", "method")
 ROOT = Path(robot_rl.__file__).parents[1]
-"""Folder of the commands: flags of a check may name files of the repository."""
+"""Working directory of the commands: flags of a check may name files of the repository."""
 Progress = Callable[[int, int, str], None]
-"""Called with the steps that are done, all of them, and what is being done."""
+"""Callback with the number of finished steps, the total number, and a description of the current step."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,20 @@ class Step:
     """One command of a check."""
 
     part: str
-    """data, base, control or method: a failure fails this part, and data and base fail both arms."""
+    """data, base, control or method. A failure fails this part; a failure of data or base fails both arms."""
     seed: int
     words: tuple[str, ...]
     """Arguments of `robot-rl`."""
     made: Path
-    """Folder that the command makes; while it is there, so is the work of an interrupted one."""
+    """Folder that the command creates, also with the work of an interrupted run."""
     log: Path
     done: Callable[[], bool]
 
 
-def steps(
-    name: str, check: Check, work: Path, seed: int, episodes: int, published: bool = False
-) -> Iterator[Step]:
-    """Yield the commands of one seed in order; each goes on where it was interrupted.
+def steps(name: str, check: Check, work: Path, seed: int, episodes: int, published: bool = False) -> Iterator[Step]:
+    """Yield the commands of one seed in order; every command continues an interrupted run.
 
-    Arms are evaluated on held-out episodes if the results are `published`, else on those for development.
+    Arms are evaluated on held-out episodes if the results are `published`, else on development episodes.
     """
     folder, common = work / name, ("--seed", str(seed), "--resume")
     data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
@@ -67,7 +65,7 @@ def steps(
         return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
 
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:
-        run, needs = folder / part / f"{SEED}{seed}", needed(arm, optional=True)
+        run, needs = folder / part / f"{SEED}{seed}", required_inputs(arm, optional=True)
         inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
         inputs += ["--base", base] if "base" in needs and base else []
         words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
@@ -96,8 +94,8 @@ def steps(
         yield evaluate(part, arms[part])
 
 
-def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
-    """Return the inputs that an arm's recipe requires with its flags; with `optional`, also those that it can use."""
+def required_inputs(arm: Arm, optional: bool = False) -> tuple[str, ...]:
+    """Return the inputs that an arm's recipe needs with its flags; with `optional`, also inputs that it may use."""
     import tyro
 
     recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)
@@ -105,12 +103,12 @@ def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
 
 
 def _evaluated(file: Path, episodes: int, first: int) -> bool:
-    found = read_json(file, dict, [])
-    return (found.get("episodes"), found.get("seed")) == (episodes, first) and "per_episode" in found
+    content = read_json(file, dict, [])
+    return (content.get("episodes"), content.get("seed")) == (episodes, first) and "per_episode" in content
 
 
 class Runner:
-    """Run steps as processes of their own, which end with this one, and stop them in order after a signal."""
+    """Run steps as child processes that end with this process; `stop` lets them save their work."""
 
     def __init__(self, work: Path):
         self.work = work
@@ -119,9 +117,9 @@ class Runner:
         self.lock = threading.Lock()
 
     def run(self, step: Step) -> str:
-        """Run a step that is not done; return "" if it succeeded, else its last lines.
+        """Run a step that is not done; return "" on success, else the last lines of its log.
 
-        Raises ConfigError if another command has begun it, as after a change of the check's flags.
+        Raises ConfigError if its folder was made by another command, for example before a change of the check's flags.
         """
         line = f"$ robot-rl {shlex.join(step.words)}".replace(str(self.work), "WORK")
         kept = step.made.exists() and step.log.exists()
@@ -155,7 +153,7 @@ class Runner:
         return f"status {code}: {' / '.join(lines)}".replace(str(self.work), "WORK")
 
     def stop(self) -> None:
-        """Let running steps save their work and end."""
+        """End the running steps with SIGTERM: they save their work."""
         with self.lock:
             self.stopped.set()
             for process in self.running:
@@ -164,8 +162,10 @@ class Runner:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt with the number of SIGINT or SIGTERM, also where SIGINT is ignored, as in a job that a
-    shell script starts in the background."""
+    """Raise KeyboardInterrupt with the signal number on SIGINT and SIGTERM.
+
+    Also if the parent ignored SIGINT, as a shell script does for its background jobs.
+    """
 
     def interrupt(number: int, _: object) -> None:
         raise KeyboardInterrupt(number)
@@ -182,9 +182,9 @@ def run_check(
     name: str, check: Check, runner: Runner, seeds: Sequence[int], episodes: int, jobs: int, progress: Progress,
     published: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """Run what is not done of a check; return the parts that failed, each with the last lines of its log.
+    """Run the unfinished steps of a check; return the last lines of the log of every part that failed.
 
-    Seeds run side by side in `jobs` threads. KeyboardInterrupt stops the running commands and waits for them.
+    Seeds run in parallel in `jobs` threads. KeyboardInterrupt stops the running commands and waits for them.
     """
     finished: list[Step] = []
     chains = [list(steps(name, check, runner.work, seed, episodes, published)) for seed in seeds]
@@ -197,9 +197,9 @@ def run_check(
             blocking = {"data", "base", step.part} | ({"control"} if check.base == check.control else set())
             if not runner.stopped.is_set() and not failed & blocking:
                 progress(len(finished), total, f"{name}: {step.part}, seed {step.seed}")
-                if said := runner.run(step):
+                if message := runner.run(step):
                     failed.add(step.part)
-                    errors.setdefault(step.part, f"seed {step.seed}, {said}")
+                    errors.setdefault(step.part, f"seed {step.seed}, {message}")
             finished.append(step)
 
     pool = ThreadPoolExecutor(jobs)

@@ -1,4 +1,4 @@
-"""What a check found: figures with intervals, steps to 80 %, verdict; and the table of all of it for the docs."""
+"""Results of checks: figures with intervals, steps to 80 %, verdict; and their table in the docs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,14 @@ PUBLISHED = Path("benchmarks/results/methods.json")
 PAGE = Path("docs/methods.md")
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
 REACHED = 0.8
-"""Success while training that is counted as learned."""
+"""Success rate in training that counts as learned."""
 
 
 def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of a check that has run; `errors` of `run_check`."""
+    """Return the record of a finished check; `errors` of `run_check`."""
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
-    record |= {
-        "data": list(check.data),
-        "evaluate": list(check.evaluate),
-        "base": asdict(check.base) if check.base else None,
-    }
+    record |= {"data": list(check.data), "evaluate": list(check.evaluate)}
+    record |= {"base": asdict(check.base) if check.base else None}
     for part in ARMS:
         arm: Arm = getattr(check, part)
         failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
@@ -53,50 +50,51 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
                 record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
                 record[part]["first_episode"] = read_json(runs[part][0] / "evaluation.json", dict, []).get("seed")
                 record[part] |= learning(runs[part])
-            record["difference"] = found = measured["arms"][1]["difference"]
+            record["difference"] = measured["arms"][1]["difference"]
             reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}
             proves = reached["method"] and not (check.at_least and reached["control"])
-            record["verdict"] = "passed" if proves and found["low"] > 0 else "failed"
-    return record | made_with([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
+            record["verdict"] = "passed" if proves and record["difference"]["low"] > 0 else "failed"
+    return record | provenance_of([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
 
 
-def made_with(runs: Sequence[Path]) -> dict[str, Any]:
-    """Return commit, machine and versions that runs were made with, and when the last began."""
-    found = [made for run in runs if (made := read_json(run / "provenance.json", dict, []))] or [provenance()]
-    last = max(found, key=lambda made: str(made["started"]))
-    commits = ", ".join(sorted({str(made["commit"]) for made in found}))
+def provenance_of(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return commit, machine and versions of runs, and the start time of the last run."""
+    made = [known for run in runs if (known := read_json(run / "provenance.json", dict, []))] or [provenance()]
+    last = max(made, key=lambda each: str(each["started"]))
+    commits = ", ".join(sorted({str(each["commit"]) for each in made}))
     return {"commit": commits, "machine": last["machine"], "versions": last["versions"], "measured": last["started"]}
 
 
 def learning(runs: Sequence[Path]) -> dict[str, Any]:
-    """Return minutes of training, and environment steps and minutes to 80 % success while training, means over seeds.
+    """Return means over seeds: minutes of training, and environment steps and minutes to 80 % success in training.
 
-    `reached` counts the seeds that got there; without it training reports no success, or that of an operator too.
+    `reached` is the number of seeds that reached 80 %. It is absent if training reports no success, or a success that
+    includes an operator's corrections.
     """
     curves = [rows for run in runs if (rows := read_metrics(run))]
     if not curves:
         return {}
-    found: dict[str, Any] = {"minutes": sum(rows[-1]["seconds"] for rows in curves) / 60 / len(curves)}
-    # An operator's successes are not the policy's.
+    result: dict[str, Any] = {"minutes": sum(rows[-1]["seconds"] for rows in curves) / 60 / len(curves)}
+    # Success with corrections is not only the policy's.
     known = [rows for rows in curves if any("train/success" in r and "train/corrected_share" not in r for r in rows)]
     if not known:
-        return found
+        return result
     first = [next((row for row in rows if row.get("train/success", 0) >= REACHED), None) for rows in known]
-    there = [row for row in first if row is not None]
-    found |= {"reached": len(there)}
-    if there:
-        found["steps_to_80"] = sum(row.get("train/steps", row["step"]) for row in there) / len(there)
-        found["minutes_to_80"] = sum(row["seconds"] for row in there) / 60 / len(there)
-    return found
+    reached = [row for row in first if row is not None]
+    result |= {"reached": len(reached)}
+    if reached:
+        result["steps_to_80"] = sum(row.get("train/steps", row["step"]) for row in reached) / len(reached)
+        result["minutes_to_80"] = sum(row["seconds"] for row in reached) / 60 / len(reached)
+    return result
 
 
 def publish(records: Mapping[str, Any]) -> None:
-    """Put records that were measured into the published results; the others keep theirs."""
+    """Write records without errors to the published results; other records stay."""
     merge(checkout(PUBLISHED), {name: record for name, record in records.items() if record["verdict"] != "error"})
 
 
 def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
-    """Raise ConfigError if published results of these checks are of more seeds or episodes."""
+    """Raise ConfigError if the published results of these checks have more seeds or episodes."""
     published = read_results(checkout(PUBLISHED))
     for name in names:
         method = published.get(name, {}).get("method", {})
@@ -108,31 +106,31 @@ def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
 
 
 def merge(path: Path, records: Mapping[str, Any]) -> None:
-    """Put records into a results file, beside those of other checks."""
+    """Write records to a results file; records of other checks stay."""
     kept = read_results(path)
     write_json(path, dict(sorted({**kept, **records}.items())))
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return the records of a results file by check; empty if there is none."""
+    """Return the records of a results file by check; {} without a file."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); remove it or restore it") from None
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def checkout(path: Path) -> Path:
-    """Return a file of the repository; ConfigError where robot-rl runs without one."""
+    """Return a file of the repository; raises ConfigError if robot-rl runs outside a repository."""
     if not (ROOT / path).parent.is_dir():
         raise ConfigError(f"{path} belongs to the repository, and robot-rl runs from {ROOT}, which is none; clone it")
     return ROOT / path
 
 
 def write_table() -> Path:
-    """Write the table of published results into the docs page; return the page."""
+    """Write the table of published results to the docs page; return the page."""
     page = checkout(PAGE)
     text = page.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
@@ -143,7 +141,7 @@ def write_table() -> Path:
 
 
 def docs_table(records: Mapping[str, Any]) -> str:
-    """Return the results as a Markdown table with a row per check."""
+    """Return the results as a Markdown table with one row per check."""
     head = ("method", "paper", "control", "task", "result", "at least", "control's", "difference",
             "steps, minutes to 80 %", "verdict")  # fmt: skip
     rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
@@ -155,7 +153,7 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
     if record["verdict"] == "failed" and record["difference"]["low"] > 0:
         verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
-    verdict += "" if as_now(name, record) else ", of an earlier form of the check"
+    verdict += "" if is_current(name, record) else ", of an earlier form of the check"
     verdict += "*" if "-dirty" in record["commit"] else ""
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
@@ -174,8 +172,8 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
             verdict)  # fmt: skip
 
 
-def as_now(name: str, record: Mapping[str, Any]) -> bool:
-    """Return whether a record is of the check as it is now, as far as it exists."""
+def is_current(name: str, record: Mapping[str, Any]) -> bool:
+    """Return whether a record has the current settings of its check; True for an unknown check."""
     if name not in checks:
         return True
     now = json.loads(json.dumps(asdict(checks[name])))
@@ -185,7 +183,7 @@ def as_now(name: str, record: Mapping[str, Any]) -> bool:
 
 
 def options(flags: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a command line's options, each with its values."""
+    """Split a command line into options with their values."""
     starts = [*(k for k, flag in enumerate(flags) if flag.startswith("--")), len(flags)]
     return [tuple(flags[a:b]) for a, b in pairwise(starts)]
 
@@ -208,15 +206,15 @@ def _reached(arm: Mapping[str, Any]) -> str:
 
 
 def paper(recipe: str) -> str:
-    """Return authors, year and arXiv number from the docstring of a recipe or of its file."""
+    """Return authors, year and arXiv number from the docstring of a recipe or of its module."""
     if recipe == EXPERT:
         return "–"
     try:
         kind = recipes.get(recipe)
         text = f"{kind.__doc__} {inspect.getdoc(sys.modules[kind.__module__])}"
-    except UnknownName:  # measured by a package that is not installed here
+    except UnknownName:  # the recipe's package is not installed
         return "–"
     text = " ".join(text.split())
-    who = re.search(r"[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)? (?:19|20)\d\d", text)
+    authors = re.search(r"[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)? (?:19|20)\d\d", text)
     number = re.search(r"\b\d{4}\.\d{5}\b", text)
-    return ", ".join(found for found in (who and who[0], number and f"arXiv {number[0]}") if found) or "–"
+    return ", ".join(found for found in (authors and authors[0], number and f"arXiv {number[0]}") if found) or "–"

@@ -1,1 +1,1 @@
-"""Learning loops, and what they share: run folders, metrics, checkpoints."""
+"""Training loops, run folders, metrics and checkpoints."""

@@ -1,7 +1,7 @@
-"""Rounds of practice without a person: choose goals, try them, clone everything that happened, again.
+"""Autonomous practice in rounds: choose goals, play episodes, clone all episodes with hindsight goals.
 
 Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation Models" (SOAR, arXiv
-2407.20635). A judge's verdicts steer what is tried; what is learned is what was achieved.
+2407.20635). A judge's verdicts only affect the choice of goals, not the labels.
 """
 
 from __future__ import annotations
@@ -16,91 +16,89 @@ from torch import Tensor
 from robot_rl.assistant import ModelConfig
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.learning.algorithms.cloning import Cloning
-from robot_rl.training.advice import Adviser, in_words
-from robot_rl.training.goals import Episode, GoalConfig, Goals, as_asked, in_hindsight, regions
+from robot_rl.training.goals import Episode, GoalConfig, Goals, in_hindsight, regions
 from robot_rl.training.metrics import Progress, counts, report
-from robot_rl.training.proposer import Proposer, ProposerConfig
+from robot_rl.training.proposer import Adviser, Proposer, ProposerConfig
 from robot_rl.training.run import Run
 from robot_rl.training.supervised import clone
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 from robot_rl.util.seeds import training_seed
 
 SAMPLED = 512
-"""Goals that the environment is asked for, to practise among."""
+"""Number of the environment's goals among which practice chooses."""
 
 
 @dataclass(frozen=True)
 class AutonomousConfig:
-    """Hyperparameters of the rounds."""
+    """Hyperparameters of autonomous practice."""
 
     rounds: NonNegativeInt = 3
     """Rounds of practice; 0 only clones the demonstrations."""
     episodes: PositiveInt = 256
-    """Episodes of a round."""
+    """Episodes per round."""
     num_envs: PositiveInt = 32
     """Environments stepped side by side."""
     regions: PositiveInt = 8
-    """Regions of the environment's goals: the tasks among which is chosen."""
+    """Number of regions of the goals; every region is a task of the proposer."""
     horizon: PositiveInt = 50
-    """Steps of an episode at most."""
+    """Maximum length of an episode, steps."""
     hindsight: bool = True
-    """What was achieved becomes the goal; off: the goals that were asked for stay, achieved or not."""
+    """Relabel episodes with achieved goals; False: keep the goals of the episodes."""
     within: PositiveInt = 20
-    """Steps ahead at most of what is taken for the goal."""
+    """Maximum number of steps between a state and its hindsight goal."""
     copies: PositiveInt = 4
-    """Goals in hindsight for every step."""
+    """Hindsight goals per step."""
     noise: NonNegativeFloat = 0.2
-    """Standard deviation of the noise on actions."""
+    """Standard deviation of the action noise."""
     deterministic: Fraction = 0.2
     """Share of the episodes without noise."""
     wrong: Fraction = 0.0
-    """Share of the verdicts that are turned round: a judge of a vision-language model's quality."""
+    """Share of inverted verdicts: simulates an imperfect judge, such as a vision-language model."""
     updates: PositiveInt = 1_500
-    """Gradient steps of each cloning, from fresh weights."""
+    """Gradient steps per cloning, from fresh weights."""
     batch: PositiveInt = 256
     """Steps per gradient step."""
     goal: GoalConfig = field(default_factory=GoalConfig)
     proposer: ProposerConfig = field(default_factory=ProposerConfig)
     adviser: ModelConfig = field(default_factory=ModelConfig)
-    """A language or vision-language model that lists what is worth trying in each round; without `model`, none."""
+    """Language or vision-language model that lists feasible tasks in every round; without `model`: none."""
 
 
 class Practice:
-    """Episodes towards chosen goals, in environments whose own goals are not looked at."""
+    """Play episodes towards chosen goals; the environments' own goals are ignored."""
 
     def __init__(self, env: Any, goals: Goals, config: AutonomousConfig, seed: int):
         self.env, self.goals, self.config = env, goals, config
         self.proposer = Proposer(config.regions, config.proposer)
-        # Each has random numbers of its own: verdicts change neither the actions nor the labels.
+        # Separate generators: verdicts change neither actions nor labels.
         self.choices, self.actions, self.verdicts, self.labels = (
             torch.Generator().manual_seed(4 * seed + k) for k in range(4)
         )
         self.shown = training_seed(seed)
         starts = range(training_seed(seed), training_seed(seed) + SAMPLED, env.num_envs)
-        asked = [goals.wanted(env.reset(seed=start)[0][STATE].cpu()) for start in starts]
-        self.wanted = torch.cat(asked)[:SAMPLED]
+        self.wanted = torch.cat([goals.wanted(env.reset(seed=start)[0][STATE].cpu()) for start in starts])[:SAMPLED]
         self.region = regions(self.wanted, config.regions)
         self.adviser = Adviser(config.adviser) if config.adviser.model else None
-        self.feasible: list[int] = []
-        """Regions among which is chosen; []: all."""
+        self.feasible: list[int] = []  # regions that the model allows; []: all
 
     def begin(self) -> None:
-        """Begin a round: let the model say what is worth trying."""
+        """Begin a round: let the model list the feasible tasks."""
         if self.adviser is not None:
             centres = [self.wanted[self.region == k].mean(0) for k in range(self.config.regions)]
-            tasks = [in_words(centre, self.config.goal.achieved) for centre in centres]
-            self.env.reset(seed=self.shown)  # a resumed run shows the model the same scene
+            texts = [", ".join(f"{value:.2f}" for value in centre.tolist()) for centre in centres]
+            tasks = [f"bring {self.config.goal.achieved} to about ({text}) m" for text in texts]
+            self.env.reset(seed=self.shown)  # same scene in a resumed run
             self.feasible = self.adviser.feasible(tasks, self.proposer, self.env)
 
     def propose(self) -> tuple[int, Tensor]:
-        """Return a region and a goal (G,) in it."""
+        """Return a region and one of its goals (G,)."""
         chosen = self.proposer.choose(self.choices, self.feasible)
         inside = (self.region == chosen).nonzero()[:, 0]
         inside = inside if len(inside) else torch.arange(len(self.wanted))
         return chosen, self.wanted[inside[int(torch.rand(1, generator=self.choices) * len(inside))]]
 
     def play(self, policy: Any, seed: int) -> tuple[list[Episode], float]:
-        """Return one episode of each environment, and the share that achieved their goals."""
+        """Return one episode per environment, and the share of achieved goals."""
         n, c = self.env.num_envs, self.config
         proposed = [self.propose() for _ in range(n)]
         goal = torch.stack([each[1] for each in proposed])
@@ -136,14 +134,11 @@ class Practice:
         return episodes, float(success.float().mean())
 
     def labelled(self, episodes: list[Episode]) -> list[Episode]:
-        """Return what is cloned of the episodes."""
+        """Return the states and actions to clone, with hindsight goals if they are enabled."""
         if not self.config.hindsight:
-            return [as_asked(episode) for episode in episodes]
-        made = [
-            in_hindsight(episode, self.goals, self.config.within, self.labels)
-            for _ in range(self.config.copies)
-            for episode in episodes
-        ]
+            return [{key: episode[key] for key in (STATE, "action")} for episode in episodes]
+        within, copies = self.config.within, range(self.config.copies)
+        made = [in_hindsight(episode, self.goals, within, self.labels) for _ in copies for episode in episodes]
         return [each for each in made if len(each["action"])]
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,15 +152,10 @@ class Practice:
 
 
 def improve_alone(
-    env: Any,
-    fresh: Callable[[], Cloning],
-    demos: list[Episode],
-    config: AutonomousConfig,
-    run: Run,
-    seed: int,
+    env: Any, fresh: Callable[[], Cloning], demos: list[Episode], config: AutonomousConfig, run: Run, seed: int,
     progress: Progress,
-) -> Cloning:
-    """Return the agent cloned from demonstrations and from all that was practised; resume after the last round."""
+) -> Cloning:  # fmt: skip
+    """Return the agent cloned from demonstrations and all practice episodes; resume after the last round."""
     practice, done, step, played = Practice(env, Goals(config.goal, env.info.state), config, seed), 0, 0, []
     if saved := run.load():
         done, step, played = saved["done"], saved["step"], saved["played"]
@@ -175,7 +165,7 @@ def improve_alone(
         loss = clone(agent, practice.labelled([*demos, *played]), config.updates, config.batch, run, seed)
         if done == config.rounds:
             return agent
-        agent.policy.to(env.device)  # it only acts from here on: the next agent is a fresh one
+        agent.policy.to(env.device)  # it only acts in this round
         practice.begin()
         successes = []
         for _ in range(-(-config.episodes // env.num_envs)):

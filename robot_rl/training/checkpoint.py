@@ -1,4 +1,4 @@
-"""Nested state in one safetensors file: tensors as tensors, the rest as JSON beside them. No pickle."""
+"""Checkpoints: nested state in one safetensors file, values other than tensors as JSON metadata. No pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robot_rl.util.files import replacing
 
 
 def save_state(state: Any, path: Path) -> None:
-    """Write a tree of dicts, lists, tensors, arrays and plain values; the file appears only when it is whole."""
+    """Write a tree of dicts, lists, tensors, arrays and plain values; the file appears when it is complete."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _flatten(state, tensors)
     try:
@@ -27,7 +27,7 @@ def save_state(state: Any, path: Path) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Read what `save_state` wrote."""
+    """Read a file of `save_state`; tuples come back as lists."""
     try:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])
@@ -49,7 +49,7 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = value.detach().clone().contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
-        # Pairs, because an optimizer's keys are integers and JSON's are not.
+        # Pairs: an optimizer has integer keys, JSON objects only strings.
         return {"dict": [[k, _flatten(v, tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
         return {"list": [_flatten(v, tensors) for v in value]}

@@ -1,6 +1,6 @@
-"""Cloning with an operator who takes over: practise, add what it did to the data, clone again.
+"""HG-DAgger: play episodes with an operator, add the corrections to the data, clone again.
 
-Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without its
+Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without the
 measure of doubt.
 """
 
@@ -31,23 +31,18 @@ class DaggerConfig:
     steps: PositiveInt = 6_000
     """Environment steps."""
     every: PositiveInt = 1_500
-    """Environment steps between clonings."""
+    """Environment steps between two clonings."""
     updates: PositiveInt = 2_000
-    """Gradient steps of each cloning, from fresh weights."""
+    """Gradient steps per cloning, from fresh weights."""
     batch: PositiveInt = 256
     """Chunks per gradient step."""
 
 
 def aggregate(
-    env: Any,
-    fresh: Callable[[], Cloning],
-    demos: list[dict[str, Tensor]],
-    config: DaggerConfig,
-    run: Run,
-    seed: int,
+    env: Any, fresh: Callable[[], Cloning], demos: list[dict[str, Tensor]], config: DaggerConfig, run: Run, seed: int,
     progress: Progress,
-) -> Cloning:
-    """Return the agent cloned from demonstrations and from what the operator of `env` (`InterventionWrapper`) executed.
+) -> Cloning:  # fmt: skip
+    """Return the agent cloned from demonstrations and the operator's corrections in `env` (`InterventionWrapper`).
 
     Resume from the run's checkpoint, with new episodes.
     """
@@ -61,7 +56,7 @@ def aggregate(
         if changed:
             agent = fresh()
             loss = clone(agent, demos + taken, config.updates, config.batch, run, seed)
-            agent.policy.to(env.device)  # it acts in one environment from here on; the next agent is a fresh one
+            agent.policy.to(env.device)  # it only acts in this round
         if step >= config.steps:
             return agent
         executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)

@@ -1,9 +1,9 @@
-"""Offline RL on denoising steps: RL-100 (Lei et al. 2025, arXiv 2510.14830), its gate as in Uni-O4 (Lei et al. 2024,
-arXiv 2311.03351), here without a model of the dynamics: a rollout of one chunk needs none.
+"""Offline RL on denoising steps: RL-100 (Lei et al. 2025, arXiv 2510.14830) with the gate of Uni-O4 (Lei et al. 2024,
+arXiv 2311.03351), without a dynamics model: a rollout of one chunk needs none.
 
-    values     Q, V by IQL on recorded chunks, once
-    a round    chains at recorded states by the policy; their A = Q(s, chunk) - V(s); DPPO's update
-    the gate   J = mean Q(s, policy(s)) at fixed states and noise; a round that does not raise J is rolled back
+    values   learn Q and V by IQL on recorded chunks, once
+    round    sample denoising chains at recorded states; advantage A = Q(s, chunk) - V(s); update by DPPO
+    gate     J = mean Q(s, policy(s)) at fixed states and noise; a round that does not raise J is rolled back
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class OfflineConfig:
     values: IQLConfig = field(
         default_factory=lambda: IQLConfig(expectile=0.7, tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=10**9)
     )
-    """Of the values; no actor is learned with them."""
+    """Config of the values; their actor does not learn."""
     value_updates: PositiveInt = 2_000
-    """Updates of the values."""
+    """Gradient steps of the values."""
     batch: PositiveInt = 256
-    """Chunks per update of the values."""
+    """Chunks per gradient step of the values."""
     rounds: NonNegativeInt = 30
-    """Rounds of the policy; 0: no offline RL."""
+    """Rounds of policy improvement; 0: no offline RL."""
     rows: PositiveInt = 2_000
-    """Recorded states from which chains are sampled in a round, and at which the gate looks."""
+    """Number of recorded states per round and for the gate."""
     gate: bool = True
-    """Take back rounds that the offline estimate does not find better."""
+    """Roll back rounds that do not raise the offline estimate."""
 
 
 class Gate:
-    """Keeps the policy of the largest estimate so far, with its moments and learning rate.
+    """Keep the policy with the largest estimate so far, with its optimizer moments and learning rate.
 
-    The value network learns from chains of the kept policy, so what it learned in a rejected round stays.
+    A rejected round does not reset the value network: it learned from chains of the kept policy.
     """
 
     def __init__(self, agent: DPPO, estimate: float):
@@ -64,7 +64,7 @@ class Gate:
         return copy.deepcopy({"policy": agent.policy.state_dict(), "optimizer": agent.optimizer.state_dict()})
 
     def judge(self, estimate: float) -> bool:
-        """Accept the agent's policy if its estimate is above the best; else take it back."""
+        """Accept the agent's policy if its estimate exceeds the best estimate; else restore the kept policy."""
         if estimate > self.best:
             self.best, self.kept = estimate, self._weights()
             return True
@@ -78,7 +78,7 @@ class Gate:
 
 
 def values_for(policy: ChunkPolicy, config: IQLConfig, seed: int, limits: Limits) -> IQL:
-    """Return fresh values of the chunks that a policy executes, with its normalizer."""
+    """Return new Q and V networks for the chunks that a policy executes, with its normalizer."""
     size = Size(policy.size.observation, policy.size.action)
     judged = GaussianPolicy(size, GaussianConfig(horizon=policy.execute)).to(policy.normalizer.mean.device)
     judged.normalizer.load_state_dict(policy.normalizer.state_dict())
@@ -94,16 +94,16 @@ def value_of(values: IQL, observation: Observation, chunk: Tensor) -> tuple[Tens
 
 
 def estimate(policy: ChunkPolicy, values: IQL, observation: Observation, noise: Tensor) -> float:
-    """Return J, the mean value of the chunks that the policy makes of `noise`."""
+    """Return J, the mean Q of the chunks that the policy denoises from `noise`."""
     return float(value_of(values, observation, policy.base(observation, noise))[0].mean())
 
 
 def improve_offline(
     agent: DPPO, episodes: list[dict[str, Tensor]], reward: RewardSource, config: OfflineConfig, run: Run, seed: int
 ) -> None:
-    """Learn values from episodes of any quality, rewarded by `reward`, then improve the agent's policy in rounds.
+    """Learn values from episodes of any quality with rewards of `reward`, then improve the agent's policy in rounds.
 
-    The run's offline.json holds the estimates before and after, and how many rounds the gate accepted.
+    The run's offline.json has the estimates before and after, and the number of accepted rounds.
     """
     policy, rng = agent.policy, torch.Generator().manual_seed(seed)
     values = values_for(policy, config.values, seed, reward.limits(config.values.discount))
@@ -118,16 +118,16 @@ def improve_offline(
     gate = Gate(agent, estimate(policy, values, fixed, noise))
     metrics = {"before": gate.best}
     for _ in range(config.rounds):
-        agent.update(imagined(agent, values, recorded(), rng))
+        agent.update(sample_chains(agent, values, recorded(), rng))
         if config.gate:
             accepted += gate.judge(estimate(policy, values, fixed, noise))
     metrics |= {"after": estimate(policy, values, fixed, noise), "accepted": accepted}
-    run.write("offline.json", metrics)  # metrics from before the first checkpoint would be dropped
+    run.write("offline.json", metrics)  # a file of its own: metrics before the first checkpoint are dropped at a resume
 
 
 @torch.no_grad()
-def imagined(agent: DPPO, values: IQL, seen: Observation, rng: torch.Generator) -> dict[str, Tensor]:
-    """Return what DPPO's update reads, for chains that the policy samples at recorded observations (B, ...)."""
+def sample_chains(agent: DPPO, values: IQL, seen: Observation, rng: torch.Generator) -> dict[str, Tensor]:
+    """Return a batch for DPPO's update: denoising chains that the policy samples at observations (B, ...)."""
     state = agent.state(seen)
     chain = agent.chain.sample(seen, agent.policy.noise(len(state), rng), rng)
     q, v = value_of(values, seen, chain[:, -1])

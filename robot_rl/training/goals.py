@@ -1,4 +1,4 @@
-"""Goals in the state: what was achieved, what is wanted, and hindsight, in which the first becomes the second.
+"""Goals in the state, and hindsight relabelling: an achieved state becomes the goal.
 
 Andrychowicz et al. 2017, "Hindsight Experience Replay" (arXiv 1707.01495); for cloning: Ghosh et al. 2021, "Learning to
 Reach Goals via Iterated Supervised Learning" (arXiv 1912.06088).
@@ -22,23 +22,23 @@ Episode = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class GoalConfig:
-    """Fields of observation.state that say what was achieved and what is wanted, both in m."""
+    """Fields of observation.state with the achieved state and the goal, both in m."""
 
     achieved: str = "tip_position"
-    """What is to be brought to the goal."""
+    """Field with the achieved state."""
     wanted: str = "target_position"
-    """The goal."""
+    """Field with the goal."""
     difference: str = "target_to_tip"
-    """The goal minus what was achieved; empty: the state has no such field."""
+    """Field with the goal minus the achieved state; empty: no such field."""
     tolerance: PositiveFloat = 0.02
-    """Distance at which a goal counts as achieved."""
+    """Distance below which a goal is achieved, m."""
 
 
 class Goals:
-    """Read and replace the goal of states (..., D)."""
+    """Read and replace the goals in states (..., D)."""
 
     def __init__(self, config: GoalConfig, spec: VectorSpec):
-        """ConfigError where the state lacks a field, or their sizes differ."""
+        """Raises ConfigError if the state lacks a field, or if the sizes of the fields differ."""
         names = [field.name for field in spec.fields]
         for option in ("achieved", "wanted", "difference"):
             name = getattr(config, option)
@@ -54,12 +54,12 @@ class Goals:
 
     @property
     def indices(self) -> GoalIndices:
-        """Return the same as indices, for a policy."""
+        """Return the fields as indices, for a policy."""
         parts = (self._achieved, self._wanted, self._difference)
         return GoalIndices(*(tuple(range(part.start, part.stop)) for part in parts))
 
     def achieved(self, state: Tensor) -> Tensor:
-        """Return what was achieved (..., G)."""
+        """Return the achieved state (..., G)."""
         return state[..., self._achieved]
 
     def wanted(self, state: Tensor) -> Tensor:
@@ -75,15 +75,15 @@ class Goals:
         return aimed
 
     def reached(self, state: Tensor, goal: Tensor) -> Tensor:
-        """Return where a goal is achieved (...) bool."""
+        """Return whether goals (..., G) are achieved in states (..., D): (...) bool."""
         return (self.achieved(state) - goal).norm(dim=-1) < self.config.tolerance
 
 
 def in_hindsight(episode: Episode, goals: Goals, within: int, rng: torch.Generator) -> Episode:
-    """Return an episode's states (T, D) and actions (T, A), each aimed at what was achieved up to `within` steps later.
+    """Return states (T, D) and actions (T, A) with goals that the episode achieved 1 to `within` steps later.
 
-    No verdict is read: what happened is the label. Of an episode without the state after its last step
-    (`final.observation.state`), the last action is left out.
+    Verdicts are not used. Without the state after the last step (`final.observation.state`), the last action is left
+    out.
     """
     states = torch.cat([episode[STATE], episode.get(f"final.{STATE}", episode[STATE][:0])])
     last = len(states) - 1
@@ -93,13 +93,8 @@ def in_hindsight(episode: Episode, goals: Goals, within: int, rng: torch.Generat
     return {STATE: goals.aim(states[:last], goal), "action": episode["action"][:last]}
 
 
-def as_asked(episode: Episode) -> Episode:
-    """Return an episode's states and actions with the goals that were asked for."""
-    return {STATE: episode[STATE], "action": episode["action"]}
-
-
 def regions(wanted: Tensor, count: int) -> Tensor:
-    """Return which of `count` regions each goal (M, G) is in, (M,): k-means from goals far from one another."""
+    """Return the region (M,) of every goal (M, G), by k-means with `count` distant goals as initial centres."""
     centres = wanted[:1]
     for _ in range(1, count):
         far = torch.cdist(wanted, centres).amin(1).argmax()

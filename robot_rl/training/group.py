@@ -1,7 +1,7 @@
-"""The group loop: play every situation several times, compare the episodes of a group, update.
+"""Group loop: play every seed several times, compare the episodes of a group, update.
 
 round:   group 0: [episode, episode, ...]   group 1: [...]      a group shares its seed: instruction, layout, noise
-         `- which went better?              -> update
+         `- compare the episodes            -> update
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class GroupConfig:
     """Hyperparameters of the loop."""
 
     rounds: PositiveInt = 20
-    """Rounds of playing and learning."""
+    """Rounds of playing and updating."""
     num_envs: PositiveInt = 64
-    """Episodes of a round, played side by side."""
+    """Episodes per round, one per environment."""
     group: PositiveInt = 8
-    """Episodes of a group."""
+    """Episodes per group."""
     checkpoint_every: PositiveInt = 5
     """Rounds between checkpoints."""
 
@@ -45,14 +45,14 @@ class GroupAgent(Protocol):
     device: torch.device
 
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A), which environments decided (n,) bool, and columns of these decisions."""
+        """Return exploring actions (n, A), the environments (n,) bool that decided, and columns of the decisions."""
 
     @property
     def reads_next(self) -> Tensor:
         """Return the environments (n,) bool that decide at the next observation."""
 
     def reset(self) -> None:
-        """Begin episodes everywhere."""
+        """Begin new episodes in all environments."""
 
     def update(self, played: Trajectories) -> dict[str, float]:
         """Learn from the episodes of a round; return metrics."""
@@ -63,7 +63,7 @@ class GroupAgent(Protocol):
 
 
 def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generator) -> Trajectories:
-    """Play one episode in every environment; `group` of them in a row share their seed."""
+    """Play one episode in every environment; `group` consecutive environments share a seed."""
     observation, _ = env.reset(seed=seed, options={"group": group})
     agent.reset()
     n, request_images = env.num_envs, getattr(env, "request_images", None)
@@ -88,7 +88,7 @@ def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generato
 
 
 def train_groups(env: Any, agent: GroupAgent, config: GroupConfig, run: Run, seed: int, progress: Progress) -> None:
-    """Train the agent in `env`; resume from the run's checkpoint, to the same result as without a stop."""
+    """Train the agent in `env`; a resume from the run's checkpoint gives the same result as without a stop."""
     env.info.require_end()
     env, rng, done, steps = on_device(env, agent.device), torch.Generator(agent.device).manual_seed(seed), 0, 0
     if saved := run.load():

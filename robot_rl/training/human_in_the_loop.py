@@ -1,15 +1,14 @@
-"""The learner process of a robot: follow the robot's dataset, update, and publish weights.
+"""Learner process of a robot: read the robot's dataset, update, publish weights.
 
-Robot and learner share only a run folder, so either can be killed and restarted::
+Robot and learner share only a run folder; each can be killed and restarted::
 
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
-    <run>/weights.safetensors   the learner replaces it, the robot reads it between episodes
-    <run>/learner/              the learner's metrics and checkpoint
+    <run>/weights.safetensors   the learner replaces the file, the robot reads it between episodes
+    <run>/learner/              metrics and checkpoint of the learner
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +28,14 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.training.checkpoint import load_state, save_state
-from robot_rl.training.metrics import Diverged
+from robot_rl.training.metrics import check_finite
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 WEIGHTS = "weights.safetensors"
 Relabel = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""Return a recorded episode with other rewards."""
+"""Function that returns a recorded episode with new rewards."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +45,30 @@ class HumanInTheLoopConfig:
     batch: PositiveInt = 256
     """Transitions per update."""
     demo_share: Fraction = 0.5
-    """Share of each batch from demonstrations and corrections."""
+    """Share of every batch from demonstrations and corrections."""
     updates_per_step: NonNegativeFloat = 2.0
-    """Upper limit of critic updates per robot step."""
+    """Maximum number of critic updates per robot step."""
     critic_only: NonNegativeInt = 200
     """Robot steps before the actor learns."""
     publish_every: PositiveInt = 100
-    """Updates between published weights."""
+    """Updates between two publications of weights."""
     checkpoint_every: PositiveInt = 2_000
-    """Updates between checkpoints."""
+    """Updates between two checkpoints."""
     capacity: PositiveInt = 100_000
-    """Rows of each replay."""
+    """Capacity of each replay, rows."""
     correct_demos: bool = True
-    """Corrections are added to the demonstrations as well (HIL-SERL; RLIF keeps them apart)."""
+    """Add corrections to the demonstrations as well (HIL-SERL: True, RLIF: False)."""
     steps: PositiveInt = 6_000
-    """Environment steps in simulation; on a robot the session's duration decides."""
+    """Environment steps in simulation; on a robot, the session's duration limits training."""
 
 
 def play_episode(
-    env: Any,
-    executor: ChunkExecutor,
-    observation: Observation,
-    rng: torch.Generator,
+    env: Any, executor: ChunkExecutor, observation: Observation, rng: torch.Generator,
     on_step: Callable[[Observation, Tensor, dict[str, Any], bool], None] | None = None,
-) -> Observation:
-    """Act until the episode of an environment with an operator ends; return the observation after it.
+) -> Observation:  # fmt: skip
+    """Act until the episode of an environment with an operator ends; return the next episode's first observation.
 
-    `on_step` gets the observation before each step, the policy's action, infos, and whether the step terminated.
+    `on_step` is called with the observation before the step, the policy's action, the infos, and terminated.
     """
     executor.reset()
     while True:
@@ -82,34 +78,34 @@ def play_episode(
             on_step(observation, action, infos, bool(terminated))
         observation = following
         if bool(infos["handed_back"]):
-            executor.reset()  # a chunk planned before the correction is not executed after it
+            executor.reset()  # drop the chunk from before the correction
         if bool(terminated | truncated):
             return observation
 
 
 def publish(folder: Path, agent: ActorCritic) -> None:
-    """Replace the published weights by the averaged actor; the version is the number of updates.
+    """Publish the averaged actor; the version is the number of critic updates.
 
-    Newer weights are kept: a learner restarted from an older checkpoint must catch up first.
+    Newer published weights are kept until a learner that restarted from an older checkpoint has caught up.
     """
     if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
         return
-    save_state({"version": agent.updates.critic} | acting(agent), folder / WEIGHTS)
+    save_state({"version": agent.updates.critic} | acting_weights(agent), folder / WEIGHTS)
 
 
-def acting(agent: ActorCritic) -> dict[str, Any]:
-    """Return the weights that act: of the averaged actor, and of the encoder, which the critics' loss trains."""
+def acting_weights(agent: ActorCritic) -> dict[str, Any]:
+    """Return the weights for acting: the averaged actor, and the encoder, which the critics' loss trains."""
     return {"actor": agent.average.state_dict(), "encoder": agent.policy.encoder.state_dict()}
 
 
-def load_acting(policy: ActorPolicy, weights: Mapping[str, Any]) -> None:
-    """Let a policy act as its learner's `acting`."""
+def load_acting_weights(policy: ActorPolicy, weights: Mapping[str, Any]) -> None:
+    """Load the weights of `acting_weights` into a policy."""
     policy.actor.load_state_dict(weights["actor"])
     policy.encoder.load_state_dict(weights["encoder"])
 
 
 def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
-    """Load published weights unless they are `version`; return the version in use."""
+    """Load published weights if they are finite and newer than `version`; return the version in use."""
     if not (folder / WEIGHTS).exists():
         return version
     published = load_state(folder / WEIGHTS)
@@ -117,37 +113,29 @@ def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
         return version
     if not all(v.isfinite().all() for part in ("actor", "encoder") for v in published[part].values()):
         return version
-    load_acting(policy, published)
+    load_acting_weights(policy, published)
     return int(published["version"])
 
 
 class Learner:
-    """Learn from demonstrations and from new episodes in the robot's dataset."""
+    """Learner from demonstrations and from new episodes in the robot's dataset."""
 
     def __init__(
-        self,
-        agent: ActorCritic,
-        info: EnvInfo,
-        demos: Replay,
-        config: HumanInTheLoopConfig,
-        folder: Path,
-        seed: int,
+        self, agent: ActorCritic, info: EnvInfo, demos: Replay, config: HumanInTheLoopConfig, folder: Path, seed: int,
         relabel: Relabel = lambda episode: episode,
-    ):
-        """`relabel` gives each new episode its rewards; `demos` have theirs."""
+    ):  # fmt: skip
+        """`relabel` sets the rewards of new episodes, not of `demos`."""
         self.agent, self.info, self.demos, self.config, self.folder = agent, info, demos, config, folder
         self.relabel = relabel
         self.online = Replay(config.capacity, 1, agent.columns, agent.device)
         self.rng = torch.Generator().manual_seed(seed)
         self.dataset: Dataset | None = None
-        self.seen = 0
-        """Episodes of the robot absorbed so far."""
-        self.corrected = 0
-        """Corrected steps absorbed so far."""
+        self.seen = 0  # number of the robot's episodes read so far
+        self.corrected = 0  # number of corrected steps read so far
         self.metrics: dict[str, Tensor] = {}
 
     def absorb(self) -> int:
-        """Read the robot's new episodes; return how many there were."""
+        """Read the robot's new episodes; return their number."""
         root = self.folder / "dataset"
         if self.dataset is None:
             if not (root / "meta" / "info.json").exists():
@@ -164,7 +152,7 @@ class Learner:
         return new
 
     def take(self, episode: dict[str, Tensor]) -> None:
-        """Add an episode to the online replay, and its corrections also to the demonstrations."""
+        """Add an episode to the online replay; add its corrections to the demonstrations if `correct_demos`."""
         episode = self.relabel(episode)
         add_episode(self.online, self.agent, episode, self.rng)
         for part in corrections(episode) if self.config.correct_demos else []:
@@ -172,7 +160,7 @@ class Learner:
         self.corrected += int(episode["intervention"].sum())
 
     def update(self) -> bool:
-        """Update once if the robot's steps allow it; return whether it did."""
+        """Update once if the number of the robot's steps allows it; return whether there was an update."""
         c = self.config
         if self.online.size < 64 or self.agent.updates.critic >= c.updates_per_step * self.online.transitions:
             return False
@@ -184,9 +172,10 @@ class Learner:
         return True
 
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
-        """Absorb, update, publish until `stop()`; continue from the run's checkpoint.
+        """Read episodes, update and publish until `stop()`; resume from the run's checkpoint.
 
-        Nothing that is not finite is published or saved: `Diverged` ends it first.
+        `wait` is called with seconds while no update is allowed. Raises `Diverged` before weights that are not finite
+        are published or saved.
         """
         saved = run.load()
         if saved is not None:
@@ -199,38 +188,29 @@ class Learner:
                 continue
             count = self.agent.updates.critic
             if count % self.config.publish_every == 0:
-                values = self._finite()
+                values = self._finite(run)
                 publish(self.folder, self.agent)
                 steps, corrected = self.online.transitions, self.corrected
-                values |= {
-                    "robot/steps": steps,
-                    "robot/corrected": corrected,
-                    "robot/corrected_share": corrected / steps,
-                }
-                run.log(count, values)
+                values |= {"robot/steps": steps, "robot/corrected": corrected}
+                run.log(count, values | {"robot/corrected_share": corrected / steps})
             if count % self.config.checkpoint_every == 0:
-                self._finite()
+                self._finite(run)
                 run.save(count, {"agent": self.agent.state_dict()})
-        self._finite()
+        self._finite(run)
         self.absorb()
         publish(self.folder, self.agent)
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
-    def _finite(self) -> dict[str, float]:
-        """Return the newest metrics; raise Diverged if one is not finite, before the weights are used again."""
+    def _finite(self, run: Run) -> dict[str, float]:
+        """Return the newest metrics; raise `Diverged` if a metric is not finite."""
         values = {k: float(v) for k, v in self.metrics.items()}
-        for name, value in values.items():
-            if not math.isfinite(value):
-                raise Diverged(
-                    f"{name} is {value} after {self.agent.updates.critic} updates; the published weights and the "
-                    f"checkpoint in {self.folder} predate it; look for outliers in the dataset or lower "
-                    "--agent.critic-lr, and restart with a new --out"
-                )
+        remedy = "look for outliers in the dataset or lower --agent.critic-lr, and restart with a new --out"
+        check_finite(run, self.agent.updates.critic, values, remedy)
         return values
 
 
 def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the stretches of an episode that a person executed, each with the reward it earned."""
+    """Return the consecutive corrected steps of an episode as separate episodes with their rewards."""
     flags, last = episode["intervention"].tolist(), len(episode["action"])
     columns = {k: v for k, v in episode.items() if not k.startswith("final.")}
     parts, start = [], None
@@ -239,7 +219,7 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
             start = t
         elif not flag and start is not None:
             part = {k: v[start:t] for k, v in columns.items()}
-            if t < last:  # the observation after a correction
+            if t < last:  # final observation: the one after the correction
                 part |= {f"final.{k}": v[t : t + 1] for k, v in columns.items() if k.startswith("observation.")}
             else:
                 part |= {k: v for k, v in episode.items() if k.startswith("final.")}

@@ -1,4 +1,4 @@
-"""Metrics of the loops: rows, returns and lengths of episodes."""
+"""Metrics of the training loops: rows, episode returns, lengths and success."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
 Progress = Callable[[int, dict[str, float]], None]
-"""Function of the loop's counter (steps or updates) and the latest metrics."""
+"""Callback with the loop's counter (steps or updates) and the latest metrics."""
 
 
-class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
-    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate."""
+class Diverged(UserError, FloatingPointError):  # noqa: N818
+    """Training produced NaN or infinity, most often because of the learning rate."""
 
-    code = 2  # as for bad input: a restart would end the same way
+    code = 2  # as for bad input: a restart would fail again
 
 
 _REMEDY = "start again with a smaller learning rate and another --out"
 
 
 def diverged(run: Run, step: int, what: str, remedy: str = _REMEDY) -> Diverged:
-    """Return the error for `what` at `step`: which checkpoint is left, and the remedy."""
+    """Return the error for `what` at `step`, with the remaining checkpoint and the remedy."""
     left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
     return Diverged(f"{what} at step {step}; {left}; {remedy}")
 
 
 def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the metrics of an update; if one is not finite, save its batch in the run folder and raise `Diverged`.
+    """Return the metrics of an update; if one is not finite, save the batch in the run folder and raise `Diverged`.
 
-    The checkpoint stays what it was before. The batch says whether its numbers or the settings are the cause.
+    The checkpoint is not changed. The saved batch shows whether the data or the settings are the cause.
     """
-    if bool(torch.stack([value.detach().float() for value in metrics.values()]).isfinite().all()):  # waits once
+    if bool(torch.stack([value.detach().float() for value in metrics.values()]).isfinite().all()):  # one GPU wait
         return metrics
     for name, value in metrics.items():
         if not math.isfinite(value):
@@ -52,70 +52,71 @@ def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[st
     return metrics
 
 
-def check_finite(run: Run, step: int, row: dict[str, float]) -> None:
-    """Stop the run before NaN or infinity reaches its checkpoint."""
+def check_finite(run: Run, step: int, row: dict[str, float], remedy: str = _REMEDY) -> None:
+    """Raise `Diverged` for a metric that is not finite, before the checkpoint is written."""
     for name, value in row.items():
         if not math.isfinite(value):
-            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}")
+            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}", remedy)
 
 
 def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> None:
-    """Log a row and show it."""
+    """Log a row of finite metrics and report progress."""
     check_finite(run, step, row)
     run.log(step, row)
     progress(step, row)
 
 
 def counts(env: Any, step: int) -> dict[str, float]:
-    """Return the environment steps so far and, in simulation, the episodes whose physics diverged."""
+    """Return metrics: environment steps so far and, in simulation, episodes with diverged physics."""
     row = {"train/steps": float(step)}
     return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
 
 
 class EpisodeMetrics:
-    """Return and length of the running episodes; means over those that ended last.
+    """Returns and lengths of running episodes, and means over the last episodes that ended.
 
-    Successes end sooner than failures, so early means are biased. With `first_of_each` only first episodes count, and
-    nothing is reported until all have ended.
+    Successes are shorter than failures, so early means are biased. With `first_of_each`, nothing is reported until the
+    first episodes of all environments have ended, and only first episodes count until then.
     """
 
     def __init__(
         self, num_envs: int, device: torch.device | str = "cpu", window: int = 200, first_of_each: bool = False
     ):
-        self.total = torch.zeros(num_envs, device=device)
-        """(N,) reward of the running episodes so far"""
-        self.length = torch.zeros(num_envs, device=device)
-        """(N,) their steps so far"""
+        self.total = torch.zeros(num_envs, device=device)  # return (N,) of the running episodes so far
+        self.length = torch.zeros(num_envs, device=device)  # steps (N,) of the running episodes so far
         self.ended = torch.full((num_envs,), not first_of_each, device=device)
-        """(N,) environments whose first episode has ended"""
+        """Environments (N,) bool whose first episode has ended."""
         window = max(window, num_envs)
         names = ("return", "length", "success", "true_success")
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in names}
 
     def add(self, reward: Tensor, done: Tensor, infos: dict[str, Any]) -> None:
-        """Add one step of every environment, reward and done (N,): success, if it is reported, and what the simulator
-        says of it where somebody else judges."""
+        """Add one step of every environment: reward and done (N,).
+
+        `infos` may have "success", and "true_success" of the simulator if another judge decides success.
+        """
         self.total += reward
         self.length += 1
         if done.any():
             counts = done if self.ended.all() else done & ~self.ended
             self.ended |= done
-            told = {name: infos[name] for name in ("success", "true_success") if name in infos}
-            for name, value in ({"return": self.total, "length": self.length} | told).items():
+            values = {"return": self.total, "length": self.length}
+            values |= {name: infos[name] for name in ("success", "true_success") if name in infos}
+            for name, value in values.items():
                 self.recent[name].extend(value[counts].float().tolist())
             self.restart(done)
 
     def restart(self, rows: Tensor | slice = slice(None)) -> None:
-        """Forget the running episodes of some environments, or all."""
+        """Forget the running episodes of environments `rows`; default: of all."""
         self.total[rows], self.length[rows] = 0.0, 0.0
 
     def success(self) -> float:
-        """Return the success rate over a full window of episodes, and 0 before that."""
+        """Return the success rate over a full window of episodes; 0 before the window is full."""
         recent = self.recent["success"]
         return sum(recent) / len(recent) if len(recent) == recent.maxlen else 0.0
 
     def summary(self) -> dict[str, float]:
-        """Return means over the last episodes; nothing before the first has ended."""
+        """Return means over the last episodes; {} before the first episode has ended."""
         if not self.ended.all():
             return {}
         return {f"train/{name}": sum(values) / len(values) for name, values in self.recent.items() if values}

@@ -9,22 +9,20 @@ from typing import Literal
 import torch
 
 Precision = Literal["highest", "high", "medium"]
-
-
 MOST_THREADS = 4
-"""Default maximum number of learner threads; robot-sized networks do not use more."""
+"""Default maximum number of learner threads; small networks do not use more."""
 
 
 def learner_threads(alone: bool) -> int:
-    """Return the default thread count: 1 beside a running simulation, otherwise torch's, at most `MOST_THREADS`."""
+    """Return the default number of threads: 1 beside a running simulation, else torch's, at most `MOST_THREADS`."""
     return min(MOST_THREADS, torch.get_num_threads()) if alone else 1
 
 
 @contextmanager
 def learning_floats(precision: Precision = "medium") -> Iterator[None]:
-    """Set the float32 matmul precision and flush denormals within the context; restore on exit.
+    """Set the float32 matmul precision and flush denormals to zero within the context; restore both on exit.
 
-    Optimizer moments of weights that no longer learn decay into denormals, which cost a fifth of an update.
+    Optimizer moments of weights without gradients decay to denormals, which take a fifth of an update's time.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)

@@ -1,5 +1,6 @@
-"""The off-policy loop: act in a vector environment, store, update; with or without demonstrations, or after offline
-updates from them alone. The learner updates while the environment steps; neither reads what the other writes.
+"""Off-policy loop: act in a vector environment, store, update; optionally with demonstrations and offline updates.
+
+The learner updates while the environment steps; neither reads data that the other writes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from policies.base import Observation
 from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
@@ -30,50 +30,48 @@ class OffPolicyConfig:
     """Hyperparameters of the loop."""
 
     steps: NonNegativeInt = 40_000
-    """Environment steps in all; 0: only offline updates."""
+    """Total number of environment steps; 0: only offline updates."""
     offline_updates: NonNegativeInt = 0
     """Updates from demonstrations before the first environment step."""
     num_envs: PositiveInt = 32
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     updates_per_step: NonNegativeFloat = 0.4
     """Critic updates per environment step."""
     batch: PositiveInt = 128
     """Transitions per update."""
     reward: RewardName = "success"
-    """Reward source: success alone (1 when the episode succeeds), or the task's own reward."""
+    """Reward source: success (1 when the episode succeeds, else 0), or the task's own reward."""
     demo_share: Fraction = 0.5
-    """Share of each batch that comes from demonstrations."""
+    """Share of every batch from demonstrations."""
     demos: Literal["successes", "all"] = "successes"
-    """Episodes of the dataset that are learned from; a task that reports no success has only "all"."""
+    """Episodes of the dataset used for learning; a task without success reports has only "all"."""
     keep_successes: bool = False
-    """Add online episodes that succeed to the demonstrations as well."""
+    """Add successful online episodes to the demonstrations."""
     warmup: NonNegativeInt = 4_000
-    """Environment steps with random actions, during which only the critic learns."""
+    """Environment steps at the start with random actions and without updates of the actor."""
     learning_starts: NonNegativeInt = 1_000
     """Environment steps before the first update."""
     capacity: PositiveInt = 200_000
-    """Rows of replay."""
+    """Capacity of the replay, rows."""
     checkpoint_every: PositiveInt = 8_000
-    """Environment steps between checkpoints."""
+    """Environment steps between two checkpoints."""
     log_every: PositiveInt = 1_600
-    """Environment steps between rows of metrics."""
+    """Environment steps between two rows of metrics."""
     stop_at: PositiveFloat = 1.1
-    """Stop early at this success rate of the last 200 episodes (at least one per environment); above 1 never stops."""
+    """Stop at this success rate of the last 200 episodes (at least one per environment); above 1: never stop early."""
 
 
 ONE_ENV = OffPolicyConfig(
     steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, warmup=1_000, learning_starts=1_000,
     capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
 )  # fmt: skip
-"""One environment and one update per step, as the papers of SAC, TD3 and RLPD have it."""
-
-
+"""One environment and one update per step, as in the papers of SAC, TD3 and RLPD."""
 OFFLINE = replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
-"""Updates from demonstrations of any quality; with --training.steps, environment steps after them."""
+"""Offline updates from demonstrations of any quality; --training.steps adds environment steps after them."""
 
 
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
-    """Return demonstrations as replay; see `add_episode` for an episode's columns."""
+    """Return demonstrations as a replay; see `add_episode` for an episode's columns."""
     total = sum(len(e["action"]) + 1 for e in episodes)
     replay = Replay(max(rows, total + 8), 1, agent.columns, agent.device)
     for episode in episodes:
@@ -82,10 +80,11 @@ def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Gene
 
 
 def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: torch.Generator) -> None:
-    """Append one recorded episode, with the columns that the agent adds to it.
+    """Append a recorded episode with the agent's additional columns.
 
-    It has observed columns (T, ...), action (T, A) in [-1, 1], reward (T,) and optionally terminated (T,); otherwise a
-    reward terminates. Keys "final.<column>" (1, ...) are the observation after the last step; default: the last one.
+    An episode has observation columns (T, ...), action (T, A) in [-1, 1], reward (T,), and optionally terminated (T,),
+    by default reward > 0. Keys "final.<column>" (1, ...) are the observation after the last step, by default the last
+    observation.
     """
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
@@ -96,15 +95,9 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
 
 
 def train_off_policy(
-    env: Any,
-    agent: Agent,
-    demos: Replay | None,
-    reward: RewardSource,
-    config: OffPolicyConfig,
-    run: Run,
-    seed: int,
+    env: Any, agent: Agent, demos: Replay | None, reward: RewardSource, config: OffPolicyConfig, run: Run, seed: int,
     progress: Progress,
-) -> None:
+) -> None:  # fmt: skip
     """Train the agent in `env`; resume from the run's checkpoint."""
     if not (config.steps or config.offline_updates):
         raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
@@ -123,11 +116,11 @@ def train_off_policy(
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
     rng = torch.Generator().manual_seed(seed)
     episodes = EpisodeMetrics(env.num_envs, agent.device, first_of_each=True)
-    offline, step, owed, learns = 0, 0, 0.0, False
+    offline, step, due, learns = 0, 0, 0.0, False
     observation = env.reset(seed=training_seed(seed))[0]
     agent.reset()
     if saved := run.load():
-        offline, step, owed = saved["offline"], saved["step"], saved["owed"]
+        offline, step, due = saved["offline"], saved["step"], saved["owed"]
         episodes.load_state_dict(saved["episodes"])
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
@@ -137,7 +130,7 @@ def train_off_policy(
         if "env" in saved:
             observation = env.load_state_dict(saved["env"])
             agent.load_memory(saved["memory"], observation)
-        else:  # the environment cannot be restored: its episodes are cut off there
+        else:  # the environment cannot be restored: truncate its episodes
             replay.cut(saved["final"])
             episodes.restart()
     metrics: dict[str, Tensor] = {}
@@ -154,8 +147,15 @@ def train_off_policy(
     def save() -> None:
         done = offline + step
         check_finite(run, done, figures())
-        grown = {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
-        run.save(done, grown | _checkpoint(env, agent, replay, episodes, rng, offline, step, owed, observation))
+        state = {"offline": offline, "step": step, "owed": due, "episodes": episodes.state_dict()}
+        state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
+        state |= {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
+        if hasattr(env, "state_dict"):  # then the resume is bit-identical
+            state["env"] = env.state_dict()
+        else:
+            every = torch.ones(env.num_envs, dtype=torch.bool)
+            state["final"] = observation | agent.peek(observation, every, rng)
+        run.save(done, state | {"rng": rng.get_state()})
         run.end_if_stopped(done)
 
     while offline < config.offline_updates:
@@ -172,13 +172,13 @@ def train_off_policy(
             phase = LearningPhase.WARMUP if step < config.warmup else LearningPhase.LEARN
             action, kept = agent.act(observation, rng, phase)
             stepping = environment.submit(env.step, action)
-            if owed >= 1:
-                due, owed = int(owed), owed % 1
-                for batch in sample_batches(sources, due, agent.sampling, rng):
+            if due >= 1:
+                updates, due = int(due), due % 1
+                for batch in sample_batches(sources, updates, agent.sampling, rng):
                     metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
-            following, paid, terminated, truncated, infos = stepping.result()
-            paid, done = reward(paid, infos), terminated | truncated
-            row = observation | kept | {"action": action, "reward": paid, "terminated": terminated, "last": done}
+            following, task_reward, terminated, truncated, infos = stepping.result()
+            rewards, done = reward(task_reward, infos), terminated | truncated
+            row = observation | kept | {"action": action, "reward": rewards, "terminated": terminated, "last": done}
             final, ended = None, done.cpu()
             if ended.any():
                 final = infos["final_obs"]
@@ -189,12 +189,12 @@ def train_off_policy(
                 for lane in (ended & infos["success"].cpu()).nonzero().flatten().tolist():
                     kept = replay.newest(lane)
                     demos.add_episode(kept | {DEMONSTRATION: torch.ones(len(kept["action"]))})
-            episodes.add(paid, done, infos)
+            episodes.add(rewards, done, infos)
             observation = following
             step += env.num_envs
             learns = learns or (step >= config.learning_starts and replay.ready(span))
             if learns:
-                owed += config.updates_per_step * env.num_envs
+                due += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:
                 log()
             if over() or run.stop_signal or step % config.checkpoint_every < env.num_envs:
@@ -203,25 +203,6 @@ def train_off_policy(
 
 
 def batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Generator) -> Iterator[Batch]:
-    """Yield batches, drawn 50 at a time: the cost is per draw."""
+    """Yield `count` batches, sampled 50 at a time for speed."""
     for first in range(0, count, 50):
         yield from sample_batches(sources, min(50, count - first), agent.sampling, rng)
-
-
-def _checkpoint(
-    env: Any,
-    agent: Agent,
-    replay: Replay,
-    episodes: EpisodeMetrics,
-    rng: torch.Generator,
-    offline: int,
-    step: int,
-    owed: float,
-    observation: Observation,
-) -> dict[str, Any]:
-    """Return the state to resume from; bit-identical where the environment gives its state."""
-    state = {"offline": offline, "step": step, "owed": owed, "episodes": episodes.state_dict(), "rng": rng.get_state()}
-    state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
-    if hasattr(env, "state_dict"):
-        return state | {"env": env.state_dict()}
-    return state | {"final": observation | agent.peek(observation, torch.ones(env.num_envs, dtype=torch.bool), rng)}

@@ -1,9 +1,9 @@
-"""The on-policy loop: act in a vector environment for a rollout, update, drop it.
+"""On-policy loop: act in a vector environment for a rollout, update, drop the rollout.
 
              |<------------- rollout of T steps ------------->|  update  |<--- rollout ...
 environment  s_0 a_0 r_0  s_1 a_1 r_1 ...  s_last | s_0' ...
-                                             |      `- begins in the same step (autoreset)
-                                             `- infos["final_obs"]: bootstraps a truncated step
+                                             |      `- next episode, same step (autoreset)
+                                             `- infos["final_obs"]: bootstrap of a truncated step
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ class OnPolicyConfig:
     """Hyperparameters of the loop."""
 
     steps: PositiveInt = 5_000_000
-    """Environment steps in all."""
+    """Total number of environment steps."""
     num_envs: PositiveInt = 512
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     rollout: PositiveInt = 24
-    """Steps of every environment between updates."""
+    """Steps per environment between two updates."""
     reward: TermsName = "task"
-    """Reward source: the task's own reward, its terms with a critic each, or success alone (1 when the episode
-    succeeds)."""
+    """Reward source: the task's own reward, its terms with one critic each, or success (1 at success, else 0)."""
     checkpoint_every: PositiveInt = 500_000
-    """Environment steps between checkpoints."""
+    """Environment steps between two checkpoints."""
 
     def __post_init__(self) -> None:
         if self.num_envs * self.rollout == 1:
             raise ValueError(
-                "num_envs and rollout are both 1, and what is learned is how the steps of a rollout compare; "
-                "one of the two must be at least 2"
+                "num_envs and rollout are both 1, but learning compares the steps of a rollout; one of the two must be "
+                "at least 2"
             )
 
 
@@ -54,8 +53,8 @@ def train_on_policy(
 ) -> None:
     """Train the agent in `env`; resume from the run's checkpoint.
 
-    Log returns, lengths and success of the last episodes, the update's metrics, and means over the rollout of
-    `infos["metrics"]` as `env/<name>` and of `infos["rewards"]` as `reward/<name>`.
+    Logged metrics: returns, lengths and success of the last episodes, the update's metrics, and means over the rollout
+    of `infos["metrics"]` (`env/<name>`) and of `infos["rewards"]` (`reward/<name>`).
     """
     env, step = on_device(env, agent.device), 0
     observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
@@ -94,15 +93,10 @@ def train_on_policy(
 
 
 def collect(
-    env: Any,
-    agent: PPO,
-    reward: RewardSource,
-    observation: Observation,
-    steps: int,
-    rng: torch.Generator,
+    env: Any, agent: PPO, reward: RewardSource, observation: Observation, steps: int, rng: torch.Generator,
     episodes: EpisodeMetrics,
-) -> tuple[dict[str, Tensor], Observation, dict[str, float]]:
-    """Act for `steps` steps; return the T * N rows that the agent learns from, the next observation, and metrics."""
+) -> tuple[dict[str, Tensor], Observation, dict[str, float]]:  # fmt: skip
+    """Act for `steps` steps; return T * N rows for the agent's update, the next observation, and metrics."""
     rows: list[dict[str, Tensor]] = []
     finals: list[Tensor] = []
     request_images = getattr(env, "request_images", None)
@@ -111,14 +105,14 @@ def collect(
         action, row = agent.act(observation, rng)
         if request_images is not None:
             request_images(None if agent.reads_last and step == steps - 1 else agent.reads_next)
-        observation, paid, terminated, truncated, infos = env.step(action)
-        paid, done = reward(paid, infos), terminated | truncated
-        rows.append(row | {"reward": paid, "terminated": terminated, "done": done})
+        observation, task_reward, terminated, truncated, infos = env.step(action)
+        rewards, done = reward(task_reward, infos), terminated | truncated
+        rows.append(row | {"reward": rewards, "terminated": terminated, "done": done})
         ended = done.cpu()
         if ended.any():
             finals.append(agent.state(infos["final_obs"])[ended])
             agent.reset(ended.nonzero().squeeze(-1))
-        episodes.add(paid if paid.ndim == 1 else paid.sum(1), done, infos)
+        episodes.add(rewards if rewards.ndim == 1 else rewards.sum(1), done, infos)
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():
                 now = torch.stack([value.nansum(), (~value.isnan()).sum()])

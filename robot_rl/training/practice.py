@@ -1,6 +1,6 @@
 """Human-in-the-loop learning in simulation: `finetune` in one process, with a scripted operator.
 
-correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act with the averaged actor
+play an episode with corrections  ->  Learner.take  ->  updates in proportion to its steps  ->  act with averaged actor
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 from policies.base import Observation
 from policies.execution import ChunkExecutor
 from robot_rl.interface.observation_spec import PRIVILEGED
-from robot_rl.training.human_in_the_loop import Learner, acting, load_acting, play_episode
+from robot_rl.training.human_in_the_loop import Learner, acting_weights, load_acting_weights, play_episode
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.seeds import training_seed
 
 
 class EpisodeRecord:
-    """Collect the steps of one episode for `Learner.take`, and count them in `episodes`."""
+    """Collect the steps of one episode for `Learner.take`, and add them to the metrics `episodes`."""
 
     def __init__(self, episodes: EpisodeMetrics | None = None):
         self.episodes = episodes or EpisodeMetrics(1)
@@ -28,7 +28,7 @@ class EpisodeRecord:
         self.final: Observation = {}
 
     def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
-        """Append a step of one environment, with the executed action."""
+        """Append a step of one environment; infos["executed"] is the recorded action."""
         row = {name: value.clone() for name, value in observation.items() if name != PRIVILEGED}
         row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
         row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
@@ -38,7 +38,7 @@ class EpisodeRecord:
             self.final = {f"final.{name}": value for name, value in infos["final_obs"].items()}
 
     def episode(self) -> dict[str, Tensor]:
-        """Return the columns of the episode."""
+        """Return the columns of the episode, see `off_policy.add_episode`."""
         return {name: torch.cat([row[name] for row in self.rows]) for name in self.rows[0]} | self.final
 
 
@@ -59,12 +59,12 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         learner.rng.set_state(saved["learner_rng"])
     actor: Any = type(agent.policy).build(agent.policy.describe())
     actor.load_state_dict(agent.policy.state_dict())
-    actor.to(env.device).explore = True  # one environment acts where its physics is; the learner may be on a GPU
+    actor.to(env.device).explore = True  # acts on the device of the physics; the learner may be on a GPU
     executor = ChunkExecutor(actor, 1)
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step
     while step < config.steps:
-        load_acting(actor, acting(agent))
+        load_acting_weights(actor, acting_weights(agent))
         record = EpisodeRecord(episodes)
         observation = play_episode(env, executor, observation, rng, record.add)
         episode = record.episode()

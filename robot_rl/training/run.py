@@ -1,4 +1,4 @@
-"""A run folder: configuration, provenance, metrics, checkpoint, bundle.
+"""Run folder: configuration, provenance, metrics, checkpoint, bundle.
 
 runs/<date>-<time>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
@@ -41,15 +41,10 @@ if TYPE_CHECKING:
 
 def provenance() -> dict[str, Any]:
     """Return commit, versions and machine."""
-    here = Path(__file__).parent
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        ).stdout.strip()
+        folder = Path(__file__).parent
+        commit = subprocess.run(describe, cwd=folder, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         commit = ""
     packages = ("robot-rl", "torch", "mujoco", "genesis-world", "diffusers", "gymnasium", "numpy")
@@ -60,43 +55,38 @@ def provenance() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[name] = "absent"
     program = Path(sys.argv[0]).name  # main.py if run as a module
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "commit": commit or "unknown",
         "versions": versions,
         "python": platform.python_version(),
-        "machine": {"cpu": _cpu(), **_gpu(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": {"cpu": _cpu(), **gpu, "cores": os.cpu_count(), "system": platform.system()},
         "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),
     }
 
 
-def _gpu() -> dict[str, str]:
-    return {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-
-
 def _cpu() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Replace a file atomically: a kill leaves the old text or the new."""
+    """Replace a text file by atomic rename; return its path."""
     replace_file(path, text.encode())
     return path
 
 
 def write_json(path: Path, data: Any) -> Path:
-    """Write a JSON file by atomic rename."""
+    """Replace a JSON file by atomic rename; return its path."""
     return write_text(path, strict_json.dumps(data, indent=2))
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
-    """Return an unused name under `root`: <date>-<time>-<task>-<recipe>, with a number if taken."""
+    """Return an unused folder <date>-<time>-<task>-<recipe> under `root`, with a number if the name is taken."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{file_name(task)}-{file_name(recipe)}"
     folder, k = root / stem, 2
     while folder.exists():
@@ -105,31 +95,31 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
-    """Return the newest run of a task and recipe that has this file; `holds` may be a pattern."""
-    found = sorted(
+    """Return the newest run of a task and recipe that has a file `holds`, which may be a pattern."""
+    folders = sorted(
         folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(folder.glob(holds))
     )
-    if not found:
+    if not folders:
         raise ConfigError(
             f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
         )
-    return found[-1]
+    return folders[-1]
 
 
 SEED = "seed-"
-"""A folder of runs that differ in their seed names each of them `seed-<seed>`."""
+"""Prefix of the folders `seed-<seed>` of runs that differ only in their seeds."""
 
 
 def seed_runs(folder: Path) -> list[Path]:
-    """Return the runs in a folder of seed runs by their seeds; empty if it is none."""
+    """Return the runs in a folder of seed runs, sorted by seed; [] for another folder."""
     if (folder / "config.json").is_file() or not folder.is_dir():
         return []
-    found = {int(path.name.removeprefix(SEED)): path for path in folder.glob(f"{SEED}*") if path.name[5:].isdecimal()}
-    return [found[seed] for seed in sorted(found) if found[seed].is_dir()]
+    runs = {int(path.name.removeprefix(SEED)): path for path in folder.glob(f"{SEED}*") if path.name[5:].isdecimal()}
+    return [runs[seed] for seed in sorted(runs) if runs[seed].is_dir()]
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether a run's training has ended: its bundle is there, and not one of a checkpoint."""
+    """Return whether training has ended: the run has a bundle that was not made from a checkpoint."""
     try:
         return "step" not in json.loads((folder / "bundle" / "policy.json").read_bytes())["provenance"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -137,20 +127,18 @@ def has_ended(folder: Path) -> bool:
 
 
 MAY_DIFFER = {"minutes", "threads", "inputs"}
-"""Settings that a resumed run may change; what it reads is compared by `robot_rl.recipes.inputs`."""
-
-
+"""Settings that a resumed run may change; `robot_rl.recipes.inputs` compares the inputs."""
 _FIRST = "provenance.json"
-"""Written first; identifies a run folder."""
+"""First file of a run folder, which identifies it."""
 _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl", "dataset.json", "randomization.json"}
-"""Files of a run folder without results."""
+"""Files of a run folder that are no results."""
 
 
 class Run:
-    """One run folder, locked while open so that two processes never write to it.
+    """A run folder, locked while it is open: only one process writes to it.
 
-    A folder with other files, or with another run, raises ConfigError. After an error before the first result, the
-    folder is removed. `extendable_setting` names a setting that may be larger when the run is resumed."""
+    A folder with other files or with another run raises ConfigError. An error before the first result removes the
+    folder. `extendable_setting` names a setting that may be larger when the run is resumed."""
 
     def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, extendable_setting: str = ""):
         self.folder = folder
@@ -160,13 +148,13 @@ class Run:
             other = [name for name in names if name != ".lock" and not name.startswith(f".{_FIRST}.")]
             if other and not (folder / _FIRST).exists():
                 raise ConfigError(f"{folder} is not a run folder and not empty ({other[0]}); choose another --out")
-            self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open
+            self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - open until `close`
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
         except OSError as error:
             with suppress(OSError):
-                folder.rmdir()  # if it is empty: on a full disk there is room for a folder, but not for a file
+                folder.rmdir()  # an empty folder: a full disk may have room for a folder but not for a file
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
         now = as_json(config)
         if (folder / "config.json").exists():
@@ -183,15 +171,15 @@ class Run:
                 check_same(folder, longer, now, MAY_DIFFER)
                 if longer != before:
                     write_json(folder / "config.json", longer)
-        for left in folder.glob(".*.part"):  # left by a killed process, since the lock is free
+        for left in folder.glob(".*.part"):  # files of a killed process: the lock was free
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
         self.stop_signal = 0
-        """Number of a signal to stop, or 0: the loop finishes its step, saves a checkpoint and ends."""
+        """Number of the signal to stop, or 0. The loop then finishes its step, saves a checkpoint and ends."""
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
-        self._board: SummaryWriter | None = None  # opened with the first row
+        self._board: SummaryWriter | None = None  # opened at the first row
         self._purge: int | None = None
         try:
             if not (resume and (folder / "config.json").exists()):
@@ -207,11 +195,11 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds of work so far, including those before a resume."""
+        """Return the seconds of training so far, including those before a resume."""
         return self.elapsed_before + time.monotonic() - self._start
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append one row to metrics.jsonl and TensorBoard; `step` is the loop's count."""
+        """Append a row to metrics.jsonl and TensorBoard; `step` is the loop's counter."""
         row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
         with _naming(self.folder / "metrics.jsonl"):
             self._append(strict_json.dumps(row) + "\n")
@@ -224,11 +212,11 @@ class Run:
                 self._board.add_scalar(name, float(value), step)
 
     def _open_metrics(self) -> FileIO:
-        """Open metrics.jsonl unbuffered: each row is written at once, so closing cannot fail on a full disk."""
+        """Open metrics.jsonl unbuffered: a row is written at once, so closing cannot fail on a full disk."""
         return open(self.folder / "metrics.jsonl", "ab", buffering=0)
 
     def _append(self, row: str) -> None:
-        """Append a row to metrics.jsonl; on a full disk, append nothing."""
+        """Append a row to metrics.jsonl; append nothing if the disk is full."""
         start, rest = self._metrics.seek(0, os.SEEK_END), memoryview(row.encode())
         try:
             while rest:
@@ -238,7 +226,7 @@ class Run:
             raise
 
     def write(self, name: str, data: Any) -> Path:
-        """Write a JSON file by atomic rename."""
+        """Replace a JSON file of the run by atomic rename; return its path."""
         return write_json(self.folder / name, data)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -246,31 +234,28 @@ class Run:
         save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint's state, or None without one; drop later metrics, so that curves continue from it."""
+        """Return the checkpoint's state (None without a checkpoint), and drop the metrics after it."""
         saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
         reached = saved["step"] if saved is not None else -1
         if saved is not None:
             self.elapsed_before, self._start = saved["elapsed"], time.monotonic()
-        self._purge = reached + 1  # makes TensorBoard forget the rows that are dropped below
+        self._purge = reached + 1  # TensorBoard drops the same rows
         self._metrics.close()
         path = self.folder / "metrics.jsonl"
-        kept = []
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n") and json.loads(line)["step"] <= reached:
-                kept.append(line)
-        write_text(path, "".join(kept))
+        lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        write_text(path, "".join(line for line in lines if json.loads(line)["step"] <= reached))
         self._metrics = self._open_metrics()
         return saved["state"] if saved is not None else None
 
     def stop_on_signals(self) -> None:
-        """Let SIGINT (Ctrl-C) and SIGTERM set `stop_signal` until `close`; a second one ends the process at once."""
+        """Let SIGINT (Ctrl-C) and SIGTERM set `stop_signal` until `close`; a second signal ends the process at once."""
 
-        def ask(number: int, _: object) -> None:
+        def stop(number: int, _: object) -> None:
             self.stop_signal = number
             self._restore_signals()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, ask)
+            self._handlers[number] = signal.signal(number, stop)
 
     def _restore_signals(self) -> None:
         for number, handler in self._handlers.items():
@@ -278,11 +263,11 @@ class Run:
         self._handlers = {}
 
     def end_if_stopped(self, step: int) -> None:
-        """Raise `Interrupted` after a signal to stop; call it when step `step` has been saved."""
+        """Raise `Interrupted` after a signal to stop; call it after step `step` has been saved."""
         if self.stop_signal:
             name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; continue with {again(self.folder)}",
+                f"stopped by {name} at step {step}, which is saved; continue with {resume_command(self.folder)}",
                 self.stop_signal,
             )
 
@@ -297,7 +282,7 @@ class Run:
             self._lock.close()
 
     def _clear(self) -> bool:
-        """Remove the folder if it has no results; return whether it was removed."""
+        """Remove the folder if it has no results; return whether it is removed."""
         metrics = self.folder / "metrics.jsonl"
         held = {path.name for path in self.folder.iterdir()} - _BARE
         if held or (metrics.exists() and metrics.stat().st_size):
@@ -312,7 +297,7 @@ class Run:
         try:
             self.close()
         except OSError:
-            if kind is None:  # otherwise the first error is reported
+            if kind is None:  # else the first error is reported
                 raise
         gone = kind is not None and self._clear()
         if kind is KeyboardInterrupt and error is not None:
@@ -320,8 +305,8 @@ class Run:
             raise Interrupted(f"interrupted{left} {self.folder}", *error.args[:1]) from None
 
 
-def again(folder: Path) -> str:
-    """Return the command that resumes this process's run; from another program only the options."""
+def resume_command(folder: Path) -> str:
+    """Return the command that resumes this run; only its options if the program is not robot-rl."""
     program, *words = sys.argv
     ours = Path(program).name in ("robot-rl", "main.py")
     words = words if ours else []
@@ -332,7 +317,7 @@ def again(folder: Path) -> str:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError, which writing to an open file leaves out."""
+    """Add the file's name to an OSError: errors of writes to an open file lack it."""
     try:
         yield
     except OSError as error:
@@ -347,12 +332,9 @@ def configured(template: Any, values: Any) -> Any:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Return the rows of metrics.jsonl; skip a line cut short by a crash."""
-    rows = []
-    path = folder / "metrics.jsonl"
+    """Return the rows of metrics.jsonl without a line that a crash cut short."""
+    rows, path = [], folder / "metrics.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:
-        try:
+        with suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
     return rows

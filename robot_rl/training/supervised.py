@@ -1,4 +1,4 @@
-"""The supervised loop: draw demonstrated chunks, update."""
+"""Supervised loop: sample demonstrated chunks, update."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ class SupervisedConfig:
     demos: Literal["successes", "all"] = "successes"
     """Episodes of the dataset that are cloned."""
     checkpoint_every: PositiveInt = 1000
-    """Gradient steps between checkpoints."""
+    """Gradient steps between two checkpoints."""
     log_every: PositiveInt = 100
-    """Gradient steps between rows of metrics."""
+    """Gradient steps between two rows of metrics."""
 
 
 class SupervisedAgent(Protocol):
-    """A learner that needs drawn rows and no environment."""
+    """A learner that needs sampled rows and no environment."""
 
     @property
     def policy(self) -> Policy:
-        """Return the policy that learns."""
+        """Return the trained policy."""
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
-        """Return how often each row (N,) is drawn, in any unit; None: all alike."""
+        """Return sampling weights (N,), not normalized; None: uniform."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Learn from one batch; return metrics."""
+        """Learn from a batch; return metrics."""
 
     def finish(self) -> None:
-        """Set `policy` to the one to deploy."""
+        """Set `policy` to the weights to deploy."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a `state_dict`."""
 
 
 def train_supervised(
     agent: SupervisedAgent, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Fit the agent's policy to demonstrations, leave averaged weights in it; resumes from the run's checkpoint."""
+    """Fit the agent's policy to demonstrations, with averaged weights at the end; resume from the checkpoint."""
     rng = torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)
     rows, weights, step = data.rows(agent.policy.horizon), agent.weights(data.columns), 0
@@ -81,9 +81,9 @@ def train_supervised(
 
 
 def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch: int, run: Run, seed: int) -> float:
-    """Fit an agent's policy to episodes in one stage of a longer run; return the last loss.
+    """Fit an agent's policy to episodes as one stage of a longer run; return the last loss.
 
-    It has no checkpoints of its own, and begins anew on resume.
+    The stage has no checkpoints and starts again after a resume.
     """
     data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)

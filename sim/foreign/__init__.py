@@ -1,1 +1,1 @@
-"""Environments that others wrote, in this process or in another Python."""
+"""Gymnasium environments of other packages, in this process or in another Python."""

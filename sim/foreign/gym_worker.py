@@ -1,56 +1,133 @@
-"""A batch of one Gymnasium environment, in this process or in another Python process, over its standard streams.
+"""Copies of a Gymnasium environment, in this process or, through its standard streams, in another Python process.
 
-This file and gym_spaces.py need gymnasium and numpy alone, so that any virtual environment runs them: `PYTHON
-gym_worker.py ID COUNT STEPS` with the longest episode, 0 for the environment's own limit, and `filmed` as a fourth word
-to draw frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+This file imports only gymnasium and numpy, so any virtual environment can run it: `PYTHON gym_worker.py ID COUNT STEPS
+[filmed]`. STEPS is the length of an episode, 0 for the environment's own limit; `filmed`
+enables frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
 
-An environment, or a wrapper of it, has scripted demonstrators if it has `skills`, a tuple of names, and
-`demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
-`act(observation, info)`, which returns an action of the environment. `success_terminates` says that success ends an
-episode, and `max_episode_steps` how long one can be, where no `TimeLimit` of Gymnasium does.
+A picture in an observation is uint8 from 0 to 255 of shape (height, width), or with 1 or 3 channels on the first or
+last axis. All other parts are numbers, in the order of the space.
 
-Pictures are what gym_spaces.py finds in its observation, and, if it has `pictures`, the (height, width) of more by
-name, what `picture(name)` draws of the present, (height, width, 3) uint8: only those that are read are drawn. It can be
-asked for several things if it has `instructions`, a tuple of texts, and obeys
-`reset(options={"instruction": index})`.
+Optional attributes of an environment or its wrapper:
+
+- `skills`, a tuple of names, and `demonstrator(skill)`: scripted demonstrators. A demonstrator has
+  `begin(observation, info)`, called once per episode, and `act(observation, info)`, which returns an action.
+- `success_terminates`: success ends an episode. `max_episode_steps`: length of an episode without a `TimeLimit`.
+- `pictures`, the (height, width) of additional pictures by name, and `picture(name)`, which draws the current state,
+  (height, width, 3) uint8; only requested pictures are drawn.
+- `instructions`, a tuple of texts; `reset(options={"instruction": index})` selects an instruction.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 import os
 import struct
 import sys
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-if TYPE_CHECKING or __package__:
-    from sim.foreign.gym_spaces import Reader, Unsuitable
-else:  # a script: from its folder come this module and no others, which have names of packages too
-    _here = str(Path(__file__).resolve().parent)
-    sys.path = [_here, *(folder for folder in sys.path if folder != _here)]
-    from gym_spaces import Reader, Unsuitable
-
-    sys.path.remove(_here)
+if not __package__:  # a script: other modules of this folder must not hide packages of the same name
+    sys.path = [folder for folder in sys.path if folder != str(Path(__file__).resolve().parent)]
 
 SUITES = {
     "ogbench": "pip install ogbench",
     "metaworld": "pip install metaworld packaging in a virtual environment of its own, and name its Python with "
     "--env-python",
 }
-"""Suites with a file in sim/suites that makes their environments, and how to install them."""
+"""Suites with a module in sim/suites that makes their environments, and their installation."""
+
+
+EXACT, LARGEST = 2**24, float(np.finfo(np.float32).max)
+"""Largest integer up to which float32 holds every integer, and largest number of float32."""
+
+
+class Unsuitable(Exception):  # noqa: N818 - only its text is sent between processes
+    """The environment is not supported."""
+
+
+class Reader:
+    """Reads observations of nested Dict and Tuple spaces: one vector of all numbers, and pictures by name."""
+
+    def __init__(self, space: Any):
+        self.numbers: list[tuple[Any, Any]] = []
+        self.views: dict[str, Any] = {}
+        self.sizes: dict[str, list[int]] = {}  # height and width of every picture
+        for keys, part in _parts(space):
+            name = ".".join(map(str, keys))
+            what = f"observation {name!r}" if name else "the observation"
+            if size := _picture_size(part):
+                self.views[name.replace(".", "_") or "pixels"] = keys
+                self.sizes[name.replace(".", "_") or "pixels"] = size
+            elif not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+                raise Unsuitable(
+                    f"{what} is {part}; Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of them, can "
+                    "be read"
+                )
+            elif len(part.shape or ()) > 2:
+                raise Unsuitable(
+                    f"{what} is {part}, which is no vector and no picture, (height, width, 3) uint8 from 0 to 255; "
+                    "convert it with gymnasium.wrappers.TransformObservation"
+                )
+            else:
+                self.numbers.append((keys, part))
+        whole = [isinstance(part, spaces.Box) and part.dtype.kind in "iu" for _, part in self.numbers]
+        sizes = [spaces.flatdim(part) for _, part in self.numbers]
+        self.largest = [EXACT if w else LARGEST for w, size in zip(whole, sizes, strict=True) for _ in range(size)]
+        """Largest magnitude of every number for an exact float32."""
+
+    def numbers_of(self, observation: Any) -> np.ndarray:
+        """Return the numbers (D,) float64; a Discrete value of n is one-hot, n numbers."""
+        parts = [np.zeros(0)]
+        for keys, space in self.numbers:
+            part = reduce(operator.getitem, keys, observation)
+            part = part if isinstance(space, spaces.Box) else spaces.flatten(space, part)
+            parts.append(np.asarray(part, np.float64).ravel())
+        return np.concatenate(parts)
+
+    def pictures_of(self, observation: Any) -> dict[str, np.ndarray]:
+        """Return the pictures (height, width, 3) uint8; grey pictures have three equal channels."""
+        pictures = {}
+        for name, keys in self.views.items():
+            pixels = np.atleast_3d(reduce(operator.getitem, keys, observation))
+            pixels = pixels if pixels.shape[2] in (1, 3) else np.moveaxis(pixels, 0, 2)
+            pictures[name] = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+        return pictures
+
+
+def _parts(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the leaves of nested spaces with their keys."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield keys, space
+        return
+    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+        yield from _parts(part, (*keys, key))
+
+
+def _picture_size(space: Any) -> list[int] | None:
+    """Return the height and width of a space of pictures; None for other spaces."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return None
+    if (space.low > 0).any() or (space.high < 255).any():
+        return None
+    shape = space.shape
+    if len(shape) == 2 or shape[2] in (1, 3):
+        return list(shape[:2])
+    return list(shape[1:]) if shape[0] in (1, 3) else None
 
 
 class Batch:
-    """`count` copies of an environment with flat observations and actions in [-1, 1]; same-step autoreset."""
+    """`count` copies of an environment with flat observations, actions in [-1, 1] and same-step autoreset."""
 
     def __init__(self, name: str, count: int, steps: int = 0, filmed: bool = False):
-        """`steps`: longest episode, 0: as the environment says; `filmed`: `frame` draws the first one."""
-        import gymnasium as gym
-
+        """`steps`: length of an episode, 0: the environment's own limit; `filmed` enables `frame`."""
         options: dict[str, Any] = {"render_mode": "rgb_array"} if filmed else {}
         try:
             self.envs: list[Any] = [_make(name, steps, **options) for _ in range(count)]
@@ -98,14 +175,12 @@ class Batch:
             self._follow()
             self._check_frame(name)
         self.instruction_ids = list(range(len(self.facts["instructions"])))
-        """Indices of the instructions that episodes ask for."""
+        """Indices of the instructions that episodes draw from."""
         self.turn, self.instruction = [0] * count, [0] * count
-        """Number of each running episode in the order of instructions, and the index of its instruction."""
-        self.seen: list[Any] = [None] * count
-        """Observation and info that each environment returned last."""
+        """Position of every running episode in the sequence of instructions, and its instruction index."""
+        self.seen: list[Any] = [None] * count  # last observation and info of every environment
         self.experts: list[Any] = []
-        self.random: list[Any] = []
-        """State of numpy's global generator that each demonstrator continues with."""
+        self.random: list[Any] = []  # state of numpy's global random number generator of every demonstrator
         self.begins = [True] * count
 
     def _offers(self, name: str, default: Any) -> Any:
@@ -113,25 +188,25 @@ class Batch:
         return self.envs[0].get_wrapper_attr(name) if self.envs[0].has_wrapper_attr(name) else default
 
     def _horizon(self) -> int:
-        """Return the most steps of an episode; 0: the environment sets no limit."""
+        """Return the length of an episode; 0: no limit."""
         spec = self.envs[0].spec
         known = [spec.max_episode_steps if spec else None, self._offers("max_episode_steps", None)]
         return min((int(steps) for steps in known if steps and steps > 0), default=0)
 
     def _rate(self) -> int:
-        """Return the steps per second, as far as the environment says; 30 otherwise."""
+        """Return the steps per second from the environment's `dt` or metadata; default: 30."""
         dt = getattr(self.envs[0].unwrapped, "dt", None)
         rate = 1 / dt if isinstance(dt, float) and dt > 0 else self.envs[0].metadata.get("render_fps") or 30
         return max(1, round(rate))
 
     def _success_key(self) -> str:
-        """Return the key of a step's info that reports success, or an empty string."""
+        """Return the key of success in the infos of a step; empty if there is none."""
         self.envs[0].reset(seed=0)
         info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
         return next((key for key in ("is_success", "success") if key in info), "")
 
     def _follow(self) -> None:
-        """Draw MuJoCo's robots with the camera that follows them; Gymnasium's free one lets HalfCheetah run away."""
+        """Use the tracking camera of a MuJoCo robot: HalfCheetah leaves the view of Gymnasium's free camera."""
         robot: Any = self.envs[0].unwrapped
         if not hasattr(robot, "mujoco_renderer") or robot.mujoco_renderer.camera_id != -1:
             return
@@ -140,35 +215,35 @@ class Batch:
             robot.mujoco_renderer.camera_id = names.index("track")
 
     def _check_frame(self, name: str) -> None:
-        """Raise Unsuitable if it draws no frame."""
+        """Raise Unsuitable if the environment does not render frames."""
         try:
             drawn = self.envs[0].render()
             why = "" if isinstance(drawn, np.ndarray) and drawn.ndim == 3 else "it has no frames in mode rgb_array"
-        except Exception as error:  # the GL stack, or a package that drawing needs, may raise anything
+        except Exception as error:  # the GL stack and rendering packages may raise any error
             why = str(error) or repr(error)
         if why:
             raise Unsuitable(f"{name!r} cannot be filmed: {why}")
 
     def frame(self) -> dict[str, np.ndarray]:
-        """Draw the first environment, (height, width, 3) uint8."""
+        """Return a frame (height, width, 3) uint8 of the first environment."""
         return {"frame": np.ascontiguousarray(self.envs[0].render(), np.uint8)}
 
     def ask(self, *indices: int) -> dict[str, np.ndarray]:
-        """Ask for these instructions alone, from the next episodes on."""
+        """Restrict the next episodes to these instructions."""
         self.instruction_ids = list(indices)
         return {}
 
     def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Start an episode in every environment, with a seed each or with None."""
+        """Start an episode in every environment; `seeds` (n,) or None."""
         given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
         first = {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
-        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._told()
+        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._instructions()
 
     def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
         """Reset environment i; return its flat observation.
 
-        Instructions come in rounds of another order each, so that seeds in a row, and episodes in a row, ask for each
-        equally often.
+        Instructions are a sequence of random permutations: in consecutive seeds and in consecutive episodes, every
+        instruction is equally frequent.
         """
         options = None
         if self.instruction_ids:
@@ -180,28 +255,27 @@ class Batch:
         self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
         return self.reader.numbers_of(self.seen[i][0])
 
-    def _told(self) -> dict[str, np.ndarray]:
-        """Return the index of every running episode's instruction."""
+    def _instructions(self) -> dict[str, np.ndarray]:
+        """Return the instruction index of every running episode."""
         return {"instruction": np.array(self.instruction)} if self.instruction_ids else {}
 
     def _look(self, i: int) -> dict[str, np.ndarray]:
-        """Return the pictures of environment i: parts of its observation, or what it draws."""
+        """Return the pictures of environment i: parts of its observation, or drawn by `picture`."""
         seen = self.reader.pictures_of(self.seen[i][0])
         return {name: seen[name] if name in seen else self.envs[i].get_wrapper_attr("picture")(name)
                 for name in self.facts["pictures"]}  # fmt: skip
 
     def _pictures(self, when: str, looks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Return k looks as arrays (k, height, width, 3), by `when` and the picture's name."""
+        """Stack the pictures of k environments to (k, height, width, 3); keys are `when` and the picture's name."""
         return {
             f"{when} {name}": np.array([look[name] for look in looks], np.uint8).reshape(-1, *size, 3)
             for name, size in self.facts["pictures"].items()
         }
 
     def step(self, actions: np.ndarray, looks: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Step every environment; one that ends is reset, and `final` holds its last observation.
+        """Step every environment; reset it at the end of an episode: `final` has the last observation.
 
-        Pictures: `seen` of the environments `looks` (n,) bool, None: of all, before any reset; `begun` of the new
-        episodes.
+        Pictures: "seen" of environments `looks` (n,) bool, None: of all, before a reset; "begun" of new episodes.
         """
         rows, seen, begun = [], [], []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
@@ -221,10 +295,10 @@ class Batch:
             rows.append((following, final, float(reward), bool(terminated), bool(truncated), success))
         names = ("observation", "final", "reward", "terminated", "truncated", "success")
         result = {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
-        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._told()
+        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._instructions()
 
     def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
-        """Let demonstrators of this skill begin where the environments are; `act` asks them."""
+        """Start demonstrators of this skill in the current states; `act` returns their actions."""
         self.experts = [env.get_wrapper_attr("demonstrator")(skill) for env in self.envs]
         seeds = np.random.SeedSequence(seed).generate_state(len(self.envs))
         self.random = [np.random.RandomState(s).get_state() for s in seeds]
@@ -232,17 +306,17 @@ class Batch:
         return {}
 
     def act(self) -> dict[str, np.ndarray]:
-        """Return the demonstrators' actions for the present observations, (n, A) in [-1, 1]."""
-        kept, rows = np.random.get_state(), []
+        """Return the demonstrators' actions for the current observations, (n, A) in [-1, 1]."""
+        own, rows = np.random.get_state(), []
         for i, expert in enumerate(self.experts):
-            np.random.set_state(self.random[i])  # scripts draw from numpy's global generator
+            np.random.set_state(self.random[i])  # scripts use numpy's global generator
             if self.begins[i]:
                 expert.begin(*self.seen[i])
                 self.begins[i] = False
             share = (np.asarray(expert.act(*self.seen[i]), np.float64) - self.low) / (self.high - self.low)
             rows.append(np.clip(2 * share.ravel() - 1, -1, 1).astype(np.float32))
             self.random[i] = np.random.get_state()
-        np.random.set_state(kept)
+        np.random.set_state(own)
         return {"actions": np.stack(rows)}
 
     def close(self) -> None:
@@ -251,14 +325,12 @@ class Batch:
 
 
 def _make(name: str, steps: int, **options: Any) -> Any:
-    """Make an environment of a suite of ours, or any by its Gymnasium id, whose episodes end after `steps` unless 0;
-    `options` are those of `gymnasium.make`."""
-    import gymnasium as gym
-
+    """Make an environment of a suite, or of a Gymnasium id; episodes end after `steps`, 0: its own limit. `options` of
+    `gymnasium.make`."""
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
         return gym.make(name, **options, max_episode_steps=steps or None)
-    if ":" in rest:  # or a file could name any module behind a suite that it may name
+    if ":" in rest:  # a task of a trusted suite must not import another module
         raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
     path = Path(__file__).resolve().parents[1] / "suites" / f"{suite}.py"
     spec = importlib.util.spec_from_file_location(f"robot_rl_suite_{suite}", path)
@@ -273,7 +345,7 @@ def _make(name: str, steps: int, **options: Any) -> Any:
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write one message."""
+    """Write a message."""
     listed = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
     head = json.dumps(header | {"arrays": listed}).encode()
     body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
@@ -282,7 +354,7 @@ def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]
 
 
 def receive(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read one message; EOFError at the end of the stream."""
+    """Read a message; raises EOFError at the end of the stream."""
     header = json.loads(_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0]))
     arrays = {}
     for name, kind, shape in header.pop("arrays"):
@@ -299,10 +371,10 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 
 
 def serve(name: str, count: int, steps: int = 0, filmed: bool = False) -> None:
-    """Answer messages until the other side closes the stream."""
+    """Answer requests until the stream is closed."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keep what the environment prints out of the answers
-    questions = sys.stdin.buffer
+    os.dup2(2, 1)  # output of the environment must not mix with the answers
+    requests = sys.stdin.buffer
     try:
         batch = Batch(name, count, steps, filmed)
     except Exception as error:
@@ -311,7 +383,7 @@ def serve(name: str, count: int, steps: int = 0, filmed: bool = False) -> None:
     send(answers, {"facts": batch.facts}, {})
     while True:
         try:
-            header, arrays = receive(questions)
+            header, arrays = receive(requests)
         except EOFError:
             break
         call, words = header["call"], header["words"]

@@ -11,9 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Randomize:
-    """One parameter that differs between episodes.
+    """A parameter that differs between episodes.
 
-    Every sample is the inverse distribution function of one uniform number, so an episode is a point of the unit cube:
+    A sample is the inverse distribution function at a uniform number. An episode is thus a point of the unit cube:
     reproducible from (seed, episode), and easy to sweep or stratify.
     """
 
@@ -23,9 +23,9 @@ class Randomize:
     high: float
     unit: str
     distribution: str = "uniform"
-    """uniform, log_uniform, or normal (low and high are then the mean minus and plus two standard deviations)."""
+    """uniform, log_uniform, or normal with mean and two standard deviations at low and high."""
     optional: bool = False
-    """If an engine cannot change it: keep the nominal value and report it (true), or raise an error (false)."""
+    """If an engine cannot change the parameter, keep and report its nominal value; False: raise an error."""
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -54,14 +54,14 @@ class Randomize:
         return float(low), float(high)
 
     def quantile(self, u: np.ndarray) -> np.ndarray:
-        """Return the values at uniform numbers u in [0, 1)."""
-        drawn = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
-        # The tails of a normal distribution reach beyond low and high: positive parameters never fall below low / 2.
-        return np.maximum(drawn, self.low / 2) if self._positive else drawn
+        """Return the values at uniform numbers `u` in [0, 1)."""
+        values = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
+        # The tails of a normal distribution exceed low and high: positive parameters are clipped at low / 2.
+        return np.maximum(values, self.low / 2) if self._positive else values
 
 
 def quantiles(parameters: Sequence[Randomize], u: np.ndarray) -> np.ndarray:
-    """Return values (k, P) of P parameters at points (k, P) of the unit cube."""
+    """Return the values (k, P) of P parameters at points (k, P) of the unit cube."""
     bounds = np.array([(p.low, p.high) for p in parameters]).reshape(-1, 2)
     values: np.ndarray = bounds[:, 0] + u * (bounds[:, 1] - bounds[:, 0])
     for column, parameter in enumerate(parameters):
@@ -85,10 +85,10 @@ DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
 
 
 def episode_rng(seed: int, episode: int) -> np.random.Generator:
-    """Return the generator of one episode of one environment seed."""
+    """Return the random number generator of one episode of one environment seed."""
     return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), episode], np.uint64)))
 
 
 def episode_uniforms(seed: int, episode: int, count: int) -> np.ndarray:
-    """Return its first (count,) numbers as a point of the unit cube."""
+    """Return the first (count,) numbers of an episode's generator: a point of the unit cube."""
     return episode_rng(seed, episode).random(count)

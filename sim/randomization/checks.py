@@ -1,4 +1,4 @@
-"""Check randomization: values that have no effect, or that would be clipped but recorded, raise an error."""
+"""Checks of randomization: values without an effect, or values that would be clipped, raise an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.tasks.base import PLACE, Task
 
 
 def nominal(task: Task, engine: str) -> list[str]:
-    """Return the task's optional parameters that an engine cannot change and keeps at their nominal values."""
+    """Return the task's optional parameters that an engine cannot change: they stay at their nominal values."""
     kind: type[Engine] = engines.get(engine)
     optional = {r.parameter for r in task.randomization if r.optional}
     robot = robots.get(task.interface.robot)
@@ -26,8 +26,9 @@ def nominal(task: Task, engine: str) -> list[str]:
 
 
 def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the indices of the parameters to randomize, and the names of all others. The others are those in
-    `without`, and those that the engine keeps nominal; without `randomize` they are all.
+    """Return the indices of the randomized parameters, and the names of the parameters that are not randomized.
+
+    Not randomized are those in `without` and in `nominal`; with `randomize` False, all parameters.
     """
     names = [r.parameter for r in task.randomization]
     for name in without:
@@ -38,7 +39,7 @@ def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> 
 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
-    """Raise for parameters without an effect on this robot and scene, or that the engine cannot change."""
+    """Raise ConfigError for parameters that this robot and scene lack or that the engine cannot change."""
     boxes = [b.name for b in scene.objects]
     kind: type[Engine] = engines.get(engine)
     own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
@@ -57,9 +58,9 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
 def check_randomization(
     declared: Sequence[Randomize], used: Sequence[Randomize], period: float, longest: float
 ) -> None:
-    """Raise for parameters of a task, `declared` and of these `used`, that cannot have their effect.
+    """Raise ConfigError for parameters of a task that cannot have their effect; `used` are randomized.
 
-    `period`, of control, and `longest`, the largest delay of an action, are in s.
+    `period`: control period, s. `longest`: largest delay of an action that the engine supports, s.
     """
     for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
         raise ConfigError(fault)

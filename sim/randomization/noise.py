@@ -1,7 +1,7 @@
-"""Random numbers by counter: a function of (key, counter, column), for all environments in one call, on any device.
+"""Counter-based random numbers: a function of (key, counter, column), for all environments in one call, on any device.
 
-Random numbers during an episode must not depend on other environments, and a generator per environment would be a
-Python loop per step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
+Random numbers of an episode must not depend on other environments; a generator per environment would need a Python
+loop in every step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _signed(x: int) -> int:
-    """Return the 64 bits as a signed number: PyTorch cannot multiply unsigned ones."""
+    """Return 64 bits as a signed integer: PyTorch does not multiply unsigned integers."""
     return (x + 2**63) % 2**64 - 2**63
 
 
@@ -23,7 +23,7 @@ _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """Shift right, filling with zeros."""
+    """Shift right and fill with zeros."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
@@ -34,7 +34,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def episode_keys(seeds: Sequence[int], episodes: Sequence[int] | int, purpose: int) -> Tensor:
-    """Return keys (n,) int64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
+    """Return keys (n,) int64 of `episodes` (n,) of environment `seeds` (n,); purposes are independent of each other."""
     key = torch.tensor([_signed(seed) for seed in seeds])
     for part in (episodes, purpose):
         key = _mixed(key + _STRIDE * (torch.as_tensor(part) + 1))
@@ -48,12 +48,12 @@ def _bits(keys: Tensor, counters: Tensor, width: int) -> Tensor:
 
 
 def uniforms(keys: Tensor, counters: Tensor, width: int) -> Tensor:
-    """Return numbers in [0, 1), (n, width) float32, of n keys (n,) int64 at counters (n,)."""
+    """Return uniform numbers in [0, 1), (n, width) float32, of keys (n,) int64 at counters (n,)."""
     return _shifted(_bits(keys, counters, width), 40).float() * 2**-24
 
 
 def normals(keys: Tensor, counters: Tensor, width: int) -> Tensor:
-    """Return standard normal numbers, (n, width) float32 (Box and Muller 1958: two of every 64 bits)."""
+    """Return standard normal numbers, (n, width) float32 (Box and Muller 1958: two numbers from 64 bits)."""
     bits = _bits(keys, counters, (width + 1) // 2)
     first = ((_shifted(bits, 32).float() + 1) * 2**-32).clamp(max=1.0)
     second = (bits & 0xFFFFFFFF).float() * (2 * math.pi * 2**-32)

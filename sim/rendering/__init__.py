@@ -1,1 +1,1 @@
-"""Frames of simulations, and what differs in their looks."""
+"""Rendering of simulations and visual randomization."""

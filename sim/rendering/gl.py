@@ -1,6 +1,7 @@
-"""Import MuJoCo even if its GL library cannot be loaded; rendering then reports it.
-MuJoCo loads the library that MUJOCO_GL names when it is imported, and may raise any error. Everything in `sim` that
-needs MuJoCo imports it from here.
+"""Import MuJoCo even if its GL library cannot be loaded: only rendering then raises an error.
+
+MuJoCo loads the library named by MUJOCO_GL at its import and may raise any error. Modules of `sim` import MuJoCo from
+this module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ except (AttributeError, ImportError, OSError, TypeError) as error:  # any error 
     os.environ["MUJOCO_GL"] = "disable"
     try:
         import mujoco
-    except ImportError as broken:  # not for the sake of a GL library
+    except ImportError as broken:  # GL is not the cause
         reason = str(broken).partition(". ")[0]
         raise UserError(
             f"MuJoCo cannot be imported ({reason}); install its packages again, in one version: pip install "
@@ -28,7 +29,7 @@ except (AttributeError, ImportError, OSError, TypeError) as error:  # any error 
         ) from None
     finally:
         os.environ["MUJOCO_GL"] = BACKEND
-from mujoco import batch  # noqa: E402 - behind the guard
+from mujoco import batch  # noqa: E402 - after the guarded import
 
 __all__ = ["batch", "mujoco", "open_renderer"]
 
@@ -39,15 +40,15 @@ _REMEDIES = {
 
 
 def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    """Return an offscreen renderer, or raise with the reason and remedy."""
+    """Return an offscreen renderer; raise UserError with reason and remedy if there is none."""
     try:
         if _missing is not None:
             raise _missing
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", module="glfw")  # its errors are warnings, and lead to a crash
+            warnings.filterwarnings("error", module="glfw")  # GLFW reports errors as warnings, then crashes
             return mujoco.Renderer(model, height, width)
     except Exception as error:  # the GL stack may raise anything: ImportError, AttributeError, RuntimeError
-        # The messages of AttributeError and PyOpenGL are of no help to the user.
+        # Messages of AttributeError and PyOpenGL do not help the user.
         said = "" if isinstance(error, AttributeError) or _platform_differs() else f" ({error})"
         raise UserError(
             f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy(str(error))}, "
@@ -56,7 +57,7 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
 
 
 def _platform_differs() -> bool:
-    """Return whether PYOPENGL_PLATFORM names another library than MUJOCO_GL."""
+    """Return whether PYOPENGL_PLATFORM and MUJOCO_GL name different libraries."""
     return BACKEND in _REMEDIES and os.environ.get("PYOPENGL_PLATFORM", BACKEND) != BACKEND
 
 

@@ -1,16 +1,16 @@
-"""What differs in pictures and not in physics: lights, colours, textures, cameras, and the faults of a sensor.
+"""Visual randomization: lights, colours, textures, cameras and camera sensor errors; physics does not change.
 
-A look is a function of an episode's randomized values, so it needs no state: the renderer writes a few fields of its
-own copy of the model before it draws an environment, and spoils the frame afterwards.
+An appearance is a function of an episode's randomized values and has no state. Before it draws an environment, the
+renderer writes a few fields of its own copy of the model; afterwards it adds the sensor errors to the frame.
 
     <box>.red .green .blue, table.red .green .blue     colours, 0 to 1
     table.texture                                      0 to 1: one of TEXTURES, in equal shares
-    robot.shade_scale                                  of the robot's colours
+    robot.shade_scale                                  factor of the robot's colours
     light.x, light.y                                   added to the light's direction, whose z is about -1
-    light.strength_scale
+    light.strength_scale                               factor of the light's colour
     camera.<name>.x .y .z                              m, in the camera's frame: right, up, backwards
     camera.<name>.roll .pitch .yaw                     rad, about its backward, right and up axes
-    camera.<name>.zoom_scale                           of the field of view
+    camera.<name>.zoom_scale                           factor of the field of view
     picture.exposure_scale, picture.noise, picture.blur, picture.jpeg_loss
 """
 
@@ -30,14 +30,14 @@ TEXTURES = tuple(SCENE + name for name in ("table", "table.flat", "table.gradien
 """Materials of the table; the first is the default."""
 COLOURS = ("red", "green", "blue")
 EFFECTS = ("picture.exposure_scale", "picture.noise", "picture.blur", "picture.jpeg_loss")
-"""Factor of brightness; standard deviation of a pixel's noise, share of the range; standard deviation of a Gaussian
-blur, pixels; 100 minus JPEG's quality, under 1: no JPEG."""
+"""Brightness factor; standard deviation of the pixel noise, share of the range; standard deviation of the Gaussian
+blur, pixels; 100 minus the JPEG quality, below 1: no JPEG compression."""
 _MOVES, _TURNS = ("x", "y", "z"), ("pitch", "yaw", "roll")
 Values = Mapping[str, float]
 
 
 def can_randomize(scene: Scene) -> set[str]:
-    """Return the names of a scene's looks."""
+    """Return the names of a scene's visual parameters."""
     coloured = [*(box.name for box in scene.objects), "table"]
     names = {f"{name}.{colour}" for name in coloured for colour in COLOURS}
     names |= {f"camera.{c.name}.{way}" for c in scene.cameras for way in (*_MOVES, *_TURNS, "zoom_scale")}
@@ -49,13 +49,13 @@ class Appearance:
     """Appearance of one environment in one frame."""
 
     values: Values
-    """Values of the episode's randomized parameters; those that change no picture are ignored."""
+    """Values of the episode's randomized parameters; parameters without a visual effect are ignored."""
     frame: tuple[int, int]
-    """Key of this frame's noise."""
+    """Key of the frame's noise: episode and control period."""
 
 
 class VisualRandomization:
-    """Apply looks to a copy of a model that only a renderer reads."""
+    """Apply visual parameters to a renderer's own copy of a model."""
 
     FIELDS = ("geom_rgba", "geom_matid", "cam_pos", "cam_quat", "cam_fovy", "light_dir", "light_diffuse")
 
@@ -73,7 +73,7 @@ class VisualRandomization:
         self.materials = [model.material(name).id for name in TEXTURES]
 
     def apply(self, values: Values) -> None:
-        """Write a look into the model; what it does not name is as in the scene."""
+        """Write visual parameters to the model; all other fields get their values of the scene."""
         model = self.model
         for field, nominal in self.nominal.items():
             getattr(model, field)[:] = nominal
@@ -109,7 +109,7 @@ class VisualRandomization:
 
 
 def add_camera_noise(frame: np.ndarray, look: Appearance) -> np.ndarray:
-    """Return a frame (H, W, 3) uint8 as a real sensor would give it, in the order of a camera: lens, sensor, file."""
+    """Return a frame (H, W, 3) uint8 with camera errors, in a camera's order: lens blur, sensor noise, JPEG."""
     exposure, noise, blur, loss = (
         look.values.get(name, default) for name, default in zip(EFFECTS, (1, 0, 0, 0), strict=True)
     )
@@ -123,6 +123,6 @@ def add_camera_noise(frame: np.ndarray, look: Appearance) -> np.ndarray:
         frame = bright.round().clip(0, 255).astype(np.uint8)
     if loss >= 1:
         quality = [cv2.IMWRITE_JPEG_QUALITY, max(1, round(100 - loss))]
-        read: Any = cv2.imdecode(cv2.imencode(".jpg", frame[..., ::-1], quality)[1], cv2.IMREAD_COLOR)
-        frame = read[..., ::-1]
+        decoded: Any = cv2.imdecode(cv2.imencode(".jpg", frame[..., ::-1], quality)[1], cv2.IMREAD_COLOR)
+        frame = decoded[..., ::-1]
     return np.ascontiguousarray(frame)

@@ -1,4 +1,4 @@
-"""Render frames of simulations offscreen: fast for policies, high quality for videos."""
+"""Offscreen rendering of simulations: fast for policies, high quality for videos."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sim.scenes import SCENE, Scene
 
 
 class SceneRenderer:
-    """Render one simulation's joint positions through a private MjData.
+    """Render joint positions of one simulation with a private MjData.
 
-    "fast" draws collision shapes without shadows, reflections, skybox or multisampling; "video" draws the visual
-    meshes; "high" adds the rest. On Mesa's software rasterizer that is 1,100, 20 and under 1 frame/s for a Panda at
-    96x96, 640x480 and 640x480.
+    "fast" draws collision shapes without shadows, reflections, skybox or multisampling. "video" draws the visual
+    meshes. "high" adds shadows, reflections, skybox and multisampling. For a Panda on Mesa's software rasterizer:
+    1,100 frames/s at 96x96 ("fast"), 20 at 640x480 ("video"), and less than 1 at 640x480 ("high").
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene, height: int, width: int, quality: str):
@@ -37,18 +37,16 @@ class SceneRenderer:
         self.options = mujoco.MjvOption()
         if fast:
             self.options.geomgroup[:] = [1, 1, 0, 1, 0, 0]
-        for flag in (
-            mujoco.mjtRndFlag.mjRND_SHADOW,
-            mujoco.mjtRndFlag.mjRND_REFLECTION,
-            mujoco.mjtRndFlag.mjRND_SKYBOX,
-        ):
-            self.renderer.scene.flags[flag] = quality == "high"
+        for flag in ("SHADOW", "REFLECTION", "SKYBOX"):
+            self.renderer.scene.flags[getattr(mujoco.mjtRndFlag, f"mjRND_{flag}")] = quality == "high"
 
     def render(
         self, qpos: np.ndarray, camera: str, geom_size: np.ndarray | None, look: Appearance | None = None
     ) -> np.ndarray:
-        """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3); a look's faults of
-        the sensor are in fast frames alone."""
+        """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3).
+
+        Only "fast" frames have the camera errors of `look`.
+        """
         self.data.qpos[:] = qpos
         nominal = self.model.geom_size.copy()
         if geom_size is not None:
@@ -69,10 +67,10 @@ class SceneRenderer:
 
 
 class Renderers:
-    """Render one model on a pool of threads, each with its own copy of the model and its own OpenGL contexts.
+    """Render one model on a pool of threads; every thread has its own copy of the model and its own OpenGL contexts.
 
-    A context is current on its own thread alone, which frees it when it ends. Python may drop a renderer on any thread:
-    if its context is current on another one, MuJoCo frees objects of the wrong context. Pictures are wrong then, or the
+    A context belongs to one thread, which frees it when the thread ends. Python may free a renderer on any thread: if
+    its context is current on another thread, MuJoCo frees objects of the wrong context. Pictures are then wrong, or the
     process crashes.
     """
 
@@ -84,14 +82,14 @@ class Renderers:
         self, qpos: np.ndarray, camera: str, height: int, width: int, quality: str, sizes: np.ndarray | None,
         look: Appearance | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return one frame, as `SceneRenderer.render` does."""
+        """Return one frame, see `SceneRenderer.render`."""
         return self.later(qpos, camera, height, width, sizes, look, quality).result()
 
     def later(
         self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
         look: Appearance | None = None, quality: str = "fast",
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Return the future of a frame (height, width, 3) at copies of the positions."""
+        """Return the future of a frame (height, width, 3); positions and sizes are copied."""
         sizes = None if sizes is None else sizes.copy()
         return self._pool.submit(_draw, qpos.copy(), camera, height, width, quality, sizes, look)
 
@@ -99,7 +97,7 @@ class Renderers:
         self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
         looks: Sequence[Appearance] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores."""
+        """Return "fast" frames (k, height, width, 3) uint8 at joint positions (k, nq), rendered on all cores."""
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
 
         def draw(rows: np.ndarray) -> None:
@@ -111,18 +109,18 @@ class Renderers:
         return frames
 
     def close(self) -> None:
-        """End the threads and free what they hold."""
+        """End the threads, which frees their renderers."""
         self._pool.shutdown()
 
 
-_here = threading.local()  # each thread's model, scene and renderers
+_local = threading.local()  # model, scene and renderers of each thread
 
 
 def _begin(model: mujoco.MjModel, scene: Scene) -> None:
-    """Prepare a thread, with ordinary priority: it would inherit that of a twin's loop."""
-    _here.model, _here.scene, _here.renderers = copy.copy(model), scene, {}
+    """Prepare a thread, with normal priority: it would inherit the priority of a twin's loop."""
+    _local.model, _local.scene, _local.renderers = copy.copy(model), scene, {}
     if hasattr(os, "sched_setscheduler"):
-        with suppress(OSError):  # not permitted, as perhaps in a container: then it was not given either
+        with suppress(OSError):  # not permitted, for example in a container without real-time priorities
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
@@ -132,6 +130,6 @@ def _draw(
 ) -> np.ndarray:
     """Render with this thread's renderer."""
     key = (height, width, quality)
-    if key not in _here.renderers:
-        _here.renderers[key] = SceneRenderer(_here.model, _here.scene, *key)
-    return _here.renderers[key].render(qpos, camera, size, look)
+    if key not in _local.renderers:
+        _local.renderers[key] = SceneRenderer(_local.model, _local.scene, *key)
+    return _local.renderers[key].render(qpos, camera, size, look)

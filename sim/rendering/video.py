@@ -22,39 +22,33 @@ from sim.step.sampling import TRAINING
 from sim.tasks import FOREIGN, TESTBED
 
 HEIGHT, WIDTH = 360, 480
-MOST = 25
+MAX_RATE = 25
 """Largest frame rate of a video; faster tasks skip frames."""
 
 
 def record(
-    policy: RunnablePolicy,
-    task: str,
-    path: Path,
-    episodes: int,
-    seed: int,
-    execution: Execution | None = None,
-    python: Path | None = None,
-    **simulation: Any,
-) -> list[str]:
-    """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4; return what each
-    was asked, at last where that changed, in a task with instructions, which are also written above the frames.
+    policy: RunnablePolicy, task: str, path: Path, episodes: int, seed: int, execution: Execution | None = None,
+    python: Path | None = None, **simulation: Any,
+) -> list[str]:  # fmt: skip
+    """Run `episodes` episodes, episode k with seed + k, and write them to one mp4; return their last instructions.
 
-    `python` and `simulation` are of `sim.make.make`. ConfigError for a task that cannot be drawn.
+    Instructions are also drawn above the frames; [] for a task without instructions. `python` and `simulation` are
+    arguments of `sim.make.make`. Raises ConfigError for a task that cannot be rendered.
     """
     env, draw = filmed(task, python, **simulation)
-    every = max(1, round(env.info.rate / MOST))
+    every = max(1, round(env.info.rate / MAX_RATE))
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.hold_action)
-    asked: list[str] = []
-    write_video(_frames(env, draw, runner, episodes, seed, every, asked), path, env.info.rate / every)
+    instructions: list[str] = []
+    write_video(_frames(env, draw, runner, episodes, seed, every, instructions), path, env.info.rate / every)
     env.close()
-    return asked
+    return instructions
 
 
 def filmed(
     task: str, python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> tuple[Any, Callable[[], np.ndarray]]:
-    """Return one copy of a task, and what draws it; arguments are those of `sim.make.make`."""
+    """Return one copy of a task and a function that draws its frame; arguments of `sim.make.make`."""
     if task.startswith(TESTBED):
         raise ConfigError(f"{task} has no pictures; leave out --video")
     if task.startswith(FOREIGN):
@@ -68,26 +62,25 @@ def filmed(
 
 def _frames(
     env: Any, draw: Callable[[], np.ndarray], runner: ChunkExecutor, episodes: int, seed: int, every: int,
-    asked: list[str],
+    instructions: list[str],
 ) -> Iterator[np.ndarray]:  # fmt: skip
-    """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
+    """Yield one frame of `every` control periods; a list of one minute's frames would take gigabytes."""
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
         reads, done, step = LANGUAGE in observation, False, 0
-        told = env.instruction(0) if reads else ""
-        asked += [told] if reads else []
+        instructions += [""] if reads else []
         while not done:
             if reads:
-                asked[-1] = told = env.instruction(0)
+                instructions[-1] = env.instruction(0)
             if step % every == 0:
-                yield titled(draw(), told)
+                yield titled(draw(), instructions[-1] if reads else "")
             step += 1
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])
 
 
 def write_video(frames: Iterable[np.ndarray], path: Path, rate: float) -> None:
-    """Write frames (H, W, 3) to an mp4, `rate` per second; the file appears only when complete."""
+    """Write frames (H, W, 3) to an mp4 at `rate` per second; the file appears when it is complete."""
     replace_file(path, encode_video(frames, rate))

@@ -1,1 +1,1 @@
-"""One control period of n simulations, and the start of their episodes."""
+"""Control periods and episode starts of n simulations."""

@@ -1,4 +1,4 @@
-"""From the actions of one control period to joint commands, through controller and shield."""
+"""Joint commands of a control period: actions pass through controller and shield."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
 REASONS = ("nonfinite", "position", "workspace")
-"""Reasons why the shield changes a goal."""
+"""Reasons for which the shield changes a goal."""
 
 
 class ActionChain(Rows):
-    """Current goals and commands of n simulations, as a robot's command loop keeps them for one."""
+    """Goals and joint commands of n simulations; a real robot's command loop has the same state."""
 
     ROWS = ("goal", "command", "velocity", "gripper", "last_action", "reference")
 
@@ -26,17 +26,15 @@ class ActionChain(Rows):
         self.pipeline, self.tick, self.ticks = pipeline, tick, ticks
         joints, actions, device = len(pipeline.robot.joints), pipeline.actions.size, pipeline.device
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints, device=device) for _ in range(3))
-        """Last admitted goal, and the last command with its velocity: (n, J), rad and rad/s."""
-        self.gripper = torch.zeros(num_envs, 1, device=device)
-        """Target width, m."""
-        self.last_action = torch.zeros(num_envs, actions, device=device)
-        """Executed (n, A), in [-1, 1]."""
+        """Last admitted goal, last joint command and its velocity: (n, J), rad and rad/s."""
+        self.gripper = torch.zeros(num_envs, 1, device=device)  # target width of the gripper (n, 1), m
+        self.last_action = torch.zeros(num_envs, actions, device=device)  # executed action (n, A) in [-1, 1]
         self.reference = pipeline.controller.reference(num_envs)
         """See `RobotState.reference`; (n, 0) for controllers without one."""
         if self.reference is ABSENT:
             self.reference = torch.zeros(num_envs, 0, device=device)
         self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
-        """Number of goals that the shield changed, for each of `REASONS`."""
+        """Number of goals that the shield changed, per reason in `REASONS`."""
 
     def reset(self, ids: Tensor) -> None:
         """Clear the last action and open the gripper of robots `ids`."""
@@ -47,20 +45,20 @@ class ActionChain(Rows):
         self.gripper[ids] = robot.gripper.width if robot.gripper else 0.0
 
     def refer(self, state: RobotState, ids: Tensor | None = None) -> RobotState:
-        """Return measured states with the current reference, for controllers that have one."""
+        """Return measured states with the controller's current reference, if it has one."""
         if not self.reference.shape[1]:
             return state
         return replace(state, reference=self.reference if ids is None else self.reference[ids])
 
     def hold(self, ids: Tensor, position: Tensor) -> None:
-        """Begin at rest with the goal at measured positions (k, J)."""
+        """Set goal and command of robots `ids` to measured positions (k, J), at rest."""
         self.goal[ids] = self.command[ids] = position
         self.velocity[ids] = 0.0
 
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
-        """Return joint commands (n, ticks, J) for actions (n, A) at measured states, after the shield.
+        """Return shielded joint commands (n, ticks, J) for actions (n, A) at measured states.
 
-        A non-finite action leaves goal and gripper unchanged; the executed action is then `hold_action`.
+        A non-finite action leaves goal and gripper unchanged and counts as `hold_action`.
         """
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
@@ -71,7 +69,7 @@ class ActionChain(Rows):
         executed = torch.where(refused, hold_action, actions.clamp(-1, 1))
         if target.reference is not ABSENT:
             self.reference = torch.where(refused, self.reference, target.reference)
-        # Robots are the fastest axis: each tick reduces over joints.
+        # Robots are the contiguous axis: each tick reduces over joints.
         start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
         path, step = ramp(start, end, self.ticks)
         commands = []

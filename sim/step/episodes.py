@@ -1,10 +1,12 @@
-"""The running episodes of n simulations: all state of resets and resumes."""
+"""Running episodes of n simulations: the whole state for resets and resumes, rewards and ends, prefetched resets."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,19 +16,70 @@ from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import SuccessHold
 from robot_rl.util.rows import Rows, copy_rows
 from sim.engines.base import Engine
+from sim.rewards import Transition, total
 from sim.step.action_chain import ActionChain
 from sim.step.feet import FootTracker
-from sim.step.judge import TransitionJudge, Verdict
 from sim.step.sampling import EpisodeSampler
 from sim.step.sensors import PARAMETERS, SensorModel
 from sim.tasks.base import Task
 
 
-class Episodes(Rows):
-    """Physics, sensors, commands and rewards of n copies of a task, without Gymnasium's conventions.
+@dataclass(frozen=True)
+class Verdict:
+    """Reward and end (n,) of one control period."""
 
-    All tensors are on the engine's device.
-    """
+    reward: Tensor
+    success: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    infos: dict[str, Any]
+    """Reward terms and metrics, if the task has them."""
+
+
+class TransitionJudge:
+    """Compute rewards and ends: success and failure terminate, the horizon and divergence truncate."""
+
+    def __init__(self, task: Task, pipeline: Pipeline):
+        self.task, self.pipeline = task, pipeline
+        self.period = 1 / task.interface.controller.rate
+        self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
+        self.success_ends = True  # success ends an episode
+
+    def judge(
+        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
+        feet: FootTracker | None,
+    ) -> Verdict:  # fmt: skip
+        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`.
+
+        If physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
+        """
+        interface, pipeline = self.task.interface, self.pipeline
+        late = steps >= interface.horizon
+        failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
+        if interface.instructions:  # a new instruction restarts the hold time
+            hold.reset((before.instruction != now.instruction)[:, 0])
+        if pipeline.success:
+            success = hold(pipeline.success(now) & ~broken) & ~failed
+            terminated = success | failed if self.success_ends else failed
+        else:
+            success, terminated = late & ~failed & ~broken, failed
+        reward, infos = success.float(), {}
+        if self.task.rewards or self.task.metrics:
+            if feet is not None:
+                feet.update(now)
+            transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)  # type: ignore[arg-type]
+            if self.task.rewards:
+                reward, parts = total(self.task.rewards, transition)
+                reward = torch.where(broken, 0.0, reward)
+                infos["rewards"] = parts
+            if self.task.metrics:
+                # Copies: the next episode overwrites views of the state.
+                infos["metrics"] = {name: value.clone() for name, value in self.task.metrics(transition).items()}
+        return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)
+
+
+class Episodes(Rows):
+    """Physics, sensors, commands and rewards of n copies of a task, with all tensors on the engine's device."""
 
     ROWS = ("steps",)
 
@@ -50,23 +103,22 @@ class Episodes(Rows):
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
         """Control periods (n,) of the running episodes so far."""
         self.true: RobotState
-        self.state: RobotState
-        """State measured by the sensors."""
+        self.state: RobotState  # state measured by the sensors
         self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
         self._sensor_parameters = [name for name in self.sampler.names if name in PARAMETERS]
 
     @property
     def parts(self) -> dict[str, Rows]:
-        """Return all parts with rows."""
+        """Return the components with one row per environment, by name."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
         parts["success"] = self.success
         return parts | ({"feet": self.feet} if self.feet else {})
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
-        """Begin the next episodes of environments `ids` (k,), sorted, and return their first observations (k, D).
+        """Begin the next episodes of environments `ids` (k,), sorted; return their first observations (k, D).
 
-        With `stagger` they begin at different steps of their horizon.
+        With `stagger`, episodes begin at different steps of the horizon.
         """
         rows = ids.cpu().numpy()
         sample = self.sampler.sample(rows)
@@ -93,7 +145,7 @@ class Episodes(Rows):
         return self.observe(true, state, self.sampler.sampled[ids])
 
     def clone(self) -> Episodes | None:
-        """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
+        """Return a second set of simulations, before a reset; None if the engine cannot be cloned."""
         engine = self.engine.clone()
         if engine is None:
             return None
@@ -105,7 +157,7 @@ class Episodes(Rows):
         return other
 
     def copy_from(self, ids: Tensor, other: Episodes) -> None:
-        """Continue environments `ids` (k,) with the episodes of a sibling."""
+        """Copy the episodes of environments `ids` (k,) from a clone."""
         rows = ids.cpu().numpy()
         self.sampler.next_episode[rows] = other.sampler.next_episode[rows]
         self.engine.copy_from(rows, other.engine)
@@ -113,7 +165,7 @@ class Episodes(Rows):
         theirs = other.parts
         for name, part in self.parts.items():
             part.take_rows(ids, theirs[name])
-        # In place: the states belong to this step, and nothing else holds their views yet.
+        # In place: no other object refers to the views of this step's states.
         for mine, new in ((self.true, other.true), (self.state, other.state)):
             views = new.views
             for name, view in mine.views.items():
@@ -121,30 +173,29 @@ class Episodes(Rows):
 
     # ---- one control period ------------------------------------------------------------------------------------
     def act(self, actions: Tensor) -> None:
-        """Command and simulate one control period with actions (n, A) in [-1, 1]."""
+        """Simulate one control period with actions (n, A) in [-1, 1]."""
         commands = self.chain.decide(self.state, actions)
         if self.sampler.pushes:
             self.engine.push(self.sampler.push_velocity(self.steps))
-        # Motors servo on their encoders: they rest below the command by the encoder offset.
+        # Motors control the encoder reading: joints rest below the command by the encoder offset.
         commands = commands - self.sensors.encoder_offset[:, None]
         self.engine.step(commands, self.chain.gripper[:, None].expand(-1, commands.shape[1], -1))
 
     def perceive(self) -> Verdict:
-        """Measure and judge the last control period."""
+        """Measure the state after the last control period; return reward and end of the episodes."""
         self.steps = self.steps + 1
         broken, before, now = self.engine.diverged(), self.true, self._true_state()
-        # Keep the last valid state of diverged environments, so that no NaN reaches a learner.
+        # Diverged environments keep their last valid state: no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
         verdict = self.judge.judge(before, self.true, self.steps, broken, self.success, self.feet)
         measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
         self.state = self.chain.refer(measured)
-        episode = {"success": verdict.success, "diverged": broken, "episode_steps": self.steps.clone()}
-        verdict.infos.update(episode)
+        verdict.infos.update(success=verdict.success, diverged=broken, episode_steps=self.steps.clone())
         return verdict
 
     def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
-        """Return the observations (k, D) of true and measured states with randomized values (k, P)."""
+        """Return observations (k, D) from true and measured states and randomized values (k, P)."""
         privileged = [*true.objects.values(), sampled.float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
@@ -179,7 +230,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs for bit-identical results."""
+        """Return a copy of the whole state: a resumed run is bit-identical."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),
@@ -203,3 +254,41 @@ class Episodes(Rows):
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         self.chain.events = state["shield_events"].to(self.device, copy=True)
+
+
+class PrefetchedResets:
+    """A second set of simulations, one episode ahead of the running simulations.
+
+    A reset takes hundreds of small operations, for one episode as for a hundred; a copy takes a tenth of the time.
+    Seed, number and instruction weights determine an episode, so a resume needs no saved state.
+    """
+
+    def __init__(self, ahead: Episodes):
+        self.ahead = ahead
+        self.ready = np.full(ahead.num_envs, -1)  # number of the prefetched episode per environment; -1: none
+        self.observation: dict[str, Tensor] = {}  # first observations (n, D) of the prefetched episodes
+
+    def begin(self, episodes: Episodes, ids: Tensor) -> dict[str, Tensor]:
+        """Begin the next episodes of environments `ids` (k,); return their first observations (k, D)."""
+        rows = ids.cpu().numpy()
+        missing = (self.ready != episodes.sampler.next_episode) | (self.ahead.sampler.seed != episodes.sampler.seed)
+        if missing[rows].any():
+            self._prepare(episodes, missing.nonzero()[0])
+        episodes.copy_from(ids, self.ahead)
+        return {name: values.index_select(0, ids) for name, values in self.observation.items()}
+
+    def forget(self) -> None:
+        """Drop the prefetched episodes, because the distribution of episodes changed."""
+        self.ready[:] = -1
+
+    def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
+        ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
+        self.ready[rows] = -1  # valid state if Ctrl-C interrupts
+        ahead.sampler.seed = episodes.sampler.seed
+        ahead.sampler.instruction_weights = episodes.sampler.instruction_weights
+        ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
+        first = ahead.begin(ids)
+        if len(rows) < len(self.ready):
+            first = {name: values.index_copy(0, ids, first[name]) for name, values in self.observation.items()}
+        self.observation = first
+        self.ready[rows] = episodes.sampler.next_episode[rows]

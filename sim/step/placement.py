@@ -10,14 +10,14 @@ import numpy as np
 from sim.scenes import Object
 
 PLACE = ("x", "y", "z", "yaw")
-"""A task places a box by randomizing the parameters `<box>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
+"""A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
 DEFAULT_X = 0.5
-"""m"""
+"""Default coordinate x of an object, m."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The randomized parameter behind each coordinate of a box; None: the default."""
+    """Names of the randomized parameters of an object's coordinates; None: the default value."""
 
     box: Object
     x: str | None = None
@@ -25,21 +25,23 @@ class Placement:
     y: str | None = None
     """Default: 0 m."""
     z: str | None = None
-    """Default: resting on the table."""
+    """Default: the object rests on the table."""
     yaw: str | None = None
     """Default: 0 rad."""
     size: str | None = None
-    """Half of the edge, m; default: the scene's."""
+    """Half of the edge, m; default: the size in the scene."""
 
     @classmethod
     def by_name(cls, box: Object, parameters: tuple[str, ...]) -> Placement:
-        """Find the parameters of a box by their names, `<box>.<coordinate>`."""
+        """Return the placement of an object whose parameters are named `<object>.<coordinate>`."""
         names = {k: f"{box.name}.{k}" for k in (*PLACE, "size")}
         return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
 
     def poses(self, values: Mapping[str, np.ndarray], count: int, place: np.ndarray | None = None) -> np.ndarray:
-        """Return poses (count, 7), m and quaternion w x y z, from the sampled values (count,) of the parameters, which
-        are offsets from a `place` (count, 2) if there is one."""
+        """Return poses (count, 7), m and quaternion w x y z, from sampled values (count,) of the parameters.
+
+        With `place` (count, 2), m, x and y are offsets from it.
+        """
 
         def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
             return values[parameter] if parameter else np.zeros(count) + default

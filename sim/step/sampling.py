@@ -1,4 +1,4 @@
-"""Sample the differences between episodes from (seed, episode)."""
+"""Sampling of initial conditions and randomized values from (seed, episode)."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from sim.step.placement import Placement
 from sim.tasks.base import Task
 
 _NOISE, _PUSH, _BIAS = 0, 2, 3
-"""Like COMMAND, purposes of random numbers of an episode; each has its own key."""
+"""Purposes of an episode's random numbers, like COMMAND; every purpose has its own key."""
 TRAINING = "training"
-"""The instructions of a task that are not held out."""
+"""Instruction set without the held-out instructions."""
 CHANGE_WINDOW = (0.03, 0.4)
-"""Shares of the horizon between which an instruction changes."""
+"""Range of the time at which an instruction changes, shares of the horizon."""
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
 def chosen(task: str, instructions: Sequence[tuple[str, bool]], instruction_set: str) -> list[int]:
-    """Return the indices of the instructions to draw from, given as text and whether it is held out; [] for a task
-    without. `instruction_set` is that of `TaskEnv`; a text means a held-out one only where no other begins with it."""
+    """Return the indices of the instructions in `instruction_set` of `TaskEnv`; [] for a task without instructions.
+
+    `instructions` are pairs of text and held-out flag. A text selects held-out instructions only if no other
+    instruction begins with it.
+    """
     if instruction_set in _HELD_OUT:
-        found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[instruction_set]]
+        ids = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[instruction_set]]
     else:
         begin = [k for k, (text, _) in enumerate(instructions) if text.startswith(instruction_set)]
-        found = [k for k in begin if not instructions[k][1]] or begin
-    if instruction_set != TRAINING and not found:
+        ids = [k for k in begin if not instructions[k][1]] or begin
+    if instruction_set != TRAINING and not ids:
         has = f"; it has: {', '.join(text for text, _ in instructions)}" if instructions else ""
         raise ConfigError(f"task {task!r} has no instruction of {instruction_set!r}{has}")
-    return found
+    return ids
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,17 @@ class EpisodeSample:
     """Initial conditions of k episodes."""
 
     values: dict[str, np.ndarray]
-    """Value (k,) of every randomized parameter."""
+    """Values (k,) of every randomized parameter."""
     joints: np.ndarray
     """(k, J) rad."""
     objects: dict[str, np.ndarray]
-    """Pose (k, 7) of every box."""
+    """Poses (k, 7) of every object."""
     bias_direction: Tensor
-    """Directions (k, biases) in [-1, 1] of the sensors' biases."""
+    """Direction (k, biases) in [-1, 1] of every sensor bias."""
 
 
 class EpisodeSampler(Rows):
-    """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
+    """Sample episode e of environment i from (seed + i, e): resets on the CPU, control periods on the device."""
 
     ROWS = ("keys", "sampled", "push_speed", "push_every", "instructions", "changes_at")
 
@@ -66,39 +69,34 @@ class EpisodeSampler(Rows):
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
         device: torch.device,
     ):  # fmt: skip
-        """`columns` are the randomized parameters. All are sampled, so disabling one does not change the others."""
+        """`columns`: indices of the randomized parameters. All are sampled, so disabling some changes no other."""
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns
         self.randomization = tuple(task.randomization[k] for k in columns)
         self.names = tuple(r.parameter for r in self.randomization)
         self.further = 3 * max(0, len(task.scene.objects) - 1)
-        """Number of bias directions of objects but the first."""
+        """Number of bias directions of all objects except the first."""
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
         self.pushes = "push.speed" in self.names
-        self.next_episode = np.zeros(num_envs, np.int64)
-        """Number of each environment's next episode."""
-        self.group = 1
-        """Environments in a row that share their seed."""
+        self.next_episode = np.zeros(num_envs, np.int64)  # number of each environment's next episode
+        self.group = 1  # number of consecutive environments that share a seed
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
-        """Keys of the running episodes: noise, commands, pushes."""
+        """Random number keys of the running episodes (n, 3): noise, commands, pushes."""
         self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
-        """Randomized values of the running episodes, in the order of `randomization`."""
-        self.push_speed = torch.zeros(num_envs, device=device)
-        """m/s"""
+        """Randomized values (n, P) of the running episodes, in the order of `randomization`."""
+        self.push_speed = torch.zeros(num_envs, device=device)  # velocity of a push (n,), m/s
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
-        """Control periods between two pushes; 0: never."""
+        """Control periods between two pushes (n,); 0: no pushes."""
         self.instruction_ids = list(range(len(task.interface.instructions)))
-        """Instructions that episodes draw from."""
-        self.instruction_weights: np.ndarray | None = None
-        """The chance of each of them; None: all alike."""
-        self.instruction_change_prob = 0.0
-        """Share of episodes whose instruction changes on the way."""
+        """Indices of the instructions that episodes draw from."""
+        self.instruction_weights: np.ndarray | None = None  # probabilities of these instructions; None: uniform
+        self.instruction_change_prob = 0.0  # share of episodes with a change of the instruction
         self.horizon = task.interface.horizon
         self.instructions = torch.zeros(num_envs, 2, device=device)
-        """Indices (n, 2) of what the running episodes ask for, first and after the change."""
+        """Instruction indices (n, 2) of the running episodes, before and after the change."""
         self.changes_at = torch.full((num_envs,), self.horizon, device=device)
-        """Control period (n,) from which the second instruction counts."""
+        """Control period (n,) at which the second instruction begins."""
         self.places = np.array(task.scene.places).reshape(-1, 2)
 
     def fork(self) -> Self:
@@ -125,14 +123,14 @@ class EpisodeSampler(Rows):
         self.push_every[at] = every.to(self.device)
         offset = values.get("robot.home_offset", zero)[:, None]
         home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
-        # Other objects do not change the numbers that a scene with one draws.
+        # Separate numbers: further objects do not change the samples of a scene with one object.
         more = uniforms(episode_keys(seeds, numbers, _BIAS), torch.tensor(0), self.further)
         direction = torch.cat([torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float(), 2 * more - 1], 1)
         direction = direction.to(self.device)
         objects = {p.box.name: p.poses(values, len(ids)) for p in self.placements}
-        if len(self.places):  # drawn last: the numbers above are those of a task without places
-            dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
-            objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
+        if len(self.places):  # drawn last: a task without places has the same numbers above
+            assigned = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
+            objects = {p.box.name: p.poses(values, len(ids), assigned[k]) for k, p in enumerate(self.placements)}
         if self.instruction_ids:
             first = [self._draw(rng) for rng in rngs]
             second, changes_at = first, [self.horizon] * len(first)
@@ -147,27 +145,27 @@ class EpisodeSampler(Rows):
             self.changes_at[at] = torch.tensor(changes_at, device=self.device)
         return EpisodeSample(values, home, objects, direction)
 
-    def _draw(self, rng: np.random.Generator, but: int | None = None) -> int:
-        """Draw one of the instructions that are asked, `but` one."""
-        if self.instruction_weights is None and but is None:
+    def _draw(self, rng: np.random.Generator, excluded: int | None = None) -> int:
+        """Draw an index into `instruction_ids` other than `excluded`."""
+        if self.instruction_weights is None and excluded is None:
             return int(rng.integers(len(self.instruction_ids)))
         weights = self.instruction_weights
         shares = np.ones(len(self.instruction_ids)) if weights is None else weights.copy()
-        if but is not None:
-            shares[but] = 0.0
+        if excluded is not None:
+            shares[excluded] = 0.0
         return int(rng.choice(len(self.instruction_ids), p=shares / shares.sum()))
 
     def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""
-        told, at = (rows if ids is None else rows[ids] for rows in (self.instructions, self.changes_at))
-        return torch.where(steps < at, told[:, 0], told[:, 1])[:, None]
+        pair, change = (rows if ids is None else rows[ids] for rows in (self.instructions, self.changes_at))
+        return torch.where(steps < change, pair[:, 0], pair[:, 1])[:, None]
 
     def noise(self, steps: Tensor, width: int, ids: Tensor | None = None) -> Tensor:
         """Return standard normal numbers (k, width) for control periods `steps` (k,) of environments `ids`."""
         return normals(self._keys(_NOISE, ids), steps, width)
 
     def command_keys(self, ids: Tensor | None = None) -> Tensor:
-        """Return the keys of the commands of environments `ids`."""
+        """Return the command keys (k,) of environments `ids`."""
         return self._keys(COMMAND, ids)
 
     def _keys(self, purpose: int, ids: Tensor | None) -> Tensor:
@@ -175,13 +173,15 @@ class EpisodeSampler(Rows):
         return keys if ids is None else keys[ids]
 
     def staggered(self, horizon: int) -> Tensor:
-        """Return a first control period (n,) in [0, horizon) for each environment."""
+        """Return a random first control period (n,) in [0, horizon) per environment."""
         counter = torch.tensor(-1, device=self.device)
         return (uniforms(self.keys[:, _PUSH], counter, 1)[:, 0] * horizon).long()
 
     def push_velocity(self, steps: Tensor) -> Tensor:
-        """Return the velocities (n, 3), float64, m/s, world, that pushes add to the trunks before control periods
-        `steps` (n,): in a random horizontal direction; 0 without a push."""
+        """Return the velocities (n, 3) float64, m/s, world frame, that pushes add before control periods `steps` (n,).
+
+        Directions are random and horizontal; 0 without a push.
+        """
         due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
         angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
         speed = self.push_speed.double() * due

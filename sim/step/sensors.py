@@ -1,4 +1,4 @@
-"""Sensor model: noise, bias and delay, per environment."""
+"""Sensor model: noise, bias and delay per environment."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PARAMETERS = (
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
 UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
-"""Views that robots do not measure."""
+"""State views that real robots do not measure."""
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
 
 def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
-    """Return the parameters that affect this robot with this many objects."""
+    """Return the parameters that affect this robot in a scene with this number of objects."""
     return {p for p in PARAMETERS if (robot.base or p not in _OF_TRUNK) and (objects or ".object_" not in p)}
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Some components of the measurement, and their error parameters."""
+    """Consecutive components of the measurement with the same error parameters."""
 
     view: str
     width: int
@@ -39,15 +39,16 @@ class Channel:
     noise: str = ""
     bias: str = ""
     direction: int = 0
-    """First column of its bias directions."""
+    """First column of the bias directions."""
     start: int = 0
     """First column of the view."""
 
 
 class SensorModel(Rows):
-    """Add errors to state views; with every parameter at zero they stay unchanged. Views without a sensor are absent.
-    Views without a channel (`gripper_width`, `foot_force`) are exact and undelayed. All channels of a robot are one
-    row: reported = delayed(true) + noise * normal + bias.
+    """Sensor errors of n robots: measured = delayed(true) + noise * normal + bias.
+
+    With all parameters at zero, views stay unchanged. Views in `UNSEEN` are absent from the measurement. Views without
+    a channel (`gripper_width`, `foot_force`) are exact and undelayed.
     """
 
     ROWS = ("values", "lag", "noise", "bias", "previous")
@@ -70,38 +71,36 @@ class SensorModel(Rows):
             tilt += [Channel("", 3, "", "sensor.tilt_noise", "sensor.tilt_bias", joints + 3)]
         else:
             exact += [speed]
-        for k, name in enumerate(objects):  # each with its own bias, so that relative poses have one too
+        for k, name in enumerate(objects):  # own biases: the relative pose of two objects has a bias, too
             noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6 + 3 * k)]
             exact += [Channel(name, 4, late, start=3)]
-        self.channels = (*noisy, *exact)
-        """Components of the true state, those with noise first."""
+        self.channels = (*noisy, *exact)  # channels, first those with noise
         self.biases = joints + 6 + 3 * max(1, len(objects))
-        """Number of bias directions per episode: of encoders, gyroscope, tilt, and 3 of each object."""
-        self.noises = sum(c.width for c in (*noisy, *tilt))
-        """Number of standard normal numbers per measurement."""
+        """Number of bias directions per episode: encoders, gyroscope (3), tilt (3), and 3 per object."""
+        self.noises = sum(c.width for c in (*noisy, *tilt))  # number of standard normal numbers per measurement
         self.seen = sum(c.width for c in noisy)
         with self.device:
             self._delays = self._parameters(self.channels, "delay")
             self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
             self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
             self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
-            """Values of the parameters; the last column is 0."""
+            """Parameter values (n, P + 1); the last column is 0."""
             self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
             self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
 
     @property
     def encoder_offset(self) -> Tensor:
-        """Return the encoder offsets (n, J), rad. Motors servo on them: a joint rests that far below its setpoint."""
+        """Return the encoder offsets (n, J), rad. Motors control the reading, so joints rest below by the offset."""
         return self.bias[:, : len(self.robot.joints)]
 
     @staticmethod
     def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
-        """Return the column of `values` for each component of the channels."""
+        """Return the column of `values` for every component of the channels."""
         names = [getattr(c, kind) for c in channels for _ in range(c.width)]
         return torch.tensor([PARAMETERS.index(n) if n else len(PARAMETERS) for n in names])
 
     def set(self, names: Sequence[str], ids: Tensor, values: Sequence[np.ndarray]) -> None:
-        """Set parameters of robots `ids` (k,) to values (k,), effective from their next reset."""
+        """Set parameters of robots `ids` (k,) to values (k,); they take effect at the next reset."""
         for name, new in zip(names, values, strict=True):
             most = new.max(initial=0.0)
             if name.endswith("_delay") and most > self.period + 1e-9:
@@ -109,7 +108,7 @@ class SensorModel(Rows):
             self.values[ids, PARAMETERS.index(name)] = torch.from_numpy(new).float().to(self.device)
 
     def reset(self, ids: Tensor, state: RobotState, direction: Tensor) -> None:
-        """Start episodes `ids` at true states (k); `direction` (k, biases) in [-1, 1] are those of the biases."""
+        """Start episodes of robots `ids` (k,) at true states; `direction` (k, biases) in [-1, 1] of the biases."""
         values = self.values[ids]
         self.lag[ids] = values[:, self._delays] / self.period
         self.noise[ids] = values[:, self._noises]
@@ -121,10 +120,10 @@ class SensorModel(Rows):
         return torch.cat([views[c.view][:, c.start : c.start + c.width] for c in self.channels], 1)
 
     def measure(self, true: RobotState, normals: Tensor, ids: Tensor | None = None) -> RobotState:
-        """Return the reported state of robots `ids` (None: all). Call once per control period: it advances delay lines.
+        """Return the measured state of robots `ids` (None: all); call once per control period, to advance the delays.
 
-        `normals` (k, noises) are standard normal numbers from the caller. Delayed components are interpolated linearly
-        between the last two control periods.
+        `normals` (k, noises): standard normal numbers. Delayed components are interpolated linearly between the last
+        two control periods.
         """
         signal = self._signal(true)
         previous, lag, bias, noise = self.previous, self.lag, self.bias, self.noise
@@ -153,7 +152,7 @@ def _unit(vector: Tensor) -> Tensor:
 
 
 def _turned(quat: Tensor, angle: Tensor) -> Tensor:
-    """Return orientations (n, 4) rotated by small rotation vectors (n, 3), rad, in the trunk's frame."""
+    """Return orientations (n, 4) after small rotations (n, 3), rad, in the trunk's frame."""
     w, x, y, z = quat.unbind(-1)
     a, b, c = (angle / 2).unbind(-1)
     turned = torch.stack(

@@ -1,4 +1,4 @@
-"""Datasets whose marked frames show a bright square in a corner, and a language model's server on this machine."""
+"""Datasets with a bright corner in successful frames, and a local server of a language model."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ SMALL = NetworkConfig(EncoderConfig((8, 8), 16, 2), 16)
 
 
 def write_dataset(
-    root: Path,
-    successes: int = 12,
-    failures: int = 12,
-    length: int = 12,
-    shuffled: bool = False,
-    task: str = "light the corner",
-    pictures: bool = True,
-    dtype: str = "float32",
-) -> Path:
-    """Write episodes at 10 Hz; in the last 3 frames of a success the corner is bright. `shuffled`: the marks are of
-    other episodes than the light."""
+    root: Path, successes: int = 12, failures: int = 12, length: int = 12, shuffled: bool = False,
+    task: str = "light the corner", pictures: bool = True, dtype: str = "float32",
+) -> Path:  # fmt: skip
+    """Write episodes at 10 Hz; the corner is bright in the last 3 frames of a success. `shuffled`: success marks are
+    independent of the brightness."""
     rng = np.random.default_rng(0)
     columns = {"next.success": Feature("bool", (1,)), "observation.state": Feature(dtype, (2,))}
     columns |= {FRONT: Feature("video", (32, 32, 3))} if pictures else {}
@@ -59,13 +53,13 @@ def marked_dataset() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset that can be learned from."""
+    """A dataset with learnable success."""
     return write_dataset(tmp_path_factory.mktemp("corner") / "dataset")
 
 
 @pytest.fixture
 def quick() -> Callable[..., FitConfig]:
-    """A fit of a few seconds."""
+    """Builder of a config for a fit of a few seconds."""
 
     def build(**options: Any) -> FitConfig:
         numbers: dict[str, Any] = dict(steps=60, batch=16, lr=3e-3, held_out=0.5, margin=0.2, network=SMALL)
@@ -75,11 +69,11 @@ def quick() -> Callable[..., FitConfig]:
 
 
 Answer = str | tuple[int, bytes] | Callable[[Any], None]
-"""A message's text; a status and a body; or a function of the request's handler."""
+"""Text of a message, status and body, or a function of the request's handler."""
 
 
 class ModelServer:
-    """What was asked, and what is answered next; the last answer is repeated."""
+    """Received requests and next answers; the last answer is repeated."""
 
     def __init__(self, port: int):
         self.url = f"http://127.0.0.1:{port}/v1"

@@ -1,23 +1,24 @@
-"""Evaluation counts each episode once, with the right interval."""
+"""Evaluation: every episode counts once; confidence intervals."""
 
 from __future__ import annotations
 
+import json
 import math
-from statistics import fmean, stdev
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from policies.base import Chunk, Observation, Policy
-from policies.execution import ChunkExecutor
+from policies.base import Chunk, Observation, Policy, Prefix
+from policies.execution import ChunkExecutor, Execution
+from robot_rl.cli.evaluate import Evaluate
 from robot_rl.evaluation import ActionRepeat, Evaluation, evaluate
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
-from robot_rl.util.statistics import mean_interval, wilson
+from robot_rl.util.statistics import wilson
+from sim.env import TaskEnv
 
 
 @pytest.mark.parametrize(
@@ -29,33 +30,16 @@ from robot_rl.util.statistics import mean_interval, wilson
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_wilson_interval_is_the_published_one(successes: int, trials: int, low: float, high: float) -> None:
+def test_wilson_interval_equals_published_values(successes: int, trials: int, low: float, high: float) -> None:
     assert wilson(successes, trials) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
     mirrored = wilson(trials - successes, trials)
     assert mirrored == (pytest.approx(1 - high, abs=6e-5), pytest.approx(1 - low, abs=6e-5))
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_interval_holds_the_rate_and_narrows(case: tuple[int, int]) -> None:
-    k, n = case
-    low, high = wilson(k, n)
-    tiny = 1e-12  # rounding
-    assert 0 <= low <= k / n + tiny and k / n - tiny <= high <= 1
-    narrow = wilson(10 * k, 10 * n)
-    assert narrow[1] - narrow[0] < high - low
-    wide = wilson(k, n, confidence=0.99)
-    assert wide[0] <= low + tiny and wide[1] >= high - tiny
-
-
-def test_wilson_interval_of_nothing_is_everything() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
 class Scripted:
-    """Episode of seed s lasts 1 + s % 7 steps and succeeds when s is even; the next starts at once.
+    """The episode of seed s has 1 + s % 7 steps and succeeds if s is even.
 
-    Later episodes in the same place last one step and claim success: they must not be counted.
+    Later episodes of an environment have one step and report success: they must not be counted.
     """
 
     info = EnvInfo("scripted", numbered("state", [-1.0] * 2, [1.0] * 2), numbered("action", [-1.0], [1.0]), horizon=7)
@@ -85,7 +69,7 @@ class Scripted:
 
 
 class Alternating(Policy):
-    """The action jumps between +0.25 and -0.25 at each call; remembers resets."""
+    """A policy whose action alternates between +0.25 and -0.25; records resets."""
 
     horizon = execute = 1
 
@@ -103,21 +87,16 @@ class Alternating(Policy):
 
 
 @pytest.mark.parametrize(("num_envs", "episodes"), [(4, 8), (4, 10), (5, 3), (1, 9), (16, 16)])
-def test_each_episode_counts_once(num_envs: int, episodes: int) -> None:
-    result = evaluate(Alternating(), Scripted(num_envs), episodes, seed=100)
+def test_every_episode_counts_once(num_envs: int, episodes: int) -> None:
+    result = evaluate(Alternating(), env := Scripted(num_envs), episodes, seed=100)
+    assert env.seeds == list(range(100, 100 + len(env.seeds)))
     seeds = range(100, 100 + episodes)
     assert result.success == [s % 2 == 0 for s in seeds]
     assert result.steps == [1 + s % 7 for s in seeds]
 
 
-def test_seeds_follow_each_other_without_gap() -> None:
-    env = Scripted(4)
-    evaluate(Alternating(), env, 8, seed=50)
-    assert env.seeds == list(range(50, 58))
-
-
-def test_divergences_are_of_the_episodes_that_count() -> None:
-    """Every episode of `Exploding` ends by diverging, those that come after and beside the counted ones too."""
+def test_divergences_of_counted_episodes() -> None:
+    """All episodes of `Exploding` diverge, also those that are not counted."""
 
     class Exploding(Scripted):
         def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -128,21 +107,21 @@ def test_divergences_are_of_the_episodes_that_count() -> None:
     assert result.divergences == 6 and "divergences" not in result.summary()
 
 
-def test_the_change_of_actions_is_of_the_executed_action() -> None:
-    """Executed is twice the policy's: it jumps by 1 each step; a one-step episode has no change."""
+def test_action_change_uses_executed_actions() -> None:
+    """The executed action is twice the policy's action: it changes by 1 per step."""
     result = evaluate(Alternating(), Scripted(4), 7, seed=0)
     assert result.action_change == pytest.approx([0.0] + [1.0] * 6)
 
 
-def test_the_policy_starts_each_episode_afresh() -> None:
+def test_policy_is_reset_before_every_episode() -> None:
     policy = Alternating()
     evaluate(policy, Scripted(2), 4, seed=0)
     assert policy.resets[0] is None and policy.resets.count(None) == 2
     assert [0] in policy.resets or [0, 1] in policy.resets
 
 
-def test_the_policy_looks_anew_after_a_persons_correction() -> None:
-    """On a robot the operator may correct a deployed policy: no chunk from before is executed after it."""
+def test_policy_infers_again_after_a_correction() -> None:
+    """A chunk from before a correction is not executed after it."""
 
     class Corrected(Scripted):
         def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -156,7 +135,7 @@ def test_the_policy_looks_anew_after_a_persons_correction() -> None:
             return super().act(observation, rng).expand(-1, 5, -1)
 
     policy = Chunked()
-    evaluate(policy, Corrected(1), 1, seed=6)  # seven steps, handed back after four
+    evaluate(policy, Corrected(1), 1, seed=6)  # seven steps, correction ends after four
     assert policy.calls == 2 and policy.resets == [None, None, [0]]
 
 
@@ -164,7 +143,7 @@ def test_progress_counts_finished_episodes() -> None:
     seen: list[int] = []
     evaluate(Alternating(), Scripted(4), 10, seed=0, on_step=lambda k, infos: seen.append(k))
     assert seen == sorted(seen) and seen[-1] == 10
-    assert seen[0] == 1, "episode 0 lasts one step"
+    assert seen[0] == 1, "episode 0 has one step"
 
 
 def test_summary() -> None:
@@ -177,7 +156,7 @@ def test_summary() -> None:
 
 
 class Measured(Scripted):
-    """Reports the step's number, a figure for environment 0 at every other step alone, and one that never comes."""
+    """Reports the step number, a metric of environment 0 at every second step, and a metric that is always NaN."""
 
     def reset(self, *, seed: int) -> tuple[Observation, dict[str, Any]]:
         self.clock = 0
@@ -201,16 +180,16 @@ def same(values: list[float], wanted: list[float]) -> bool:
     return values == pytest.approx(wanted, nan_ok=True)
 
 
-def test_a_measure_is_the_mean_over_its_episode_alone() -> None:
-    """Episodes of 1 to 7 steps: what comes after an episode's end is another one's."""
+def test_metric_is_the_mean_over_its_episode() -> None:
+    """Episodes of 1 to 7 steps; steps after an episode's end do not count."""
     metrics = evaluate(Alternating(), Measured(4), 7, seed=0).metrics
     assert same(metrics["clock"], [(1 + length) / 2 for length in range(1, 8)])
-    # Environment 0 plays the episodes of one step and of five: 20 and 40 in the second, nothing in the first.
+    # Environment 0 plays episodes of one and five steps: values 20 and 40 in the second, none in the first.
     assert same(metrics["rare"], [math.nan] * 4 + [30.0] + [math.nan] * 2)
     assert same(metrics["never"], [math.nan] * 7)
 
 
-def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
+def test_summary_has_metric_means_with_intervals() -> None:
     metrics = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
     summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, metrics).summary()
     half = 4.302653 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
@@ -219,47 +198,30 @@ def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
     assert Evaluation([], [], []).summary().keys().isdisjoint(metrics)
 
 
-@pytest.mark.parametrize(
-    ("n", "t"),
-    [(2, 12.706), (5, 2.776), (6, 2.571), (10, 2.262), (20, 2.093), (64, 1.998), (200, 1.972), (10**5, 1.960)],
-)
-def test_means_of_few_have_wider_intervals(n: int, t: float) -> None:
-    """Fisher and Yates 1963, Table III."""
-    values = [float(2 * (k % 2)) for k in range(n)]
-    found = mean_interval(values)
-    half = t * stdev(values) / math.sqrt(n)
-    assert (found["low"], found["high"]) == pytest.approx((fmean(values) - half, fmean(values) + half), abs=4e-4 * half)
-
-
 @pytest.mark.parametrize("won", [1, 197, 199])
-def test_the_mean_return_of_episodes_that_return_0_or_1_is_a_rate(won: int) -> None:
+def test_binary_return_has_a_wilson_interval(won: int) -> None:
     summary = Evaluation([False] * 200, [1] * 200, [0.0] * 200, returns=[1.0] * won + [0.0] * (200 - won)).summary()
     low, high = wilson(won, 200)
     assert summary["return"] == pytest.approx({"mean": won / 200, "low": low, "high": high}) and low > 0 and high < 1
 
 
-def test_the_interval_narrows_with_the_episodes() -> None:
-    few, many = (Evaluation([], [], [], {"x": [0.0, 2.0] * n}).summary()["x"]["high"] - 1.0 for n in (50, 5000))
-    assert few / many == pytest.approx(10, rel=0.02)
-
-
 @pytest.mark.parametrize("values", [[], [2.0], [math.nan], [2.0, math.nan]])
-def test_too_few_values_have_no_interval(values: list[float]) -> None:
-    """Whatever is reported must be JSON that other programs read: None, not NaN."""
+def test_fewer_than_two_values_have_no_interval(values: list[float]) -> None:
+    """Results must be valid JSON: None, not NaN."""
     summary = Evaluation([], [], [], {"x": values}).summary()["x"]
     assert summary == {"mean": 2.0 if 2.0 in values else None, "low": None, "high": None}
 
 
-def test_a_policy_that_decides_seldom_holds_the_last_action_of_a_short_chunk() -> None:
+def test_action_repeat_holds_the_last_action_of_a_short_chunk() -> None:
     class Counting:
-        """Chunks of two actions: 10 and 11 times the number of the decision."""
+        """Chunks of two actions: 10 and 11 times the number of decisions."""
 
         horizon = execute = 2
-        asked = 0
+        decisions = 0
 
         def infer(self, observation: dict[str, Tensor], rng: torch.Generator, prefix: object = None) -> Chunk:
-            self.asked += 1
-            return Chunk(self.asked * torch.tensor([[[10.0], [11.0]]]))
+            self.decisions += 1
+            return Chunk(self.decisions * torch.tensor([[[10.0], [11.0]]]))
 
         def reset(self, ids: Tensor | None = None) -> None: ...
 
@@ -269,10 +231,58 @@ def test_a_policy_that_decides_seldom_holds_the_last_action_of_a_short_chunk() -
         assert [float(runner.act(seen, torch.Generator())) for _ in range(4)] == wanted
 
 
-def test_the_frequency_averaged_score_is_the_share_of_the_best_at_every_interval() -> None:
+def test_frequency_averaged_score() -> None:
     from benchmarks.decision_intervals import INTERVALS, score
 
     assert score([-10.0] * len(INTERVALS), floor=-110.0, best=-10.0) == pytest.approx(1.0)
     assert score([-110.0] * len(INTERVALS), floor=-110.0, best=-10.0) == pytest.approx(0.0)
-    falling = [-10.0, -10.0, -10.0, -110.0, -110.0]  # half of the range from 4 to 8 control periods, nothing beyond
+    falling = [-10.0, -10.0, -10.0, -110.0, -110.0]  # falls linearly between 4 and 8 control periods
     assert score(falling, floor=-110.0, best=-10.0) == pytest.approx((3 + 4 / 2) / 15)
+
+
+# ---- delayed inference ---------------------------------------------------------------------------------------------
+class Sideways:
+    """A policy that moves to the left with a closed gripper; no torch module."""
+
+    horizon, execute = 8, 4
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        action = torch.tensor([0.0, 0.02, 0.0, -1.0])
+        return Chunk(action.expand(len(observation["observation.state"]), self.horizon, -1))
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("mode", "held", "moved"),
+    [
+        ("receding", 14 * 3 + 2, 14 * 4),  # 14 rounds of 3 held periods and 4 actions, then 2 held periods
+        ("asynchronous", 3, 97),
+    ],
+)
+def test_robot_holds_while_inference_is_not_done(mode: Any, held: int, moved: int) -> None:
+    env = TaskEnv("panda-lift", 2, threads=1)
+    step, actions = env.step, []
+
+    def watch(action: Tensor) -> Any:
+        actions.append(action.clone())
+        return step(action)
+
+    env.step = watch  # type: ignore[assignment,method-assign]
+    result = evaluate(Sideways(), env, 2, execution=Execution(mode, delay=3))
+    env.close()
+    assert result.steps == [100, 100] and result.held == 2 * held
+    assert result.summary()["held_share"] == held / 100
+    executed = torch.stack(actions)
+    still = (executed[..., :3] == 0).all(-1)
+    assert still.sum(0).tolist() == [held, held] and (~still).sum(0).tolist() == [moved, moved]
+    assert (executed[:3, :, 3] == 1).all(), "the gripper is open at the start"
+    assert (executed[3:, :, 3] == -1).all(), "holding keeps the gripper closed"
+
+
+def test_delay_is_rounded_up_and_recorded(tmp_path: Path) -> None:
+    Evaluate((Path("zero:panda-lift"),), 2, num_envs=2, inference_delay=51, out=tmp_path / "e.json", json=True).run()
+    summary = json.loads((tmp_path / "e.json").read_text())
+    assert summary["inference_delay"] == 51 and summary["execution"] == "receding"
+    assert summary["held_share"] == pytest.approx(2 / 3, abs=0.01), "two held periods per action"

@@ -1,4 +1,4 @@
-"""Episodes are bit-identical at any number of threads, in a used environment, and after a resume."""
+"""Episodes are bit-identical with any number of threads, after other episodes, after a resume, and with prefetch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from robot_rl.training.checkpoint import load_state, save_state
 from sim.commands import CommandSchedule
+from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
+from sim.step.sampling import EpisodeSampler
+from sim.step.sensors import SensorModel
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -21,7 +25,7 @@ Same = Callable[[Any, Any], bool]
 
 
 def actions(env: TaskEnv, steps: int, seed: int = 0) -> torch.Tensor:
-    """Wide movements, an arm's down to the cube; the same rows however many there are."""
+    """Return large random actions (steps, n, A); an arm moves down. Row i does not depend on n."""
     rngs = [torch.Generator().manual_seed(100 * seed + i) for i in range(env.num_envs)]
     rows = [2 * torch.rand(steps, env.pipeline.actions.size, generator=rng) - 1 for rng in rngs]
     moves = torch.stack(rows, 1)
@@ -39,121 +43,70 @@ def play(env: TaskEnv, moves: torch.Tensor) -> list[Any]:
 
 @pytest.fixture(params=list(tasks))
 def short(request: pytest.FixtureRequest) -> Callable[..., TaskEnv]:
-    """A task whose episodes and commands end and begin within a test, with all of its randomization."""
+    """Builder of a task with all its randomization and with short episodes and commands."""
 
-    def build(n: int = 3, threads: int = 1, horizon: int = 7) -> TaskEnv:
+    def build(threads: int = 1) -> TaskEnv:
         task = tasks.get(request.param)
         often = replace(task.commands, hold=0.1) if task.commands else None
-        task = replace(task, interface=replace(task.interface, horizon=horizon), commands=often)
-        return TaskEnv(task, n, threads=threads)
+        task = replace(task, interface=replace(task.interface, horizon=4), commands=often)
+        return TaskEnv(task, 3, threads=threads)
 
     return build
 
 
-def test_one_thread_equals_two_equals_one_again(short: Callable[..., TaskEnv], same: Same) -> None:
-    runs = []
-    for threads in (1, 2, 1):
-        env = short(5, threads, horizon=12)
-        start = env.reset(seed=11, options={"stagger": True})
-        runs.append([start, play(env, actions(env, 30)), env.state_dict()])
-    assert any(out[4].get("final_obs") for out in runs[0][1])
-    assert same(runs[0], runs[1]) and same(runs[0], runs[2])
-
-
-def test_a_used_environment_plays_a_seed_like_a_fresh_one(short: Callable[..., TaskEnv], same: Same) -> None:
-    """Also to the last bit: no parameter may remember the episodes before."""
-    used, fresh = short(horizon=4), short(horizon=4)
+def test_threads_and_earlier_episodes_do_not_change_results(short: Callable[..., TaskEnv], same: Same) -> None:
+    used, fresh = short(), short(threads=2)
     used.reset(seed=1)
-    play(used, actions(used, 30, seed=9))
+    play(used, actions(used, 10, seed=9))
     for field in ("body_mass", "body_inertia", "geom_size", "dof_invweight0"):
         used.reset(seed=7)
         fresh.reset(seed=7)
         mine, other = (env.engine.batch.expanded(field) for env in (used, fresh))
         assert (mine is None and other is None) or same(mine.copy(), other.copy()), field
-    assert same(used.reset(seed=7), fresh.reset(seed=7))
-    assert same(play(used, actions(used, 20)), play(fresh, actions(fresh, 20)))
+    options = {"stagger": True}
+    assert same(used.reset(seed=7, options=options), fresh.reset(seed=7, options=options))
+    played = play(used, actions(used, 12))
+    assert any(step[4].get("final_obs") for step in played)
+    assert same(played, play(fresh, actions(fresh, 12))) and same(used.state_dict(), fresh.state_dict())
 
 
-def test_resumed_equals_uninterrupted(short: Callable[..., TaskEnv], tmp_path: Path, same: Same) -> None:
-    """Through a file, into another process' environment, in the middle of episodes that have ended before."""
-    env = short()
+def test_resume_is_bit_identical(short: Callable[..., TaskEnv], tmp_path: Path, same: Same) -> None:
+    """Through a file, into an environment with other episodes; the state in memory does not change."""
+    env, other = short(), short()
     env.reset(seed=4, options={"stagger": True})
-    observation = play(env, actions(env, 17, seed=1))[-1][0]
-    save_state(env.state_dict(), tmp_path / "env")
-    expected = play(env, actions(env, 25, seed=2))
-    other = short()
-    other.reset(seed=99)
-    play(other, actions(other, 9, seed=3))
-    unused = short()
-    for resumed in (other, unused):
-        assert same(resumed.load_state_dict(load_state(tmp_path / "env")), observation)
-        assert same(play(resumed, actions(resumed, 25, seed=2)), expected)
-        assert same(resumed.state_dict(), env.state_dict())
-    assert other.shield_events == env.shield_events
-
-
-def test_a_snapshot_in_memory_stays_as_it_was(short: Callable[..., TaskEnv], same: Same) -> None:
-    env = short(2)
-    env.reset(seed=4)
-    play(env, actions(env, 5))
+    observation = play(env, actions(env, 9, seed=1))[-1][0]
     saved = env.state_dict()
     frozen = copy.deepcopy(saved)
-    first = play(env, actions(env, 10, seed=3))
+    save_state(saved, tmp_path / "env")
+    expected = play(env, actions(env, 10, seed=2))
+    other.reset(seed=99)
+    play(other, actions(other, 5, seed=3))
+    for state in (load_state(tmp_path / "env"), saved):
+        assert same(other.load_state_dict(state), observation)
+        assert same(play(other, actions(other, 10, seed=2)), expected)
+        assert same(other.state_dict(), env.state_dict()) and other.shield_events == env.shield_events
     assert same(saved, frozen)
-    env.load_state_dict(saved)
-    assert same(play(env, actions(env, 10, seed=3)), first)
-    assert same(saved, frozen), "nor does a restored environment write into it"
 
 
-def test_seeds_differ(task: Build, same: Same) -> None:
-    env = TaskEnv(task(), 2, threads=1)
-    assert not same(env.reset(seed=0), env.reset(seed=5))
-    observation = env.reset(seed=0)[0]["observation.environment_state"]
-    assert not torch.equal(observation[0], observation[1])
-
-
-def test_the_number_of_environments_does_not_change_what_an_episode_draws(task: Build, same: Same) -> None:
-    """Environment i of seed s is environment 0 of seed s + i, in its first episode and the next."""
-    many = TaskEnv(task(horizon=2), 4, threads=1)
-    many.reset(seed=20)
-    starts = [(many.sampled.clone(), many.engine.qpos.copy())]
-    play(many, actions(many, 2))
-    starts.append((many.sampled.clone(), many.engine.qpos.copy()))
-    for i in range(4):
-        one = TaskEnv(task(horizon=2), 1, threads=1)
-        one.reset(seed=20 + i)
-        for episode, (drawn, qpos) in enumerate(starts):
-            if episode:
-                play(one, actions(one, 2))
-            assert same(one.sampled[0], drawn[i]) and same(one.engine.qpos[0], qpos[i]), (i, episode)
-
-
-@pytest.mark.parametrize("noise", [False, True], ids=["exact sensors", "noisy sensors"])
-def test_the_number_of_environments_does_not_change_how_an_episode_goes(task: Build, noise: bool) -> None:
-    """Sensor noise included. Batched products round differently with the batch size, hence a tolerance."""
-    lift = task()
-    shipped = [r for r in lift.randomization if noise or not r.parameter.startswith("sensor.")]
-    many = TaskEnv(task(shipped), 3, threads=1)
+def test_number_of_environments_does_not_change_an_arm_episode(task: Build) -> None:
+    """With a tolerance, because the rounding of batched products depends on the batch size."""
+    many = TaskEnv(task(), 3, threads=1)
     moves = actions(many, 12)
     observation, _ = many.reset(seed=30)
     together = [observation["observation.state"], *(out[0]["observation.state"] for out in play(many, moves))]
     for i in range(3):
-        one = TaskEnv(task(shipped), 1, threads=1)
+        one = TaskEnv(task(), 1, threads=1)
         observation, _ = one.reset(seed=30 + i)
-        alone = [
-            observation["observation.state"],
-            *(out[0]["observation.state"] for out in play(one, moves[:, i : i + 1])),
-        ]
+        played = play(one, moves[:, i : i + 1])
+        alone = [observation["observation.state"], *(out[0]["observation.state"] for out in played)]
         for t, (a, b) in enumerate(zip(alone, together, strict=True)):
-            assert torch.allclose(a[0], b[i], atol=1e-4), (
-                f"environment {i} differs at step {t} by {(a[0] - b[i]).abs().max():.1e}"
-            )
+            assert torch.allclose(a[0], b[i], atol=1e-4), f"environment {i}, step {t}: {(a[0] - b[i]).abs().max():.1e}"
 
 
-def test_the_number_of_environments_does_not_change_a_walk(walk: Build, same: Same) -> None:
-    """To the last bit, through resets, with noise, commands and pushes: nothing here is a batched product.
+def test_number_of_environments_does_not_change_a_legged_episode(walk: Build, same: Same) -> None:
+    """Bit-identical through resets, with noise, commands and pushes, because there are no batched products.
 
-    Rewards are sums, whose order torch chooses by the size of the batch, so they may differ in the last bit.
+    Rewards may differ in the last bit: torch chooses the order of a sum by the batch size.
     """
     task = walk(horizon=12, commands=CommandSchedule(hold=0.1))
     many = TaskEnv(task, 4, threads=1)
@@ -172,6 +125,105 @@ def test_the_number_of_environments_does_not_change_a_walk(walk: Build, same: Sa
                 assert same([x[0] for x in a[2:4]], [x[i] for x in b[2:4]]), f"environment {i}, step {t}"
                 assert torch.allclose(a[1][0], b[1][i], rtol=1e-4, atol=1e-6)
                 for name, value in a[4]["metrics"].items():
-                    assert torch.allclose(value[0], b[4]["metrics"][name][i], rtol=1e-4, atol=1e-6, equal_nan=True), (
-                        name
-                    )
+                    other = b[4]["metrics"][name][i]
+                    assert torch.allclose(value[0], other, rtol=1e-4, atol=1e-6, equal_nan=True), name
+
+
+# ---- prefetched resets ---------------------------------------------------------------------------------------------
+STEPS, BROKEN, RESTORED = 60, 25, 40
+
+
+@pytest.fixture(params=["panda-lift", "go2-velocity"])
+def shipped(request: pytest.FixtureRequest, task: Build, walk: Build) -> Any:
+    return task(horizon=12) if request.param == "panda-lift" else walk(horizon=12)
+
+
+def story(task: Any) -> list[Any]:
+    """Return all results of five environments: episodes end, one diverges, and a state is restored."""
+    env = TaskEnv(task, 5, threads=1)
+    env.reset(seed=3, options={"stagger": True})
+    rng, saved, out = torch.Generator().manual_seed(0), {}, []
+    for k in range(STEPS):
+        if k == BROKEN:
+            env.engine.qvel[2] = np.nan
+        if k == RESTORED:
+            env.load_state_dict(saved)
+        out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
+        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.sampled.clone()])
+        if k == BROKEN + 2:
+            saved = env.state_dict()
+    assert env.divergences == 1 and env.episodes.sampler.next_episode.min() >= 3
+    return copy.deepcopy([*out, env.state_dict()])
+
+
+def test_results_equal_those_without_prefetch(shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_one = story(shipped)
+    monkeypatch.setattr(MujocoEngine, "clone", lambda self: None)
+    assert same(story(shipped), with_one)
+
+
+def test_resets_are_prefetched_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    sample = EpisodeSampler.sample
+    monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (blocks.append(len(ids)), sample(self, ids))[1])
+    env = TaskEnv(shipped, 24, threads=1)
+    env.reset(seed=0, options={"stagger": True})
+    ended = 0
+    for _ in range(24):
+        _, _, terminated, truncated, _ = env.step(torch.zeros(24, env.pipeline.actions.size))
+        ended += int((terminated | truncated).sum())
+    assert blocks[:2] == [24, 24] and len(blocks) <= 4
+    assert 0 <= sum(blocks[1:]) - ended <= 24, "at most one episode ahead per environment"
+
+
+def test_new_seed_discards_prefetched_episodes(shipped: Any, same: Same) -> None:
+    used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still = torch.zeros(3, used.pipeline.actions.size)
+    used.reset(seed=0)
+    for _ in range(12):
+        used.step(still)
+    for env in (used, fresh):
+        env.reset(seed=0)
+        env.reset(seed=50)
+    played = [[copy.deepcopy(env.step(still)) for _ in range(14)] for env in (used, fresh)]
+    assert same(*played) and same(used.state_dict(), fresh.state_dict())
+
+
+def test_prefetch_in_inference_mode_is_usable_outside(shipped: Any, same: Same) -> None:
+    """A process may evaluate in inference mode and then train."""
+    env, other = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still = torch.zeros(3, env.pipeline.actions.size)
+    other.reset(seed=0, options={"stagger": True})
+    with torch.inference_mode():
+        env.reset(seed=0, options={"stagger": True})
+        for _ in range(13):
+            env.step(still)
+    for _ in range(13):
+        other.step(still)
+    assert same(*[[one.step(still) for _ in range(13)] for one in (env, other)])
+
+
+@pytest.mark.parametrize("block", [0, 1], ids=["first block", "later block"])
+def test_interrupted_block_is_prefetched_again(
+    shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still, measure, begun = torch.zeros(3, used.pipeline.actions.size), SensorModel.measure, 0
+    used.reset(seed=0)
+
+    def interrupted(self: SensorModel, *arguments: Any) -> Any:
+        nonlocal begun
+        begun += len(arguments) == 3  # calls of a reset
+        if begun == block + 1:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(SensorModel, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(40):
+            used.step(still)
+    monkeypatch.undo()
+    for env in (used, fresh):
+        env.reset(seed=0, options={"episode": block})
+    played = [[copy.deepcopy(env.step(still)) for _ in range(14)] for env in (used, fresh)]
+    assert same(*played) and same(used.state_dict(), fresh.state_dict() | {"divergences": used.divergences})

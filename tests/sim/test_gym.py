@@ -1,4 +1,4 @@
-"""The scalar Gymnasium environment plays every episode once, and pays one reset for each."""
+"""Registered Gymnasium environments: order of episodes, seeds, observation spaces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -43,7 +44,9 @@ def finish(env: gym.Env[Any, Any]) -> None:
     assert ends == [False] * (HORIZON - 1) + [True]
 
 
-def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_plays_the_next_episode_once(
+    env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[int] = []
     sample = EpisodeSampler.sample
     monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (begun.extend(ids.tolist()), sample(self, ids))[1])
@@ -52,27 +55,20 @@ def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], mon
         assert info == {} and env.vector.episode_number(0) == e
         assert np.array_equal(observation, starts[e])
         finish(env)
-    assert len(begun) == 5, "one reset for each episode, that of the next included"
+    assert len(begun) == 5, "one reset per episode, including the next one"
 
 
-def test_a_reset_in_mid_episode_begins_a_new_one(env: GymTask, starts: list[np.ndarray]) -> None:
+def test_reset_during_an_episode_begins_the_next(env: GymTask, starts: list[np.ndarray]) -> None:
     env.reset(seed=SEED)
     env.step(STILL)
     assert np.array_equal(env.reset()[0], starts[1])
-    assert np.array_equal(env.reset()[0], starts[2]), "nor is one that has not moved kept"
+    assert np.array_equal(env.reset()[0], starts[2]), "also without a step in between"
     finish(env)
     assert np.array_equal(env.reset()[0], starts[3])
     assert np.array_equal(env.reset()[0], starts[4])
 
 
-def test_a_step_after_the_end_is_of_the_next_episode(env: GymTask, starts: list[np.ndarray]) -> None:
-    env.reset(seed=SEED)
-    finish(env)
-    env.step(STILL)
-    assert np.array_equal(env.reset()[0], starts[2])
-
-
-def test_a_seed_starts_over_also_after_the_end(env: GymTask, starts: list[np.ndarray]) -> None:
+def test_reset_with_a_seed_starts_over(env: GymTask, starts: list[np.ndarray]) -> None:
     env.reset(seed=SEED)
     finish(env)
     assert np.array_equal(env.reset(seed=SEED)[0], starts[0])
@@ -80,7 +76,7 @@ def test_a_seed_starts_over_also_after_the_end(env: GymTask, starts: list[np.nda
     assert np.array_equal(env.reset()[0], starts[1])
 
 
-def test_the_last_observation_is_of_the_episode_that_ended(env: GymTask, task: Build) -> None:
+def test_last_step_returns_the_final_observation(env: GymTask, task: Build) -> None:
     vector = TaskEnv(task(horizon=HORIZON), 1, threads=1)
     env.reset(seed=SEED)
     vector.reset(seed=SEED)
@@ -91,9 +87,7 @@ def test_the_last_observation_is_of_the_episode_that_ended(env: GymTask, task: B
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_gymnasiums_vector_environment_plays_all_episodes(
-    task: Build, starts: list[np.ndarray], mode: AutoresetMode
-) -> None:
+def test_sync_vector_env_plays_all_episodes(task: Build, starts: list[np.ndarray], mode: AutoresetMode) -> None:
     envs: Any = SyncVectorEnv([lambda: GymTask(task(horizon=HORIZON))] * 2, autoreset_mode=mode)
     observation, _ = envs.reset(seed=SEED)
     seen = [observation[0]]
@@ -110,18 +104,18 @@ def test_gymnasiums_vector_environment_plays_all_episodes(
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
 @pytest.mark.parametrize("name", list(IDS))
-def test_gymnasiums_own_checks_pass(name: str) -> None:
+def test_gymnasium_env_checker_passes(name: str) -> None:
     env = gym.make(name)
     check_env(env.unwrapped, skip_render_check=True)
     if tasks.get(IDS[name]).interface.pictures:
-        assert "observation.environment_state" not in env.observation_space.spaces, "nothing that only simulators know"
+        assert "observation.environment_state" not in env.observation_space.spaces, "no privileged observation"
     else:
-        assert isinstance(env.observation_space, gym.spaces.Box), "the vector that the robot itself has"
+        assert isinstance(env.observation_space, gym.spaces.Box), "the robot's state vector"
     env.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
-def test_more_than_the_robot_knows_is_there_on_request(task: Build) -> None:
+def test_privileged_and_picture_observations(task: Build) -> None:
     env = gym.make("robot_rl/PandaLift-v0", privileged=True)
     check_env(env.unwrapped, skip_render_check=True)
     assert set(env.observation_space.spaces) == {"observation.state", "observation.environment_state"}
@@ -133,7 +127,7 @@ def test_more_than_the_robot_knows_is_there_on_request(task: Build) -> None:
 
 
 @pytest.mark.parametrize("privileged", [False, True])
-def test_the_batched_environment_has_the_same_spaces_and_numbers(privileged: bool) -> None:
+def test_vector_entry_point_has_equal_spaces_and_observations(privileged: bool) -> None:
     one = gym.make("robot_rl/PandaLift-v0", privileged=privileged)
     many = gym.make_vec("robot_rl/PandaLift-v0", num_envs=2, privileged=privileged)
     assert many.single_observation_space == one.observation_space
@@ -150,8 +144,8 @@ def test_the_batched_environment_has_the_same_spaces_and_numbers(privileged: boo
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
 @pytest.mark.parametrize("mode", ["sync", "vector_entry_point"])
-def test_copies_that_are_given_no_seed_differ(mode: str) -> None:
-    """Each from the next, and from those of another process, which would begin as this one did."""
+def test_unseeded_environments_differ(mode: str) -> None:
+    """Within a vector environment, and between two vector environments."""
     starts = []
     for _ in range(2):
         envs: Any = gym.make_vec("robot_rl/PandaLift-v0", num_envs=2, vectorization_mode=mode)
@@ -160,7 +154,25 @@ def test_copies_that_are_given_no_seed_differ(mode: str) -> None:
     assert len(np.unique(np.array(starts), axis=0)) == 4
 
 
-def test_a_seed_that_is_given_is_kept(task: Build, starts: list[np.ndarray]) -> None:
+def test_constructor_seed_is_used(task: Build, starts: list[np.ndarray]) -> None:
     env = GymTask(task(horizon=HORIZON), seed=SEED)
     assert np.array_equal(env.reset()[0], starts[0])
     assert GymTask(task(horizon=HORIZON)).vector.seed < HELD_OUT
+
+
+@pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
+@pytest.mark.parametrize("name", [name for name, task in IDS.items() if not tasks.get(task).interface.pictures])
+def test_stable_baselines3_trains_for_200_steps(name: str, algorithm: str) -> None:
+    sb3, env = pytest.importorskip("stable_baselines3"), gym.make(name)
+    settings: dict[str, Any] = {"learning_starts": 100, "batch_size": 32}
+    settings = settings if algorithm == "SAC" else {"n_steps": 100, "batch_size": 50, "n_epochs": 2}
+    small = {"net_arch": [32]}
+    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=small, **settings)
+    before = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    model.learn(200)
+    after = model.policy.state_dict()
+    assert model.num_timesteps == 200 and all(v.isfinite().all() for v in after.values())
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    action, _ = model.predict(env.reset(seed=0)[0], deterministic=True)
+    assert env.action_space.contains(np.clip(action, -1, 1))
+    env.close()

@@ -1,4 +1,4 @@
-"""Pictures from the scene to a policy: collected, read back, cloned, resumed, evaluated."""
+"""Pictures from the scene to a policy: recorded, loaded, cloned, evaluated."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import training_seed
 from sim.collect import collect
-from sim.demonstrators import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
-from sim.make import describe
 from sim.tasks import tasks
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -38,7 +36,7 @@ Build = Callable[..., Any]
 
 @pytest.fixture
 def seeing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The shipped task with small pictures, which succeeds after six steps."""
+    """The task panda-lift-cameras with small pictures and success after six steps."""
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     shipped = tasks.get("panda-lift-cameras")
     pictures = (Picture("front", 32, 48), Picture("wrist", 16, 16))
@@ -62,7 +60,7 @@ def policy_of(task: Any) -> DiffusionPolicy:
     return DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)
 
 
-def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> None:
+def test_recorded_pictures_equal_the_observations(seeing: Any, dataset: Path) -> None:
     episodes = load_episodes(dataset, EnvInfo.of(Pipeline(seeing.interface)))
     assert [len(e["action"]) for e in episodes] == [6, 6, 6]
     env = TaskEnv(seeing, 1, threads=1)
@@ -71,7 +69,7 @@ def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> 
         spec.check({k: v for k, v in episode.items() if k in spec})
     env.close()
     differ = [(a[WRIST].float() - b[WRIST].float()).abs().mean() for a, b in zip(episodes, episodes[1:], strict=False)]
-    assert min(differ) > 1, "each episode has its own"
+    assert min(differ) > 1, "episodes differ"
     env = TaskEnv(seeing, 2, threads=1)
     first, _ = env.reset(seed=training_seed(0))
     env.close()
@@ -79,86 +77,10 @@ def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> 
         assert torch.equal(episode["observation.state"][0], first["observation.state"][i])
         for key in (FRONT, WRIST):
             shown, seen = episode[key][0].float(), first[key][i].float()
-            assert (shown - seen).abs().mean() < 6, "up to the loss of video compression"
+            assert (shown - seen).abs().mean() < 6, "error of the video compression"
 
 
-def test_a_learner_is_told_of_the_pictures() -> None:
-    others = Pipeline(tasks.get("panda-lift-cameras").interface).extra_inputs
-    assert describe("panda-lift-cameras").extra_inputs == others and list(others) == [FRONT, WRIST]
-    assert not describe("panda-lift").extra_inputs
-
-
-def test_the_demonstrator_sees_more_than_the_policy() -> None:
-    task = tasks.get("panda-lift-cameras")
-    assert not Pipeline(task.interface).observer.objects and Pipeline(task.expert_interface).observer.objects
-    same = replace(
-        task, interface=replace(task.interface, pictures=()), randomization=tasks.get("panda-lift").randomization
-    )
-    env = TaskEnv(same, 8)
-    blind = TaskEnv("panda-lift", 8)
-    paths = []
-    for one in (env, blind):
-        expert, (observation, _) = make_expert(one, "STEADY", 0), one.reset(seed=0)
-        wins = torch.zeros(8, dtype=torch.bool)
-        for _ in range(60):
-            observation, _, terminated, _, infos = one.step(expert.act(observation))
-            wins |= infos["success"]
-            expert.reset(terminated.nonzero().squeeze(-1))
-        paths.append((one.true.joint_position, wins))
-        one.close()
-    assert torch.equal(paths[0][0], paths[1][0]) and torch.equal(paths[0][1], paths[1][1]) and paths[0][1].any()
-
-
-@pytest.mark.parametrize(
-    ("pictures", "message"),
-    [
-        ((Picture("front", 32, 32),), r"robot-rl collect(.|\n)*front +32x48 pixels +32x32 pixels"),
-        ((Picture("other", 32, 32),), r"robot-rl collect(.|\n)*other +absent +32x32 pixels"),
-    ],
-)
-def test_a_dataset_without_the_pictures_is_refused(
-    seeing: Any, dataset: Path, pictures: tuple[Picture, ...], message: str
-) -> None:
-    interface = replace(seeing.interface, pictures=pictures, cameras=())
-    with pytest.raises(UserError, match=message):
-        load_episodes(dataset, EnvInfo.of(Pipeline(interface)))
-
-
-def test_cloning_resumes_and_the_clone_acts_in_simulation(
-    seeing: Any, dataset: Path, run: Build, same: Callable[[Any, Any], bool]
-) -> None:
-    data = Demonstrations.of(load_episodes(dataset, EnvInfo.of(Pipeline(seeing.interface))))
-    config = SupervisedConfig(updates=6, batch=8, checkpoint_every=2, log_every=2)
-    ends = []
-    for name in ("whole", "cut"):
-        torch.manual_seed(0)
-        policy, one = policy_of(seeing), run(name)
-        agent = Cloning(policy, CloningConfig(warmup=2), config.updates)
-        if name == "cut":
-
-            class Cut(Exception):  # noqa: N818
-                pass
-
-            def cut(step: int, _: dict[str, float]) -> None:
-                if step == 4:
-                    raise Cut
-
-            with pytest.raises(Cut):
-                train_supervised(agent, data, config, one, 1, cut)
-            one.close()
-            torch.manual_seed(5)
-            policy, one = policy_of(seeing), run(name, resume=True)
-            agent = Cloning(policy, CloningConfig(warmup=2), config.updates)
-        train_supervised(agent, data, config, one, 1, lambda *_: None)
-        ends.append(policy)
-    assert same(ends[0].state_dict(), ends[1].state_dict())
-    env = TaskEnv(seeing, 2, threads=1)
-    result = evaluate(ends[0].eval(), env, 2, 0)
-    env.close()
-    assert result.success == [True, True]
-
-
-def test_a_bundle_knows_its_pictures_and_their_cameras(seeing: Any, panda: Any) -> None:
+def test_bundle_checks_pictures_and_cameras(seeing: Any, panda: Any) -> None:
     interface = replace(seeing.interface, success="lifted:cube:0.12")
     bundle = Bundle(policy_of(seeing), interface, panda.fingerprint())
     bundle.check_robot(panda)
@@ -172,7 +94,7 @@ def test_a_bundle_knows_its_pictures_and_their_cameras(seeing: Any, panda: Any) 
         Bundle(bundle.policy, other, panda.fingerprint()).check_robot(panda)
 
 
-def test_a_camera_on_the_hand_moves_with_it(seeing: Any, panda: Any) -> None:
+def test_wrist_camera_moves_with_the_hand(seeing: Any, panda: Any) -> None:
     env = TaskEnv(seeing, 1, threads=1, randomize=False)
     before = env.reset(seed=0)[0]
     for _ in range(4):
@@ -187,7 +109,7 @@ def test_a_camera_on_the_hand_moves_with_it(seeing: Any, panda: Any) -> None:
         replace(wrist, follows=True)
 
 
-def test_a_picture_rendered_in_a_thread_is_of_the_moment_it_was_taken(seeing: Any) -> None:
+def test_asynchronous_picture_shows_the_moment_of_the_call(seeing: Any) -> None:
     env = TaskEnv(seeing, 1, threads=1)
     env.reset(seed=0)
     now, later = env.engine.render(0, "wrist", 16, 16), env.engine.render_later(0, "wrist", 16, 16)
@@ -195,3 +117,15 @@ def test_a_picture_rendered_in_a_thread_is_of_the_moment_it_was_taken(seeing: An
         env.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
     assert (later.result() == now).all() and (env.engine.render(0, "wrist", 16, 16) != now).any()
     env.close()
+
+
+def test_policy_trained_on_recorded_pictures_acts_in_simulation(seeing: Any, dataset: Path, run: Build) -> None:
+    data = Demonstrations.of(load_episodes(dataset, EnvInfo.of(Pipeline(seeing.interface))))
+    config, policy = SupervisedConfig(updates=3, batch=8, log_every=3), policy_of(seeing)
+    train_supervised(Cloning(policy, CloningConfig(warmup=2), 3), data, config, run(), 1, lambda *_: None)
+    env = TaskEnv(seeing, 2, threads=1)
+    assert evaluate(policy.eval(), env, 2, 0).success == [True, True]
+    env.close()
+    interface = replace(seeing.interface, pictures=(Picture("front", 32, 32), Picture("other", 32, 32)), cameras=())
+    with pytest.raises(UserError, match=r"front +32x48 pixels +32x32 pixels(.|\n)*other +absent +32x32 pixels"):
+        load_episodes(dataset, EnvInfo.of(Pipeline(interface)))

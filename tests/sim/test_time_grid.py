@@ -1,4 +1,4 @@
-"""Physics steps, the robot's commands and control periods fit into one another, or nothing is simulated."""
+"""Physics steps, command periods and control periods must divide; scenes and cameras are validated."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sim.tasks import tasks
 @pytest.mark.parametrize(
     ("timestep", "command_rate", "rate", "grid"),
     [
-        (0.01, 500.0, 50.0, (0.01, 2)),  # go2-velocity: steps longer than the robot's commands
+        (0.01, 500.0, 50.0, (0.01, 2)),  # go2-velocity: physics steps are longer than command periods
         (0.005, 200.0, 20.0, (0.005, 10)),  # panda-lift
         (0.002, 500.0, 20.0, (0.002, 25)),  # ur5e-reach
         (0.001, 500.0, 50.0, (0.002, 10)),
         (0.02, 500.0, 50.0, (0.02, 1)),
     ],
 )
-def test_periods_that_fit(timestep: float, command_rate: float, rate: float, grid: tuple[float, int]) -> None:
+def test_valid_periods(timestep: float, command_rate: float, rate: float, grid: tuple[float, int]) -> None:
     assert time_grid(timestep, command_rate, rate) == grid
 
 
@@ -40,7 +40,7 @@ def test_periods_that_fit(timestep: float, command_rate: float, rate: float, gri
         (0.005, 200.0, 60.0, "which is 3.333 commands of 0.005 s", "rate"),
     ],
 )
-def test_periods_that_do_not_fit_are_told_what_would(
+def test_invalid_periods_raise_with_a_valid_one(
     timestep: float, command_rate: float, rate: float, message: str, unit: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as error:
@@ -51,7 +51,7 @@ def test_periods_that_do_not_fit_are_told_what_would(
     time_grid(*((would, command_rate, rate) if unit == "timestep" else (timestep, command_rate, would)))
 
 
-def test_an_environment_refuses_before_it_builds_anything() -> None:
+def test_env_raises_before_it_creates_an_engine() -> None:
     walk = tasks.get("go2-velocity")
     with pytest.raises(ConfigError, match="50 Hz"):
         TaskEnv(replace(walk, scene=replace(walk.scene, timestep=0.007)), mjcf="nowhere.xml")
@@ -60,26 +60,16 @@ def test_an_environment_refuses_before_it_builds_anything() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"timestep": -0.01}, "timestep -0.01 s is not a positive time"),
-        ({"timestep": math.nan}, "timestep nan s"),
+        ({"timestep": math.nan}, "timestep nan s is not a positive time"),
         ({"iterations": 0}, "scene: iterations is 0; it must be "),
         ({"cone": "eliptic"}, "unknown cone 'eliptic'; did you mean elliptic"),
-    ],
-)
-def test_impossible_scenes_are_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Scene(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         ({"fovy": -3}, "camera 'front': fovy is -3; it must be "),
         ({"position": (0.0, math.nan, 1.0)}, "camera 'front': position is nan; it must be "),
-        ({"target": (0.0, 0.0)}, "camera 'front': target is .*; it must be "),
         ({"target": (1.0, 0.0, 0.0)}, "camera 'front': it looks straight up or down"),
     ],
 )
-def test_impossible_cameras_are_named(changes: dict[str, Any], message: str) -> None:
+def test_invalid_scene_or_camera_raises(changes: dict[str, Any], message: str) -> None:
+    camera = {"name": "front", "position": (1.0, 0.0, 1.0), "target": (0.0, 0.0, 0.0)}
+    of_camera = {"fovy", "position", "target"} & set(changes)
     with pytest.raises(ValueError, match=message):
-        Camera(**{"name": "front", "position": (1.0, 0.0, 1.0), "target": (0.0, 0.0, 0.0)} | changes)
+        Camera(**camera | changes) if of_camera else Scene(**changes)  # type: ignore[arg-type]

@@ -1,14 +1,13 @@
-"""A Gymnasium environment that is seen and told what to do: collected, learned from and evaluated by instruction."""
+"""Gymnasium environments with pictures and instructions: recorded, trained and evaluated by instruction."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
 
@@ -27,8 +26,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 class Side(gym.Env):
-    """A point that is to leave to the left or to the right, as told. Its picture is as bright as its steps are many,
-    and counts in a corner how often it was drawn."""
+    """A point that must leave to the left or right, as instructed. The brightness of its picture is the number of
+    steps; the first pixel counts the drawn pictures."""
     action_space, observation_space = Box(-1.0, 1.0, (1,)), Box(-9.0, 9.0, (1,))
     success_terminates, skills = True, ("STEADY", "CLUMSY")
     pictures, instructions = {"top": (16, 24)}, ("go to the left", "go to the right", "go away")
@@ -72,28 +71,20 @@ SIDE, PICTURE = "gym:told_side:Side-v0", "observation.images.top"
 
 
 @pytest.fixture(autouse=True)
-def side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module that this process finds, and any Python that it starts."""
-    (tmp_path / "told_side.py").write_text(TOLD)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("ROBOT_RL_IMPORTS", "told_side")
-    yield
-    sys.modules.pop("told_side", None)
-    for name in ("Side-v0", "Wordy-v0"):
-        gym.registry.pop(name, None)
+def side(module: Callable[[str, str], None]) -> None:
+    module("told_side", TOLD)
 
 
-def told(env: GymEnv) -> list[str]:
+def instructions_of(env: GymEnv) -> list[str]:
     return [env.instruction(i) for i in range(env.num_envs)]
 
 
 def steps(observation: dict[str, Any]) -> list[int]:
-    """How many steps old the pictured moments are."""
+    """Return the number of steps in the pictures."""
     return [int(value) // 10 for value in observation[PICTURE][:, -1, -1, 0]]
 
 
-def test_pictures_and_words_are_observed_in_any_python(same: Callable[..., bool]) -> None:
+def test_pictures_and_instructions_in_either_python(same: Callable[..., bool]) -> None:
     here, there = GymEnv(SIDE, 3), GymEnv(SIDE, 3, Path(sys.executable))
     assert here.info == there.info and here.info.extra_inputs.pictures == {PICTURE: (16, 24, 3)}
     seen = []
@@ -103,33 +94,34 @@ def test_pictures_and_words_are_observed_in_any_python(same: Callable[..., bool]
         for observation, *_ in seen[-1]:
             env.info.extra_inputs.check({key: observation[key] for key in env.info.extra_inputs})
             assert set(observation) == {"observation.state", PICTURE, LANGUAGE}
-        assert decode(seen[-1][-1][0][LANGUAGE]) == told(env)
+        assert decode(seen[-1][-1][0][LANGUAGE]) == instructions_of(env)
     assert same(seen[0], seen[1])
     there.close()
 
 
-def test_instructions_come_in_rounds_and_those_asked_for_alone() -> None:
+def test_instructions_are_permuted_and_selected() -> None:
     env, three = GymEnv(SIDE, 6), {"go to the left", "go to the right", "go away"}
     orders = set()
     for seed in range(0, 60, 6):
         env.reset(seed=seed)
-        assert set(told(env)[:3]) == set(told(env)[3:]) == three
-        orders |= {tuple(told(env)[:3]), tuple(told(env)[3:])}
-    assert len(orders) == 6, "of another order each"
+        assert set(instructions_of(env)[:3]) == set(instructions_of(env)[3:]) == three
+        orders |= {tuple(instructions_of(env)[:3]), tuple(instructions_of(env)[3:])}
+    assert len(orders) == 6, "all permutations occur"
     env.reset(seed=6, options={"group": 3})
-    assert told(env)[:3] == told(env)[:1] * 3 and told(env)[3:] == told(env)[3:4] * 3
-    following = {told(env)[0]}
+    drawn = instructions_of(env)
+    assert drawn == 3 * drawn[:1] + 3 * drawn[3:4]
+    following = {instructions_of(env)[0]}
     env.reset(seed=6)
-    while len(following) < 3:  # the next episodes of the first environment are those of the next seeds
-        assert told(env)[0] in following
+    while len(following) < 3:  # episodes of environment 0 continue the sequence of its seeds
+        assert instructions_of(env)[0] in following
         observation, *_, infos = env.step(torch.ones(6, 1))
-        assert decode(observation[LANGUAGE]) == told(env)
+        assert decode(observation[LANGUAGE]) == instructions_of(env)
         if "final_obs" in infos and infos["_final_obs"][0]:
-            assert decode(infos["final_obs"][LANGUAGE])[0] != told(env)[0] not in following
-            following.add(told(env)[0])
+            assert decode(infos["final_obs"][LANGUAGE])[0] != instructions_of(env)[0] not in following
+            following.add(instructions_of(env)[0])
     env = GymEnv(SIDE, 4, instruction_set="go to")
     env.reset(seed=6)
-    assert sorted(told(env)) == 2 * ["go to the left"] + 2 * ["go to the right"]
+    assert sorted(instructions_of(env)) == 2 * ["go to the left"] + 2 * ["go to the right"]
     assert env.simulation["instruction_set"] == "go to"
     with pytest.raises(ConfigError, match="no instruction of 'jump'; it has: go to the left, "):
         GymEnv(SIDE, 1, Path(sys.executable), "jump")
@@ -139,7 +131,7 @@ def test_instructions_come_in_rounds_and_those_asked_for_alone() -> None:
         GymEnv("gym:told_side:Wordy-v0")
 
 
-def test_pictures_are_drawn_for_those_who_look_and_of_every_first_moment() -> None:
+def test_only_requested_and_first_pictures_are_drawn() -> None:
     env, still = GymEnv(SIDE, 3, instruction_set="go to the left"), torch.zeros(3, 1)
     drawn = lambda: [one.unwrapped.drawn for one in env.batch.envs]  # type: ignore[union-attr]  # noqa: E731
     observation, _ = env.reset(seed=0)
@@ -158,7 +150,7 @@ def test_pictures_are_drawn_for_those_who_look_and_of_every_first_moment() -> No
     assert truncated.all() and steps(infos["final_obs"]) == [9] * 3 and steps(observation) == [0] * 3
 
 
-def test_recorded_episodes_are_labelled_and_learned_from_with_what_was_seen(tmp_path: Path) -> None:
+def test_recorded_episodes_have_instructions_and_pictures(tmp_path: Path) -> None:
     env = GymEnv(SIDE, 3, instruction_set="go to")
     made = collect(env, tmp_path / "data", 6, seed=1, skill="STEADY")
     recorded = Dataset(tmp_path / "data")
@@ -171,16 +163,15 @@ def test_recorded_episodes_are_labelled_and_learned_from_with_what_was_seen(tmp_
         assert torch.allclose(age, torch.arange(theirs.length).float(), atol=0.4), "video is lossy"
 
 
-def test_a_vla_is_trained_and_evaluated_by_instruction(tmp_path: Path, capsys: Any) -> None:
+def test_train_and_evaluate_a_vla_by_instruction(tmp_path: Path, capsys: Any) -> None:
     data, run = str(tmp_path / "d"), tmp_path / "run"
     assert main(["collect", SIDE, "--episodes", "6", "--num-envs", "3", "--out", data]) == 0
     small = ["--policy.encoder.width", "16", "--policy.encoder.layers", "1", "--policy.encoder.channels", "8", "8"]
     train = ["train", SIDE, "--recipe", "vla-sft", "--dataset", data, *small]
     assert main([*train, "--training.updates", "3", "--training.batch", "8", "--out", str(run)]) == 0
     capsys.readouterr()
-    for drawn in ("training", "go to"):
-        words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", drawn, "--json"]
-        assert main(words) == 0
-        found = json.loads(capsys.readouterr().out)["by_instruction"]
-        assert len(found) == (3 if drawn == "training" else 2) and sum(each["episodes"] for each in found.values()) == 6
-    assert (run / "evaluation.json").exists() and (run / "evaluation-go.to.json").exists()
+    words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", "go to", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)["by_instruction"]
+    assert len(found) == 2 and sum(each["episodes"] for each in found.values()) == 6
+    assert (run / "evaluation-go.to.json").exists()

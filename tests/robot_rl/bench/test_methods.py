@@ -1,4 +1,4 @@
-"""Checks run by real commands, go on after an interruption, and are judged; the table of the docs is the results'."""
+"""Checks of methods: real commands, interruption, verdicts; the table in the docs equals the results."""
 
 from __future__ import annotations
 
@@ -15,24 +15,11 @@ from typing import Any
 
 import pytest
 
+from robot_rl.bench import results
 from robot_rl.bench.checks import EXPERT, Arm, Check, checks
-from robot_rl.bench.methods import Runner, needed, run_check, steps
-from robot_rl.bench.results import (
-    BEGIN,
-    END,
-    PAGE,
-    PUBLISHED,
-    check_size,
-    checkout,
-    docs_table,
-    judge,
-    learning,
-    merge,
-    options,
-    paper,
-    read_results,
-)  # fmt: skip
-from robot_rl.cli.main import main, parse
+from robot_rl.bench.methods import Runner, required_inputs, run_check, steps
+from robot_rl.bench.results import checkout, docs_table, judge, learning, merge, read_results
+from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
 from robot_rl.recipes import recipes
 from robot_rl.util.errors import ConfigError
@@ -47,10 +34,8 @@ TINY = Check(
 )  # fmt: skip
 
 
-def run(
-    work: Path, check: Check = TINY, seeds: tuple[int, ...] = (0,), published: bool = False
-) -> dict[str, str]:
-    return run_check("tiny", check, Runner(work), seeds, 8, 1, lambda *_: None, published)
+def run(work: Path, check: Check = TINY) -> dict[str, str]:
+    return run_check("tiny", check, Runner(work), (0,), 8, 1, lambda *_: None)
 
 
 def logs(work: Path) -> dict[str, int]:
@@ -59,7 +44,7 @@ def logs(work: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a check that has run."""
+    """Folder of a finished check."""
     work = tmp_path_factory.mktemp("methods")
     assert run(work) == {}
     return work
@@ -67,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy that a test may change, under the same name so that the commands stay the same."""
+    """The folder, restored after the test; its name is part of the commands."""
     kept = tmp_path / "kept"
     shutil.copytree(made, kept)
     yield made
@@ -75,9 +60,9 @@ def work(made: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.move(kept, made)
 
 
-# ---- the table of checks --------------------------------------------------------------------------------------------
+# ---- table of checks --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", list(checks))
-def test_a_check_names_what_there_is(name: str) -> None:
+def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
     check = checks[name]
     info = describe(check.task)
     assert info.reports_success or check.figure != "success"
@@ -85,7 +70,7 @@ def test_a_check_names_what_there_is(name: str) -> None:
     for arm in filter(None, (check.method, check.control, check.base)):
         if arm.recipe != EXPERT:
             parse(Train[recipes.get(arm.recipe)], [check.task, *arm.flags], "train")  # type: ignore[misc]
-            needs = needed(arm)
+            needs = required_inputs(arm)
             assert "demonstrations" not in needs or check.data, f"{arm.recipe} needs data"
             assert "base" not in needs or check.base, f"{arm.recipe} needs a base"
     from robot_rl.cli.collect import Collect
@@ -93,12 +78,12 @@ def test_a_check_names_what_there_is(name: str) -> None:
     parse(Collect, [check.task, *check.data], "collect")
 
 
-def test_commands_come_in_the_order_in_which_they_need_each_other(tmp_path: Path) -> None:
+def test_order_and_inputs_of_the_commands(tmp_path: Path) -> None:
     check = checks["resfit"]
     parts = [(step.part, step.words[0]) for step in steps("resfit", check, tmp_path, 4, 20)]
     assert parts == [
         ("data", "collect"), ("control", "train"), ("control", "evaluate"), ("method", "train"), ("method", "evaluate")
-    ], "a control that is the base is trained once"  # fmt: skip
+    ], "a control that is also the base is trained once"  # fmt: skip
     other = replace(check, control=Arm("resfit", ("--residual.scale", "0")))
     found = list(steps("resfit", other, tmp_path, 4, 20))
     assert [step.part for step in found] == ["data", "base", "control", "control", "method", "method"]
@@ -108,13 +93,21 @@ def test_commands_come_in_the_order_in_which_they_need_each_other(tmp_path: Path
     scripted = replace(TINY, control=Arm(EXPERT, ("--skill", "WEAK")))
     (one,) = [step for step in steps("x", scripted, tmp_path, 0, 20) if step.part == "control"]
     assert one.words[:4] == ("evaluate", "expert:testbed:fork", "--skill", "WEAK")
+    gorl = [step.words for step in steps("gorl", checks["gorl"], tmp_path, 0, 20) if step.part == "method"]
+    assert gorl[0][gorl[0].index("--base") + 1] == str(tmp_path / "gorl" / "control" / "seed-0"), "an optional base"
+    assert all("--base" not in step.words for step in steps("hil-serl", checks["hil-serl"], tmp_path, 0, 20))
+    for published, first in ((False, DEVELOPMENT), (True, HELD_OUT)):
+        found = list(steps("resfit", check, tmp_path, 4, 20, published))
+        seeds = [step.words[step.words.index("--seed") + 1] for step in found if step.words[0] == "evaluate"]
+        assert seeds == [str(first)] * 2
+    assert DEVELOPMENT >= HELD_OUT + 1_000_000
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
-def test_what_is_finished_is_not_run_again(work: Path) -> None:
+def test_finished_steps_are_not_run_again(work: Path) -> None:
     before = logs(work)
     assert len(before) == 5 and run(work) == {} and logs(work) == before
-    shutil.rmtree(work / "tiny" / "control" / "seed-0" / "bundle")  # as if it had been killed before its end
+    shutil.rmtree(work / "tiny" / "control" / "seed-0" / "bundle")  # as after a kill before the end
     assert run(work) == {}
     assert {name for name, size in logs(work).items() if size != before[name]} == {"control-seed-0.log"}
     record = judge("tiny", TINY, work, (0,), {})
@@ -124,20 +117,7 @@ def test_what_is_finished_is_not_run_again(work: Path) -> None:
     assert str(work) not in json.dumps(record)
 
 
-def test_only_what_is_published_is_scored_on_held_out_episodes(work: Path) -> None:
-    def first() -> list[int]:
-        return [json.loads(file.read_text())["seed"] for file in sorted((work / "tiny").glob("*/*/evaluation.json"))]
-
-    before = logs(work)
-    assert first() == [DEVELOPMENT] * 2 and DEVELOPMENT >= HELD_OUT + 1_000_000
-    assert run(work, published=True) == {} and first() == [HELD_OUT] * 2
-    assert {name for name, size in logs(work).items() if size != before[name]} <= {
-        "control-evaluated-seed-0.log", "method-evaluated-seed-0.log"
-    }, "nothing is trained again"  # fmt: skip
-    assert judge("tiny", TINY, work, (0,), {})["method"]["first_episode"] == HELD_OUT
-
-
-def test_a_verdict_needs_the_interval_and_the_level(work: Path) -> None:
+def test_verdict_needs_interval_and_threshold(work: Path) -> None:
     file = work / "tiny" / "control" / "seed-0" / "evaluation.json"
     for part, won in (("control", 0), ("method", 1)):
         file = work / "tiny" / part / "seed-0" / "evaluation.json"
@@ -148,18 +128,18 @@ def test_a_verdict_needs_the_interval_and_the_level(work: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"per_episode": {"success": [1] * 4 + [0] * 4}}))
     found = {bar: judge("tiny", replace(TINY, at_least=bar), work, (0,), {}) for bar in (0.4, 0.6)}
     assert all(record["difference"]["low"] > 0 for record in found.values())
-    assert [found[bar]["verdict"] for bar in (0.4, 0.6)] == ["failed", "passed"], "the control reaches 0.4 as well"
+    assert [found[bar]["verdict"] for bar in (0.4, 0.6)] == ["failed", "passed"], "the control also reaches 0.4"
     swapped = replace(TINY, figure="return")
-    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "no such figure in these files"
+    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "the files lack this figure"
 
 
-def test_a_command_that_has_changed_is_refused(work: Path) -> None:
+def test_changed_command_raises(work: Path) -> None:
     other = replace(TINY, method=Arm("bc", (*SMALL, "--training.updates", "41")))
     with pytest.raises(ConfigError, match="method/seed-0 was made by another command .*--training.updates 40"):
         run(work, other)
 
 
-def test_a_failing_arm_is_an_error_with_its_last_lines_and_the_rest_goes_on(work: Path) -> None:
+def test_failing_arm_is_an_error_and_other_steps_continue(work: Path) -> None:
     shutil.rmtree(work / "tiny" / "method")
     broken = replace(TINY, method=Arm("bc", ("--training.updates", "0")))
     errors = run(work, broken)
@@ -183,7 +163,7 @@ with interrupted_by_signals():
 
 @pytest.fixture
 def running(work: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A runner in the middle of a step, started as a shell script starts a background job; killed after the test."""
+    """A runner during a step, with SIGINT ignored as in a background job of a shell script."""
     shutil.rmtree(work / "tiny" / "method")
     command = [sys.executable, "-c", LONG.replace("CONTROL", repr(TINY.control)), str(work)]
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
@@ -200,11 +180,11 @@ def running(work: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_killed_runner_takes_its_commands_with_it(running: subprocess.Popen[bytes]) -> None:
+def test_commands_end_with_a_killed_runner(running: subprocess.Popen[bytes]) -> None:
     process, end = running, time.monotonic() + 100
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    children += [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    threads = Path(f"/proc/{process.pid}/task").iterdir()
+    children += [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
     assert children
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -220,18 +200,15 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_running_command_save(
-    work: Path, running: subprocess.Popen[bytes], number: signal.Signals
-) -> None:
-    running.send_signal(number)
+def test_signal_lets_the_running_command_save(work: Path, running: subprocess.Popen[bytes]) -> None:
+    running.send_signal(signal.SIGINT)
     running.wait(100)
     assert (work / "tiny" / "method" / "seed-0" / "checkpoint.safetensors").exists()
     assert "stopped by SIGTERM at step" in (work / "tiny" / "logs" / "method-seed-0.log").read_text()
 
 
 # ---- results --------------------------------------------------------------------------------------------------------
-def test_steps_to_80_percent_are_environment_steps_of_the_seeds_that_got_there(tmp_path: Path) -> None:
+def test_steps_to_80_percent(tmp_path: Path) -> None:
     curves = {
         "seed-0": [(100, 60, 0.1), (200, 120, 0.85), (300, 180, 0.7)],
         "seed-1": [(100, 60, 0.2), (200, 120, 0.3)],
@@ -247,7 +224,7 @@ def test_steps_to_80_percent_are_environment_steps_of_the_seeds_that_got_there(t
     (tmp_path / "seed-2" / "metrics.jsonl").write_text(
         '{"step": 9, "seconds": 60, "train/success": 0.9, "train/corrected_share": 0.4}\n'
     )
-    assert learning([tmp_path / "seed-2"]) == {"minutes": 1.0}, "who succeeded there is not told"
+    assert learning([tmp_path / "seed-2"]) == {"minutes": 1.0}, "success includes the operator's corrections"
 
 
 def records() -> dict[str, Any]:
@@ -264,32 +241,18 @@ def records() -> dict[str, Any]:
     }
 
 
-def test_the_table_has_a_row_for_each_check_and_marks_what_failed() -> None:
+def test_table_has_a_row_per_check_and_marks_errors() -> None:
     lines = docs_table(records()).splitlines()
     assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
     assert "**error**" in lines[2] and lines[2].startswith("| `bad` |")
-    for part in (
-        "Kostrikov et al. 2022, arXiv 2110.06169",
-        "`bc` `--b 2`",
-        "75",
-        "70–80",
-        "| 60\u202f% |",
-        "passed",
-        "80",
-        "(1 of 2 seeds)",
-    ):
+    for part in ("`bc` `--b 2`", "75", "70–80", "| 60\u202f% |", "passed", "80", "(1 of 2 seeds)"):
         assert part in lines[3], lines[3]
-
-
-def test_the_table_says_where_the_control_is_the_base_instead_of_listing_its_options() -> None:
     record = records()["iql"]
     record["base"] = {"recipe": "bc", "flags": ["--a", "1", "--b", "2"]}
     assert "| `bc`, its base |" in docs_table({"iql": record})
-    record["control"] |= {"flags": ["--a", "1", "--b", "3"]}
-    assert "| `bc` `--b 3` |" in docs_table({"iql": record})
 
 
-def test_the_table_names_the_recipe_s_paper_and_a_check_of_an_earlier_form() -> None:
+def test_table_names_the_paper_and_marks_changed_checks() -> None:
     now = json.loads(json.dumps(asdict(checks["iql"])))
     record = records()["iql"] | {key: now[key] for key in ("task", "figure", "at_least", "data", "base", "evaluate")}
     record["method"], record["control"] = (record[arm] | now[arm] for arm in ("method", "control"))
@@ -299,45 +262,29 @@ def test_the_table_names_the_recipe_s_paper_and_a_check_of_an_earlier_form() -> 
         assert docs_table({"iql": record | other}).endswith("| passed, of an earlier form of the check |")
     assert "`testbed:swing`, return, `--interval 8` |" in docs_table({"iql": record | other})
     assert docs_table({"iql": record | {"commit": "abc-dirty"}}).endswith("| passed* |")
-    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "an option's own paper"
+    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "the check's own paper"
 
 
-def test_an_option_keeps_its_values_though_another_option_has_the_same() -> None:
-    shared, own = ("--a", "1", "32"), ("--b", "32", "--no-c")
-    assert options([*shared, *own]) == [shared, ("--b", "32"), ("--no-c",)] and options([]) == []
-
-
-def test_every_recipe_names_its_paper() -> None:
+def test_every_recipe_has_a_paper() -> None:
     for name in recipes.entries:
-        assert any(char.isdigit() for char in paper(name)), name
+        assert any(char.isdigit() for char in results.paper(name)), name
 
 
-def test_results_are_merged_by_check(tmp_path: Path) -> None:
+def test_merge_by_check(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     merge(file, {"b": {"x": 1}, "a": {"x": 1}})
     merge(file, {"b": {"x": 2}})
     assert read_results(file) == {"a": {"x": 1}, "b": {"x": 2}} and list(read_results(file)) == ["a", "b"]
 
 
-def test_fewer_episodes_do_not_replace_what_is_published() -> None:
-    check_size(["iql"], 3, 200)
+def test_smaller_results_are_not_published() -> None:
+    results.check_size(["iql"], 3, 200)
     for seeds, episodes in ((2, 400), (3, 100)):
         with pytest.raises(ConfigError, match="published iql has 3 seeds and 600 episodes"):
-            check_size(["iql"], seeds, episodes)
+            results.check_size(["iql"], seeds, episodes)
 
 
-def test_the_table_in_the_docs_is_what_the_results_give() -> None:
-    text = checkout(PAGE).read_text()
-    written = text.partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == docs_table(read_results(checkout(PUBLISHED))), "run `robot-rl bench methods --table`"
-
-
-def test_an_unknown_check_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "methods", "--only", "iqll"]) == 2
-    assert "unknown check 'iqll'; did you mean iql" in capsys.readouterr().err
-
-
-def test_a_base_goes_to_a_recipe_that_may_use_it(tmp_path: Path) -> None:
-    found = [step.words for step in steps("gorl", checks["gorl"], tmp_path, 0, 20) if step.part == "method"]
-    assert found[0][found[0].index("--base") + 1] == str(tmp_path / "gorl" / "control" / "seed-0")
-    assert all("--base" not in step.words for step in steps("hil-serl", checks["hil-serl"], tmp_path, 0, 20))
+def test_table_in_the_docs_equals_the_results() -> None:
+    text = checkout(results.PAGE).read_text()
+    written = text.partition(results.BEGIN)[2].partition(results.END)[0].strip()
+    assert written == docs_table(read_results(checkout(results.PUBLISHED))), "run `robot-rl bench methods --table`"

@@ -1,4 +1,4 @@
-"""A problem in torch whose best policy is known, behind the contract of our environments."""
+"""A control problem in torch with a known best policy, as a vector environment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from robot_rl.interface.spec import numbered
 
 
 class PointMass(VectorEnv):
-    """Points with velocity v in the plane that are to follow a commanded velocity c; actions push.
+    """Points in the plane with velocity v must follow a commanded velocity c; actions accelerate them.
 
         x = v - c,   x' = x + GAIN a + noise,   reward = -|x'|^2 - PRICE |a|^2
 
-    The last numbers of the privileged state are x and, with `clock`, the time in the episode as a share of its length.
-    With `constant` each step is worth 1 instead, and `frozen` points do not move. Episodes end after `horizon` steps,
-    with a termination where `terminates`.
+    The privileged state is x and, with `clock`, the time as a share of the horizon. `constant`: the reward is 1.
+    `frozen`: points do not move. Episodes end after `horizon` steps, by termination if `terminates`.
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
@@ -34,14 +33,9 @@ class PointMass(VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
-        self,
-        num_envs: int,
-        horizon: int = 20,
-        terminates: bool = False,
-        constant: bool = False,
-        frozen: bool = False,
-        clock: bool = True,
-    ):
+        self, num_envs: int, horizon: int = 20, terminates: bool = False, constant: bool = False,
+        frozen: bool = False, clock: bool = True,
+    ):  # fmt: skip
         self.num_envs, self.horizon, self.terminates = num_envs, horizon, terminates
         self.constant, self.moves, self.clock = constant, float(not frozen), clock
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)

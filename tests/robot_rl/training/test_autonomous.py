@@ -1,27 +1,37 @@
-"""Practice without a person: choices by the formula, labels by what happened, verdicts that only steer."""
+"""Practice in simulation, autonomous (choice of tasks, hindsight labels, verdicts) and with an operator."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from policies.execution import ChunkExecutor
 from robot_rl.assistant import ModelConfig
-from robot_rl.cli.main import main
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import STATE
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.learning.algorithms.cloning import Cloning
+from robot_rl.operators.intervention import InterventionWrapper
+from robot_rl.operators.scripted import OperatorView
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
 from robot_rl.training.autonomous import AutonomousConfig, Practice, improve_alone
 from robot_rl.training.goals import GoalConfig, Goals, in_hindsight, regions
+from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, play_episode
+from robot_rl.training.off_policy import demo_replay
+from robot_rl.training.practice import EpisodeRecord, practise
 from robot_rl.training.proposer import Proposer, ProposerConfig
-from robot_rl.training.run import Run
+from robot_rl.training.run import Run, read_metrics
 from robot_rl.util.errors import ConfigError, UnknownName
+from sim.env import TaskEnv
 from sim.make import make
 
 TASK = "testbed:reach"
@@ -33,7 +43,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 # ---- choices --------------------------------------------------------------------------------------------------------
-def test_choices_are_those_of_the_formula() -> None:
+def test_choices_follow_the_formula() -> None:
     proposer, rng = Proposer(5, ProposerConfig(curiosity=0.5)), generator(1)
     rates, tried, won = [0.0, 0.25, 0.5, 0.9, 1.0], [0] * 5, [0] * 5
     matched = uniform = 0
@@ -52,11 +62,11 @@ def test_choices_are_those_of_the_formula() -> None:
         proposer.judge(chosen, success)
         assert torch.allclose(proposer.tried, torch.tensor(tried).double()), step
     share = uniform / 3000
-    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "a fifth at random, of which a fifth is best"
-    assert max(tried) == tried[1], "what succeeds in about three of ten tries is practised most"
+    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "20 % uniform choices"
+    assert max(tried) == tried[1], "the task with success rate 0.25 is tried most"
 
 
-def test_only_what_is_feasible_is_chosen_and_the_untried_first() -> None:
+def test_untried_and_feasible_tasks_are_chosen() -> None:
     proposer, rng = Proposer(6, ProposerConfig(random=0.0)), generator()
     assert sorted(proposer.choose(rng) for _ in range(6)) == list(range(6))
     assert {proposer.choose(rng, (2, 4)) for _ in range(40)} == {2, 4}
@@ -70,7 +80,7 @@ SPEC = VectorSpec((box("a", "x y", "m", -1, 1), box("b", "x y", "m", -1, 1), box
 GOALS = Goals(GoalConfig("a", "b", "c"), SPEC)
 
 
-def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
+def test_hindsight_goal_is_achieved_within_the_given_steps() -> None:
     path = torch.stack([torch.arange(9.0), -torch.arange(9.0)], 1)
     states = GOALS.aim(torch.cat([path, torch.zeros(9, 4)], 1), torch.full((9, 2), 7.0))
     episode = {STATE: states[:8], "action": torch.rand(8, 3), f"final.{STATE}": states[8:]}
@@ -85,10 +95,10 @@ def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
         seen |= set(ahead.tolist())
     assert seen == {1.0, 2.0, 3.0} and all(torch.equal(before[k], episode[k]) for k in before)
     del episode[f"final.{STATE}"]
-    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "what followed the last action is unknown"
+    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "without a next state"
 
 
-def test_fields_that_do_not_fit_are_named() -> None:
+def test_invalid_goal_fields_raise() -> None:
     with pytest.raises(UnknownName, match=r"field of observation.state for the option goal.achieved: 'tip'"):
         Goals(GoalConfig("tip", "b", ""), SPEC)
     odd = VectorSpec((box("a", "x", "m", -1, 1), box("b", "x y", "m", -1, 1)))
@@ -96,7 +106,7 @@ def test_fields_that_do_not_fit_are_named() -> None:
         Goals(GoalConfig("a", "b", ""), odd)
 
 
-def test_regions_are_groups_of_near_goals() -> None:
+def test_regions_are_clusters_of_goals() -> None:
     centres = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
     goals = centres.repeat_interleave(10, 0) + 0.1 * torch.randn(30, 2, generator=generator())
     found = regions(goals, 3)
@@ -116,7 +126,7 @@ class Expert:
         return action[:, None]
 
 
-def test_practice_is_towards_the_goal_that_was_chosen() -> None:
+def test_practice_plays_towards_the_chosen_goals() -> None:
     env = make(TASK, 16)
     config = replace(TINY, horizon=50, noise=0.0, deterministic=1.0)
     practice = Practice(env, Goals(GoalConfig(), env.info.state), config, 0)
@@ -127,16 +137,6 @@ def test_practice_is_towards_the_goal_that_was_chosen() -> None:
         assert (goal == goal[0]).all() and (practice.wanted == goal[0]).all(1).any()
         reached = practice.goals.reached(episode[f"final.{STATE}"], goal[:1])
         assert bool(reached) or len(episode["action"]) <= 50
-
-
-def trained(tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], **changes: Any) -> tuple[Cloning, Run]:
-    env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
-    recipe = recipes.get("soar")(training=config)
-    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
-    with Run(tmp_path / name, {}) as run:
-        job = open_job(settings, run, lambda *_: None)
-        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
-    return agent, run
 
 
 @pytest.fixture
@@ -152,7 +152,19 @@ def demos() -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def test_a_judge_that_errs_changes_no_label(tmp_path: Path, demos: Any) -> None:
+def trained(
+    tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], resume: bool = False, **changes: Any
+) -> tuple[Cloning, Run]:
+    env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
+    recipe = recipes.get("soar")(training=config)
+    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
+    with Run(tmp_path / name, {}, resume=resume) as run:
+        job = open_job(settings, run, lambda *_: None)
+        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
+    return agent, run
+
+
+def test_wrong_verdicts_do_not_change_labels(tmp_path: Path, demos: Any) -> None:
     at_random = ProposerConfig(random=1.0)
     right, wrong = (
         trained(tmp_path, name, demos, wrong=share, proposer=at_random)[0]
@@ -163,7 +175,7 @@ def test_a_judge_that_errs_changes_no_label(tmp_path: Path, demos: Any) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(right.parameters, asked.parameters, strict=True))
 
 
-def test_verdicts_are_turned_round_at_the_share_that_is_set() -> None:
+def test_share_of_inverted_verdicts() -> None:
     env = make(TASK, 16)
     practice = Practice(env, Goals(GoalConfig(), env.info.state), replace(TINY, horizon=2, wrong=0.2), 0)
     count = 0.0
@@ -173,7 +185,7 @@ def test_verdicts_are_turned_round_at_the_share_that_is_set() -> None:
     assert abs(float(practice.proposer.won.sum()) - count - 0.2 * (320 - 2 * count)) < 4 * math.sqrt(320 * 0.16)
 
 
-def test_a_model_narrows_what_is_tried_and_its_nonsense_is_counted(
+def test_model_selects_feasible_tasks_and_invalid_answers_are_counted(
     model_server: Any, model_config: ModelConfig
 ) -> None:
     env = make(TASK, 8)
@@ -193,29 +205,107 @@ def test_a_model_narrows_what_is_tried_and_its_nonsense_is_counted(
     assert "2. bring tip_position to about (" in asked and "1. bring" in asked and "tried 0 times" in asked
 
 
-def test_resumed_practice_is_the_same(tmp_path: Path, demos: Any) -> None:
+def test_resume_is_bit_identical(tmp_path: Path, demos: Any) -> None:
     whole, run = trained(tmp_path, "whole", demos, rounds=2)
     rows = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert len(rows) == 2 and '"train/success"' in rows[0]
     trained(tmp_path, "cut", demos, rounds=1)
-    env, config = make(TASK, TINY.num_envs), replace(TINY, rounds=2)
-    recipe = recipes.get("soar")(training=config)
-    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
-    with Run(tmp_path / "cut", {}, resume=True) as run:
-        job = open_job(settings, run, lambda *_: None)
-        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, agent.parameters, strict=True))
+    resumed, _ = trained(tmp_path, "cut", demos, resume=True, rounds=2)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, resumed.parameters, strict=True))
 
 
-def test_a_task_without_these_fields_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "train",
-        "testbed:fork",
-        "--recipe",
-        "soar",
-        "--dataset",
-        str(tmp_path / "none"),
-        "--out",
-        str(tmp_path / "r"),
-    ]
-    assert main(words) == 2 and "does not exist" in capsys.readouterr().err
+# ---- practice with an operator -------------------------------------------------------------------------------------
+Build = Callable[..., Any]
+FIRST, LAST = 3, 7
+"""First and last control period of the operator's actions."""
+
+
+class Clockwork:
+    """An operator with a constant action between two steps of an episode."""
+
+    def __init__(self) -> None:
+        self.action = torch.tensor([[0.5, -0.5, 0.25, 1.0]])
+        self.seen: list[Tensor] = []
+
+    def reset(self) -> None:
+        self.seen = []
+
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
+        self.seen.append(view.observation["observation.state"][0].clone())
+        return FIRST <= step < LAST, self.action
+
+
+@pytest.fixture
+def env() -> Iterator[InterventionWrapper]:
+    env = TaskEnv("panda-lift", 1, threads=1)
+    yield InterventionWrapper(env, Clockwork())
+    env.close()
+
+
+def played(env: InterventionWrapper, policy: Any) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Play one episode; return its recorded columns and the infos of its steps."""
+    record, infos = EpisodeRecord(), []
+    observation = env.reset(seed=3)[0]
+
+    def on_step(observation: Any, action: Tensor, info: dict[str, Any], terminated: bool) -> None:
+        record.add(observation, action, info, terminated)
+        infos.append(info | {"wanted": action})
+
+    play_episode(env, ChunkExecutor(policy, 1), observation, torch.Generator().manual_seed(0), on_step)
+    return record.episode(), infos
+
+
+def test_executed_action_is_recorded_and_takeover_is_flagged(env: Any, residual: Build) -> None:
+    episode, infos = played(env, residual(21, 4))
+    held = episode["intervention"].tolist()
+    assert held == [FIRST <= t < LAST for t in range(len(held))]
+    assert [bool(i["takeover"]) for i in infos] == [t == FIRST for t in range(len(held))]
+    assert [bool(i["handed_back"]) for i in infos] == [t == LAST for t in range(len(held))]
+    for t, info in enumerate(infos):
+        executed = env.operator.action[0] if held[t] else info["wanted"][0]
+        assert torch.equal(episode["action"][t], executed)
+    assert episode["final.observation.state"].shape == (1, episode["observation.state"].shape[1])
+    assert not torch.equal(episode["final.observation.state"][0], episode["observation.state"][-1])
+
+
+def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
+    env.reset(seed=5)
+    env.step(torch.zeros(1, 4))
+    true, measured = env.true.objects["cube"][0, :3].clone(), env.state.objects["cube"][0, :3].clone()
+    env.step(torch.zeros(1, 4))
+    cube = [k for k, name in enumerate(env.info.state.names) if name.startswith("cube_position.")]
+    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, measured), "measured with an error"
+
+
+def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
+    config = HumanInTheLoopConfig(
+        batch=16, updates_per_step=0.2, critic_only=50, capacity=2000, steps=steps, checkpoint_every=50
+    )
+    demos = demo_replay(agent, [demonstration], torch.Generator().manual_seed(0), config.capacity)
+    return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
+
+
+def test_practice_learns_and_resumes(
+    env: InterventionWrapper, residual: Build, agent: Build, run: Build, tmp_path: Any
+) -> None:
+    first = agent(residual(21, 4))
+    demonstration, _ = played(env, first.policy)
+    before = {k: v.clone() for k, v in first.policy.state_dict().items()}
+    learner = learner_of(first, env, tmp_path, demonstration, 150)
+    stored = learner.demos.size
+    with run() as folder:
+        practise(env, learner, folder, 0, lambda *_: None)
+    steps = learner.online.transitions
+    assert steps >= 150 and first.updates.critic == -(-steps // 5), "number of updates that the steps allow"
+    corrected = int(learner.online.columns["intervention"].sum())
+    assert corrected == learner.corrected == learner.demos.size - stored > 0, "corrections are in both replays"
+    changed = {k for k, v in first.policy.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed and all(k.startswith("actor.") for k in changed), "the base is frozen"
+    assert read_metrics(tmp_path / "run")[-1]["train/corrected_share"] == pytest.approx(corrected / steps)
+
+    second = agent(residual(21, 4), seed=5)
+    more = learner_of(second, env, tmp_path, demonstration, steps + 1)
+    with run(resume=True) as folder:
+        practise(env, more, folder, 0, lambda *_: None)
+    assert more.online.transitions > steps, "resumed from the checkpoint"
+    assert second.updates.critic > first.updates.critic and more.corrected > learner.corrected

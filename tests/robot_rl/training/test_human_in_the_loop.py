@@ -1,8 +1,7 @@
-"""The learner beside the robot: what it reads, how much it learns, what it publishes, and how it comes back."""
+"""The learner process of a robot: episodes, updates, published weights, and resume."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -31,14 +30,8 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
-from robot_rl.training.checkpoint import load_state, save_state
-from robot_rl.training.human_in_the_loop import (
-    WEIGHTS,
-    HumanInTheLoopConfig,
-    Learner,
-    corrections,
-    fetch,
-)
+from robot_rl.training.checkpoint import load_state
+from robot_rl.training.human_in_the_loop import WEIGHTS, HumanInTheLoopConfig, Learner, corrections, fetch
 from robot_rl.training.human_in_the_loop import publish as publish_agent
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import demo_replay
@@ -48,7 +41,7 @@ from sim.tasks import tasks
 
 Build = Callable[..., Any]
 WAIT = 300.0
-"""Timeout of steps that take seconds, s: the learner runs at idle priority."""
+"""Timeout, s, of steps that take seconds: the learner runs at idle priority."""
 PATIENT = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)
@@ -59,7 +52,7 @@ TINY = HumanInTheLoopConfig(
 
 
 def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -> None:
-    """Append one episode to the robot's dataset, as `real.recording.recorder` does."""
+    """Append an episode to the robot's dataset, as `real.recording.recorder` does."""
     n, rng = len(flags), torch.Generator().manual_seed(seed)
     last = torch.zeros(n, 1, dtype=torch.bool)
     last[-1] = True
@@ -97,14 +90,13 @@ def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
 
 
 def publish(folder: Path, policy: Any, version: int) -> None:
-    """Publish a policy's actor as a learner that averaged it does."""
+    """Publish a policy's actor, as a learner does with its averaged actor."""
     publish_agent(folder, SimpleNamespace(updates=SimpleNamespace(critic=version), average=policy.actor, policy=policy))
 
 
-# ---- corrections -------------------------------------------------------------------------------------------------
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool]) -> None:
+def test_corrections_are_the_consecutive_corrected_steps(flags: list[bool]) -> None:
     n = len(flags)
     episode = {
         "row": torch.arange(n),
@@ -115,7 +107,7 @@ def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool])
     }
     parts = corrections(episode)
     together = torch.cat([p["row"] for p in parts]) if parts else torch.zeros(0, dtype=torch.long)
-    assert torch.equal(together, torch.tensor(flags).nonzero().squeeze(-1)), "each corrected step once, in order"
+    assert torch.equal(together, torch.tensor(flags).nonzero().squeeze(-1)), "every corrected step once, in order"
     for part in parts:
         rows = part["row"]
         assert bool(part["intervention"].all()) and len(rows) > 0
@@ -123,14 +115,13 @@ def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool])
         assert torch.equal(part["reward"], episode["reward"][rows])
         following = int(rows[-1]) + 1
         final = part.get("final.observation.state")
-        assert (final is not None) == (following < n), "and the state that it led to, where the episode goes on"
+        assert (final is not None) == (following < n), "final observation, if the episode continues"
         assert final is None or final.tolist() == [[following]]
     for a, b in zip(parts[:-1], parts[1:], strict=True):
-        assert b["row"][0] - a["row"][-1] > 1, "as long as they go: the policy acted in between"
+        assert b["row"][0] - a["row"][-1] > 1, "separate corrections are not adjacent"
 
 
-# ---- absorbing ---------------------------------------------------------------------------------------------------
-def test_new_episodes_are_absorbed_once_and_corrections_go_to_both_replays(learner: Build) -> None:
+def test_new_episodes_are_read_once_and_corrections_go_to_both_replays(learner: Build) -> None:
     one = learner()
     assert one.absorb() == 0, "no dataset yet"
     demos = one.demos.transitions
@@ -141,39 +132,32 @@ def test_new_episodes_are_absorbed_once_and_corrections_go_to_both_replays(learn
     assert one.absorb() == 0 and one.online.transitions == 12
     record(root, [False] * 5, success=False, seed=2)
     record(root, [True] * 3, success=True, seed=3)
-    assert one.absorb() == 2 and one.seen == 3, "failures are learned from too"
+    assert one.absorb() == 2 and one.seen == 3, "failures are used, too"
     assert (one.online.transitions, one.demos.transitions, one.corrected) == (20, demos + 7, 7)
     begun = one.online.flags["starts"][0]
     flags = one.online.columns["intervention"][0][begun]
     assert flags.tolist() == [False] * 6 + [True] * 4 + [False] * 7 + [True] * 3
+    for episode in load_episodes(root, EnvInfo.of(PIPELINE)):  # the executed action is stored
+        stored = one.online.columns["action"][0]
+        assert (stored[:, None] == episode["action"]).all(-1).any(0).all()
     reward, ended = one.online.columns["reward"][0][begun], one.online.flags["terminated"][0][begun]
     assert reward.nonzero().flatten().tolist() == ended.nonzero().flatten().tolist() == [11, 19]
 
 
-def test_the_executed_action_is_learned_from(learner: Build) -> None:
-    one = learner()
-    record(one.folder / "dataset", [True] * 3, seed=1)
-    one.absorb()
-    (episode,) = load_episodes(one.folder / "dataset", EnvInfo.of(PIPELINE))
-    stored = one.online.columns["action"][0][one.online.flags["starts"][0]]
-    assert torch.equal(stored, episode["action"]) and stored.abs().max() <= 1
-
-
-# ---- updating ----------------------------------------------------------------------------------------------------
-def test_never_more_updates_than_the_robots_steps_allow(learner: Build) -> None:
+def test_updates_are_limited_by_the_robots_steps(learner: Build) -> None:
     one = learner(HumanInTheLoopConfig(batch=8, critic_only=100, updates_per_step=0.5, capacity=2000))
-    assert not one.update(), "nothing to learn from"
+    assert not one.update(), "no episode"
     record(one.folder / "dataset", [False] * 63)
     one.absorb()
-    assert not one.update(), "too little for a batch"
+    assert not one.update(), "fewer than 64 rows"
     record(one.folder / "dataset", [False] * 17, seed=1)
     one.absorb()
     done = 0
     while one.update():
         done += 1
         assert done <= 40
-    assert done == 40 == one.agent.updates.critic, "half an update for each of 80 steps"
-    assert one.agent.updates.actor == 0, "the critic alone, at first"
+    assert done == 40 == one.agent.updates.critic, "half an update per step"
+    assert one.agent.updates.actor == 0, "only the critic, at first"
     record(one.folder / "dataset", [False] * 20, seed=2)
     one.absorb()
     while one.update():
@@ -181,24 +165,24 @@ def test_never_more_updates_than_the_robots_steps_allow(learner: Build) -> None:
     assert one.agent.updates.critic == 50 and one.agent.updates.actor > 0
 
 
-# ---- weights -----------------------------------------------------------------------------------------------------
-def test_published_weights_are_fetched(residual: Build, tmp_path: Path, same: Build) -> None:
+def test_fetch_loads_newer_finite_weights_only(residual: Build, tmp_path: Path, same: Build) -> None:
     torch.manual_seed(1)
-    there, here = residual(zero_init=False), residual(zero_init=False)
+    there, here, other = (residual(zero_init=False) for _ in range(3))
     assert fetch(tmp_path, here, -1) == -1, "nothing published"
     publish(tmp_path, there, 12)
     assert fetch(tmp_path, here, -1) == 12
     assert same(here.actor.state_dict(), there.actor.state_dict())
-    before = copy.deepcopy(here.actor.state_dict())
+    assert fetch(tmp_path, other, 12) == 12 and not same(other.actor.state_dict(), there.actor.state_dict())
+    publish(tmp_path, other, 5)
+    assert load_state(tmp_path / WEIGHTS)["version"] == 12, "an older version is not published"
     with torch.no_grad():
-        for p in here.actor.parameters():
-            p.add_(1.0)
-    assert fetch(tmp_path, here, 12) == 12
-    assert not same(here.actor.state_dict(), before), "the version in use is not read again"
-    assert [p.name for p in tmp_path.iterdir()] == [WEIGHTS], "and nothing half-written is left"
+        next(other.actor.parameters()).view(-1)[0] = torch.nan
+    publish(tmp_path, other, 13)
+    assert fetch(tmp_path, here, 12) == 12 and same(here.actor.state_dict(), there.actor.state_dict())
+    assert [p.name for p in tmp_path.iterdir()] == [WEIGHTS], "no temporary files remain"
 
 
-def test_what_the_learner_learned_to_see_is_fetched_too(tmp_path: Path, same: Build) -> None:
+def test_fetch_loads_the_encoder(tmp_path: Path, same: Build) -> None:
     front = "observation.images.front"
     size = Size(3, 2, ObservationSpec.of(**{front: picture_field(8, 8)}))
     config = GaussianConfig(hidden=(8,), encoder=EncoderConfig(channels=(4,), embedding=5))
@@ -210,41 +194,8 @@ def test_what_the_learner_learned_to_see_is_fetched_too(tmp_path: Path, same: Bu
     assert torch.equal(*acts)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused(residual: Build, tmp_path: Path, same: Build, bad: float) -> None:
-    there, here = residual(zero_init=False), residual(zero_init=False)
-    publish(tmp_path, there, 3)
-    assert fetch(tmp_path, here, -1) == 3
-    with torch.no_grad():
-        next(there.actor.parameters()).view(-1)[0] = bad
-    publish(tmp_path, there, 4)
-    before = copy.deepcopy(here.state_dict())
-    assert fetch(tmp_path, here, 3) == 3
-    assert same(here.state_dict(), before), "the last good weights stay"
-
-
-def test_older_weights_do_not_replace_newer_ones(residual: Build, tmp_path: Path, same: Build) -> None:
-    """A learner that died comes back with its last checkpoint; the robot keeps what it has until that is overtaken."""
-    there, here = residual(zero_init=False), residual(zero_init=False)
-    publish(tmp_path, there, 100)
-    assert fetch(tmp_path, here, -1) == 100
-    before = copy.deepcopy(here.state_dict())
-    publish(tmp_path, residual(zero_init=False), 50)
-    assert fetch(tmp_path, here, 100) == 100
-    assert same(here.state_dict(), before)
-
-
-def test_damaged_weights_are_named(residual: Build, tmp_path: Path) -> None:
-    from robot_rl.util.errors import UserError
-
-    (tmp_path / WEIGHTS).write_bytes(b"no weights")
-    with pytest.raises(UserError, match=WEIGHTS):
-        fetch(tmp_path, residual(), -1)
-
-
-# ---- the loop ----------------------------------------------------------------------------------------------------
 class Enough:
-    """Stops the learner when nothing is left to do: it has begun to wait."""
+    """Stop the learner when it waits: it has no more updates."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -256,20 +207,20 @@ class Enough:
         self.waits += 1
 
 
-def test_it_publishes_logs_saves_and_goes_on_from_the_checkpoint(learner: Build, run: Build, same: Build) -> None:
+def test_learner_publishes_logs_saves_and_resumes(learner: Build, run: Build, same: Build) -> None:
     one = learner()
     record(one.folder / "dataset", [False] * 20 + [True] * 10 + [False] * 50, seed=1)
     enough = Enough()
     with run("learner", resume=True) as folder:
         one.run(folder, enough.stop, enough.wait)
-    assert enough.waits == 1 and one.agent.updates.critic == 320, "four updates a step, then it waits"
+    assert enough.waits == 1 and one.agent.updates.critic == 320, "four updates per step"
     published = load_state(one.folder / WEIGHTS)
     assert published["version"] == 320 and same(published["actor"], dict(one.agent.average.state_dict()))
     rows = read_metrics(folder.folder)
     assert [r["step"] for r in rows] == list(range(5, 321, 5))
     assert rows[-1]["robot/steps"] == 80 and rows[-1]["robot/corrected"] == 10
     assert rows[-1]["robot/corrected_share"] == 0.125
-    # Another process, other random weights: the checkpoint decides.
+    # A new process with other random weights resumes from the checkpoint.
     two = learner(name="session2", seed=9)
     two.folder = one.folder
     record(one.folder / "dataset", [False] * 5, seed=2)
@@ -280,10 +231,7 @@ def test_it_publishes_logs_saves_and_goes_on_from_the_checkpoint(learner: Build,
     assert [r["step"] for r in read_metrics(folder.folder)] == list(range(5, 341, 5))
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
-    learner: Build, run: Build, bad: float
-) -> None:
+def test_non_finite_update_raises_before_weights_are_published_or_saved(learner: Build, run: Build) -> None:
     one = learner()
     record(one.folder / "dataset", [False] * 80, seed=1)
     update = one.agent.update
@@ -291,46 +239,23 @@ def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
     def breaks(batch: Any, phase: Any) -> Any:
         if one.agent.updates.critic == 7:
             with torch.no_grad():
-                next(one.agent.critic.parameters()).view(-1)[0] = bad
+                next(one.agent.critic.parameters()).view(-1)[0] = torch.nan
         return update(batch, phase)
 
     one.agent.update = breaks
     enough = Enough()
-    with pytest.raises(Diverged, match="after 10 updates") as error, run("learner") as folder:
+    with pytest.raises(Diverged, match="at step 10") as error, run("learner") as folder:
         one.run(folder, enough.stop, enough.wait)
     assert error.value.code == 2 and load_state(one.folder / WEIGHTS)["version"] == 5
     assert [row["step"] for row in read_metrics(folder.folder)] == [5]
     assert not (folder.folder / "checkpoint.safetensors").exists()
 
 
-def test_weights_never_go_back(learner: Build, run: Build) -> None:
-    """It was killed after it had published and before its first checkpoint: the robot keeps what it has."""
-    one = learner()
-    newer = {"version": 17, "actor": one.agent.average.state_dict()}
-    save_state(newer, one.folder / WEIGHTS)
-    record(one.folder / "dataset", [False] * 80, seed=1)
-    enough = Enough()
-    with run("learner") as folder:
-        one.run(folder, lambda: one.agent.updates.critic >= 15, enough.wait)
-    assert load_state(one.folder / WEIGHTS)["version"] == 17
-    with run("learner", resume=True) as folder:
-        one.run(folder, lambda: one.agent.updates.critic >= 20, enough.wait)
-    assert load_state(one.folder / WEIGHTS)["version"] == 20
-
-
-def test_without_anything_to_do_it_publishes_where_it_stands(learner: Build, run: Build) -> None:
-    one = learner()
-    enough = Enough()
-    with run("learner", resume=True) as folder:
-        one.run(folder, enough.stop, enough.wait)
-    assert load_state(one.folder / WEIGHTS)["version"] == 0
-
-
-# ---- the process -------------------------------------------------------------------------------------------------
-def eventually(holds: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> None:
+def eventually(holds: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:
+    """Wait until a condition holds; fail if the process ends."""
     end = time.monotonic() + WAIT
     while not holds():
-        assert process is None or process.poll() is None, f"the learner ended with {process.returncode}"
+        assert process.poll() is None, f"the learner ended with {process.returncode}"
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -347,9 +272,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configure(folder: Path, bundle: Path) -> None:
-    """What `finetune` writes, as far as the learner reads it."""
+    """Write the part of `finetune`'s config that the learner reads, with small networks and batches."""
+    recipe = HilSerl()
+    agent = replace(recipe.agent, hidden=(8,), critics=2)
+    recipe = replace(recipe, agent=agent, training=replace(TINY, publish_every=20, checkpoint_every=1000))
     settings = {"base": str(bundle / "bundle"), "dataset": str(bundle / "demos"), "recipe": "hil-serl", "seed": 0}
-    (folder / "config.json").write_text(json.dumps(settings | {"config": asdict(HilSerl())}))
+    (folder / "config.json").write_text(json.dumps(settings | {"config": asdict(recipe)}))
 
 
 @pytest.fixture
@@ -373,47 +301,44 @@ def version(folder: Path) -> int:
 
 
 @PATIENT
-def test_a_learner_that_is_killed_comes_back_from_its_checkpoint(start: Build, tmp_path: Path) -> None:
+def test_killed_learner_resumes_from_its_checkpoint(start: Build, tmp_path: Path) -> None:
     first = start()
     eventually(lambda: version(tmp_path) == 0, first)
-    allowed = HumanInTheLoopConfig().updates_per_step  # for each step of the robot
-    steps = round(250 / allowed)
-    record(tmp_path / "dataset", [False] * 10 + [True] * 10 + [False] * (steps - 20))
-    eventually(lambda: version(tmp_path) >= 100, first)
+    record(tmp_path / "dataset", [False] * 10 + [True] * 10 + [False] * 50)  # 4 updates per step
+    eventually(lambda: version(tmp_path) >= 40, first)
     first.terminate()
-    assert first.wait(WAIT) == 0, "SIGTERM ends it in order"
+    assert first.wait(WAIT) == 0, "SIGTERM ends the learner in order"
     checkpoint = tmp_path / "learner" / "checkpoint.safetensors"
     saved = load_state(checkpoint)["step"]
-    assert saved == version(tmp_path) >= 100, "what it knew is saved and published"
+    assert saved == version(tmp_path) >= 40, "saved and published at the end"
 
     (tmp_path / WEIGHTS).unlink()
     second = start()
     eventually(lambda: version(tmp_path) >= 0, second)
-    assert version(tmp_path) >= saved, "it begins at the checkpoint"
-    record(tmp_path / "dataset", [False] * steps, seed=1)
-    eventually(lambda: version(tmp_path) >= saved + 100 - saved % 100, second)
+    assert version(tmp_path) >= saved, "starts at the checkpoint"
+    record(tmp_path / "dataset", [False] * 70, seed=1)
+    eventually(lambda: version(tmp_path) >= saved + 20, second)
     second.kill()
     second.wait()
-    published = version(tmp_path)
-    assert load_state(checkpoint)["step"] == saved, "the checkpoint is whole"
+    assert load_state(checkpoint)["step"] == saved, "the checkpoint is complete"
 
+    (tmp_path / WEIGHTS).unlink()
     third = start()
-    eventually(lambda: version(tmp_path) >= 400, third)
-    assert published < 500
-    rows = [r["step"] for r in read_metrics(tmp_path / "learner")]
-    assert rows == sorted(set(rows)), "the curve goes on from the checkpoint, without doubles"
+    eventually(lambda: version(tmp_path) == 560, third)
     third.terminate()
     assert third.wait(WAIT) == 0
-    assert load_state(checkpoint)["step"] == version(tmp_path) <= 2 * steps * allowed
+    rows = [r["step"] for r in read_metrics(tmp_path / "learner")]
+    assert rows == sorted(set(rows)), "no repeated rows after the resume"
+    assert load_state(checkpoint)["step"] == version(tmp_path) == 560
     assert not list(tmp_path.glob(".*.part"))
 
 
 @PATIENT
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_a_learner_whose_robot_died_while_it_started_ends(
+def test_learner_ends_if_its_parent_died_during_the_start(
     bundle: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
 ) -> None:
-    """`finetune` is killed a moment after it started the learner: no orphan may hold the run folder for ever."""
+    """If `finetune` is killed while the learner starts, the learner must not keep the run folder locked."""
     configure(tmp_path, bundle)
     parent = (
         "import os, sys; from pathlib import Path; from real.finetune import LearnerProcess\n"
@@ -423,7 +348,7 @@ def test_a_learner_whose_robot_died_while_it_started_ends(
     )
     subprocess.run([sys.executable, "-c", parent, str(tmp_path)])
     try:
-        end = time.monotonic() + WAIT  # it looks for its parent at every round, once it has started
+        end = time.monotonic() + WAIT  # the learner checks for its parent in every iteration
         while learners(tmp_path):
             assert time.monotonic() < end, "the orphan still runs"
             time.sleep(0.05)
@@ -432,7 +357,7 @@ def test_a_learner_whose_robot_died_while_it_started_ends(
             os.kill(pid, 9)
 
 
-def test_the_recipe_starts_from_the_bundles_policy_and_critics(bundle: Path, tmp_path: Path, same: Build) -> None:
+def test_recipe_starts_from_policy_and_critics_of_the_bundle(bundle: Path, tmp_path: Path, same: Build) -> None:
     from policies.bundle import load_bundle
 
     loaded = load_bundle(bundle / "bundle")
@@ -443,7 +368,7 @@ def test_the_recipe_starts_from_the_bundles_policy_and_critics(bundle: Path, tmp
     rng = [torch.Generator().manual_seed(1) for _ in range(2)]
     policy = one.agent.policy
     chunk = loaded.policy.act(observation, rng[0])
-    assert torch.equal(policy.act(observation, rng[1])[:, 0], chunk[:, 0]), "a residual that starts at zero"
+    assert torch.equal(policy.act(observation, rng[1])[:, 0], chunk[:, 0]), "the residual starts at zero"
     settings = asdict(one.agent.config)
     improved = Bundle(policy, LIFT, loaded.robot, critic=one.agent.critic.state_dict(), agent=settings)
     two = recipe.learner(improved, bundle / "demos", tmp_path, 5)
@@ -452,20 +377,3 @@ def test_the_recipe_starts_from_the_bundles_policy_and_critics(bundle: Path, tmp
     assert same(dict(two.agent.policy.actor.state_dict()), dict(policy.actor.state_dict()))
     with pytest.raises(ConfigError, match="--agent.critics 2"):
         HilSerl(replace(recipe.agent, critics=5)).policy(improved)
-
-
-def test_save_state_is_what_publish_uses(tmp_path: Path) -> None:
-    """The file appears only when it is whole: a full disk leaves the last weights."""
-    save_state({"version": 1, "actor": {}}, tmp_path / WEIGHTS)
-    with pytest.MonkeyPatch.context() as patch:
-        from robot_rl.training import checkpoint
-        from robot_rl.util.errors import UserError
-
-        def full(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(checkpoint, "save_file", full)
-        with pytest.raises(UserError, match="free space"):
-            save_state({"version": 2, "actor": {}}, tmp_path / WEIGHTS)
-    assert load_state(tmp_path / WEIGHTS)["version"] == 1
-    assert [p.name for p in tmp_path.iterdir()] == [WEIGHTS]

@@ -1,31 +1,39 @@
-"""What the off-policy loop says about itself."""
+"""Off-policy loop: metrics, start of learning, stop criteria, errors, successes as demonstrations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from policies.base import Size
+from policies.coarse_to_fine import CoarseToFinePolicy
+from policies.networks.bins import BinsConfig
 from robot_rl.interface import success
+from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.rewards import SuccessReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.metrics import Diverged
-from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
+from sim.testbeds.base import TestbedEnv as Env
+from sim.testbeds.fork import Fork
 
 Build = Callable[..., Any]
 
 
-def test_the_first_success_rate_is_that_of_the_first_episodes(
+def test_first_success_rate_is_of_all_first_episodes(
     task: Build, residual: Build, agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cubes on the right succeed in 2 steps, the others fail in 12: two in eight would look like a hundred per cent."""
+    """Cubes on the right succeed in 2 steps, others fail in 12: early means would be 100 %."""
     monkeypatch.setitem(success.TESTS, "right", lambda: lambda s: s.objects["cube"][:, 1] > 0)
     env = TaskEnv(task(success="right", success_hold=2, horizon=12), 8, threads=1)
     right = env.reset(seed=training_seed(3))[0]["observation.environment_state"][:, 1] > 0
@@ -40,12 +48,12 @@ def test_the_first_success_rate_is_that_of_the_first_episodes(
         train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
     rows = {int(row["step"]): row.get("train/success") for row in read_metrics(folder.folder)}
     assert 0 < right.sum() < 8 and env.seed == training_seed(3)
-    assert all(rows[8 * k] is None for k in range(1, 12)), "early successes only"
+    assert all(rows[8 * k] is None for k in range(1, 12)), "only early successes"
     assert rows[8 * 12] == pytest.approx(float(right.float().mean()))
 
 
 def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int = 3, **actor: Any) -> Any:
-    """Environments that never end early, a learner, and a demonstration."""
+    """Return environments with long episodes, a learner and a demonstration."""
     env = TaskEnv(task(horizon=200), envs, threads=1)
     size = env.pipeline.observer.spec.size
     learner = agent(residual(size, 4, **actor), n_step=n_step)
@@ -54,22 +62,22 @@ def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int =
 
 
 @pytest.mark.parametrize(("starts", "n_step"), [(0, 3), (8, 6)])
-def test_learning_waits_until_a_transitions_steps_are_known(
+def test_first_update_after_n_step_transitions(
     task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int
 ) -> None:
-    """However many environments share the first steps: each has made too few then."""
+    """Every environment needs `n_step` + 1 steps."""
     env, learner, demos = started(task, residual, agent, 8, n_step=n_step)
     chosen = OffPolicyConfig(
         steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, learning_starts=starts
     )
     with run() as folder:
         train_off_policy(env, learner, demos, SuccessReward(), chosen, folder, 0, lambda step, row: None)
-    # The k-th step is stored after the k-th update would be: n_step + 1 steps are there after as many.
+    # Step k is stored after update k: the replay has n_step + 1 steps after n_step + 1 rounds.
     assert learner.updates.critic == 9 - (n_step + 1)
 
 
-def test_too_small_a_memory_is_refused(task: Build, residual: Build, agent: Build, run: Build) -> None:
-    """Otherwise nothing would be learned, without an error."""
+def test_too_small_capacity_raises(task: Build, residual: Build, agent: Build, run: Build) -> None:
+    """Otherwise there would be neither updates nor an error."""
     for capacity, fits in ((8 * 4 - 1, False), (8 * 4, True)):
         env, learner, demos = started(task, residual, agent, 8)
         config = OffPolicyConfig(steps=8, num_envs=8, capacity=capacity)
@@ -80,21 +88,15 @@ def test_too_small_a_memory_is_refused(task: Build, residual: Build, agent: Buil
             train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
 
 
-def test_a_run_that_is_good_enough_logs_its_end_and_resumed_changes_nothing(
+def test_run_stops_at_the_success_rate_and_resume_changes_nothing(
     task: Build, residual: Build, agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch, same: Build
 ) -> None:
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     demo = {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
     config = OffPolicyConfig(
-        steps=4000,
-        num_envs=8,
-        batch=8,
-        updates_per_step=1 / 8,
-        warmup=0,
-        learning_starts=0,
-        log_every=1000,
+        steps=4000, num_envs=8, batch=8, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
         stop_at=0.5,
-    )
+    )  # fmt: skip
 
     def learned(resume: bool) -> tuple[Any, list[dict[str, Any]]]:
         env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)
@@ -106,25 +108,14 @@ def test_a_run_that_is_good_enough_logs_its_end_and_resumed_changes_nothing(
         return learner.state_dict(), read_metrics(folder.folder)
 
     ends, rows = learned(False)
-    # Two hundred episodes of two steps each, eight at a time.
+    # 200 episodes of two steps.
     assert [(row["step"], row["train/steps"], row["train/success"]) for row in rows] == [(400, 400, 1.0)]
     again = learned(True)
     assert same(again[0], ends) and again[1] == rows
 
 
-@pytest.mark.parametrize("steps", [72, 80])
-def test_the_last_step_is_logged_whatever_it_is(
-    task: Build, residual: Build, agent: Build, run: Build, steps: int
-) -> None:
-    env, learner, demos = started(task, residual, agent, 8)
-    config = OffPolicyConfig(steps=steps, num_envs=8, batch=4, warmup=0, learning_starts=1000, log_every=40)
-    with run() as folder:
-        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
-    assert [row["step"] for row in read_metrics(folder.folder)] == [40, steps]
-
-
 @pytest.mark.parametrize("where", ["reward", "loss"])
-def test_the_batch_of_the_first_bad_update_is_kept_beside_the_last_good_checkpoint(
+def test_non_finite_update_keeps_its_batch_and_the_last_checkpoint(
     task: Build, residual: Build, agent: Build, run: Build, same: Build, where: str
 ) -> None:
     env, learner, demos = started(task, residual, agent, 8)
@@ -134,16 +125,16 @@ def test_the_batch_of_the_first_bad_update_is_kept_beside_the_last_good_checkpoi
     )  # fmt: skip
     update, batches, good = learner.update, [], 6
 
-    def turn(batch: Any, phase: Any) -> Any:
+    def damaged(batch: Any, phase: Any) -> Any:
         batches.append(batch)
         if len(batches) > good and where == "reward":
             batch["reward"][1] = torch.nan
-        found = update(batch, phase)
-        return found | ({"critic/loss": torch.tensor(torch.inf)} if len(batches) > good and where == "loss" else {})
+        metrics = update(batch, phase)
+        return metrics | ({"critic/loss": torch.tensor(torch.inf)} if len(batches) > good and where == "loss" else {})
 
-    learner.update = turn
-    said = r"became NaN at .*not finite \(reward\)" if where == "reward" else "loss became infinite at .*is finite"
-    with run() as folder, pytest.raises(Diverged, match=said) as error:
+    learner.update = damaged
+    message = r"became NaN at .*not finite \(reward\)" if where == "reward" else "loss became infinite at .*is finite"
+    with run() as folder, pytest.raises(Diverged, match=message) as error:
         train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
     kept = folder.folder / "diverged-batch.safetensors"
     assert str(kept) in str(error.value) and "the last checkpoint is intact" in str(error.value)
@@ -159,23 +150,55 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [tensor for part in parts for tensor in _tensors(part)]
 
 
-@pytest.mark.parametrize("std", [None, 0.1])
-def test_it_explores_as_the_actor_does(
-    task: Build, residual: Build, agent: Build, run: Build, std: float | None
-) -> None:
-    """A standard deviation that is learned, too, reaches the robots: here two that begin like each other."""
-    env, learner, demos = started(task, residual, agent, 4, std=std, zero_init=True)
-    spread: list[float] = []
-    act = learner.act
+# ---- successes as demonstrations -----------------------------------------------------------------------------------
+CONFIG = replace(
+    ONE_ENV, steps=400, num_envs=4, batch=8, updates_per_step=0.05, warmup=0, learning_starts=40, log_every=80,
+    keep_successes=True, checkpoint_every=80, capacity=800,
+)  # fmt: skip
 
-    def look(*words: Any) -> Any:
-        action, kept = act(*words)
-        correction = (action - kept["base"]) / learner.policy.config.scale
-        spread.append(float(correction[action.abs() < 1].std()))
-        return action, kept
 
-    learner.act = look
-    config = OffPolicyConfig(steps=4 * 40, num_envs=4, warmup=0, learning_starts=10_000)
-    with run() as folder:
-        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
-    assert 0.05 < sum(spread) / len(spread) < 0.15, "the 0.1 that both kinds of actor start with"
+def scripted(seen: dict[str, Tensor], *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Environments 0 and 2 hit the obstacle, 1 and 3 go around it."""
+    aside = (seen["observation.state"][:, 0] < 0.5) & torch.tensor([False, True, False, True])
+    return torch.stack([aside.float(), (~aside).float()], 1), {}
+
+
+def train(folder: Any, progress: Callable[..., None] = lambda step, row: None) -> tuple[CQN, Any]:
+    torch.manual_seed(0)
+    learner = CQN(CoarseToFinePolicy(Size(2, 2), BinsConfig(2, 3, hidden=(8,))), CQNConfig())
+    demo = {"observation.state": torch.zeros(5, 2), "action": torch.zeros(5, 2), "reward": torch.eye(5)[4]}
+    demos = demo_replay(learner, [demo], torch.Generator(), CONFIG.capacity)
+    learner.act = scripted  # type: ignore[method-assign, assignment]
+    train_off_policy(Env(Fork(), 4), learner, demos, SuccessReward(), CONFIG, folder, 3, progress)
+    return learner, demos
+
+
+def killed(step: int, row: Any) -> None:
+    if step > 240:
+        raise RuntimeError("killed")
+
+
+def test_successes_are_added_also_in_a_resumed_run(run: Build, same: Callable[[Any, Any], bool]) -> None:
+    with run("whole") as folder:
+        learner, demos = train(folder)
+    stored = demos.size
+    assert stored > 5 + 4 * 25, "two environments succeeded at least twice in 25 steps or more"
+    ends = demos.flags["last"][0].nonzero().flatten()
+    assert torch.equal(demos.columns["reward"][0].nonzero().flatten(), ends), "every episode ends with success"
+    assert int(demos.columns["demonstration"].sum()) == stored
+    assert (demos.columns["observation.state"][0, ends[1:] + 1, 1] > 0.9).all(), "final observations are stored"
+    with pytest.raises(RuntimeError, match="killed"), run("broken") as folder:
+        train(folder, killed)
+    with run("broken", resume=True) as folder:
+        again, others = train(folder)
+    assert same(again.state_dict(), learner.state_dict()) and same(others.state_dict(), demos.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({}, "no-keep-successes"), ({"steps": 0, "offline_updates": 0}, "nothing would")]
+)
+def test_config_without_effect_raises(run: Build, changes: dict[str, int], message: str) -> None:
+    env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())
+    with run() as folder, pytest.raises(ConfigError, match=message):
+        config = replace(CONFIG, **changes)
+        train_off_policy(env, learner, None, SuccessReward(), config, folder, 0, lambda step, row: None)

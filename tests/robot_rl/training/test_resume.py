@@ -1,9 +1,12 @@
-"""Killed and resumed equals uninterrupted, to the bit."""
+"""Killed and resumed runs are bit-identical to uninterrupted runs; checkpoint files."""
 
 from __future__ import annotations
 
 import copy
+import json
+import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,40 +14,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.rewards import SuccessReward
-from robot_rl.training.checkpoint import load_state
+from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
-from robot_rl.util.errors import Interrupted
+from robot_rl.util.errors import Interrupted, UserError
 from sim.env import TaskEnv
 
 Build = Callable[..., Any]
+Same = Callable[[Any, Any], bool]
 
 
 class Killed(BaseException):
-    """Stands for the signal."""
+    """Replacement for SIGKILL."""
 
 
-def after(limit: int) -> Callable[[int, dict[str, float]], None]:
-    def progress(step: int, metrics: dict[str, float]) -> None:
-        if step >= limit:
+def ending(step: int, number: int) -> Callable[[int, dict[str, float]], None]:
+    """Return a progress callback that ends the run at `step` by a signal; 0: by `Killed`."""
+
+    def progress(now: int, metrics: dict[str, float]) -> None:
+        if now >= step and not number:
             raise Killed
-
-    return progress
-
-
-def signalled(limit: int, number: signal.Signals) -> Callable[[int, dict[str, float]], None]:
-    def progress(step: int, metrics: dict[str, float]) -> None:
-        if step >= limit:
+        if now >= step:
             os.kill(os.getpid(), number)
 
     return progress
+
+
+def silent(step: int, metrics: dict[str, float]) -> None:
+    pass
 
 
 def demonstrations() -> Demonstrations:
@@ -57,55 +65,37 @@ def demonstrations() -> Demonstrations:
 BC = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
 
 
-def clone(policy: Any, data: Demonstrations, *rest: Any) -> None:
-    train_supervised(Cloning(policy, CloningConfig(warmup=4), BC.updates), data, BC, *rest)
+def clone(policy: Any, run: Any, progress: Callable[[int, dict[str, float]], None] = silent) -> None:
+    agent = Cloning(policy, CloningConfig(warmup=4), BC.updates)
+    train_supervised(agent, demonstrations(), BC, run, 1, progress)
 
 
-def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[Any, Any], bool]) -> None:
-    data, start = demonstrations(), diffusion()
-    whole, broken = copy.deepcopy(start), copy.deepcopy(start)
-    clone(whole, data, run("whole"), 1, after(10**9))
-    with pytest.raises(Killed), run("broken") as one:
-        clone(broken, data, one, 1, after(20))
-    torch.manual_seed(77)  # a new process knows nothing of the old one
-    again = diffusion()
-    with run("broken", resume=True) as two:
-        clone(again, data, two, 1, after(10**9))
-    assert same(again.state_dict(), whole.state_dict())
-    assert not same(again.state_dict(), start.state_dict())
-    curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
-    assert curves[0] == curves[1] and len(curves[0]) == 6
+def curve(run: Any, name: str) -> list[tuple[float, float]]:
+    return [(row["step"], row[name]) for row in read_metrics(run.folder) if name in row]
 
 
-def test_clone_ended_by_a_signal_resumes_to_the_bit(
-    diffusion: Build, run: Build, same: Callable[[Any, Any], bool]
-) -> None:
-    """Saved at update 12, which is not a multiple of the checkpoint interval."""
-    data, start = demonstrations(), diffusion()
-    whole, broken = copy.deepcopy(start), copy.deepcopy(start)
-    clone(whole, data, run("whole"), 1, after(10**9))
-    with pytest.raises(Interrupted, match="at step 12") as error, run("broken") as one:
+def interrupt(run: Build, train: Callable[[Any], None], number: int, saved: int) -> None:
+    """Run until `train` is ended by a signal or by `Killed`; check the step of the checkpoint."""
+    with pytest.raises(Interrupted if number else Killed) as error, run("broken") as one:
         one.stop_on_signals()
-        clone(broken, data, one, 1, signalled(12, signal.SIGINT))
-    assert error.value.code == 130 and load_state(one.checkpoint_file)["step"] == 12
-    torch.manual_seed(77)
+        train(one)
+    assert not number or error.value.code == 128 + number
+    assert load_state(one.checkpoint_file)["step"] == saved
+
+
+@pytest.mark.parametrize(("step", "number", "saved"), [(20, 0, 16), (12, signal.SIGINT, 12)], ids=["kill", "signal"])
+def test_supervised_resume(diffusion: Build, run: Build, same: Same, step: int, number: int, saved: int) -> None:
+    """A signal saves at a step that is not a multiple of the checkpoint interval."""
+    start = diffusion()
+    whole, broken = copy.deepcopy(start), copy.deepcopy(start)
+    clone(whole, first := run("whole"))
+    interrupt(run, lambda one: clone(broken, one, ending(step, number)), number, saved)
+    torch.manual_seed(77)  # other initial weights, as in a new process
     again = diffusion()
     with run("broken", resume=True) as two:
-        clone(again, data, two, 1, after(10**9))
-    assert same(again.state_dict(), whole.state_dict())
-    curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
-    assert curves[0] == curves[1] and len(curves[0]) == 6
-
-
-def test_resuming_a_finished_clone_changes_nothing(
-    diffusion: Build, run: Build, same: Callable[[Any, Any], bool]
-) -> None:
-    policy = diffusion()
-    with run() as one:
-        clone(policy, demonstrations(), one, 1, after(10**9))
-    again = diffusion()
-    clone(again, demonstrations(), run(resume=True), 1, after(10**9))
-    assert same(again.state_dict(), policy.state_dict())
+        clone(again, two)
+    assert same(again.state_dict(), whole.state_dict()) and not same(again.state_dict(), start.state_dict())
+    assert curve(first, "bc/loss") == curve(two, "bc/loss") and len(curve(two, "bc/loss")) == 6
 
 
 RL = OffPolicyConfig(
@@ -114,105 +104,149 @@ RL = OffPolicyConfig(
 )  # fmt: skip
 
 
-def make(task: Build, residual: Build, agent: Build, folder: Any, seed: int) -> tuple[Any, ...]:
-    """What a fresh process builds: environment, agent and demonstrations, from other random weights."""
-    env = TaskEnv(task(horizon=9), 2, threads=1)
-    torch.manual_seed(0)
-    base = residual(env.pipeline.observer.spec.size, 4).base
-    torch.manual_seed(seed)
-    learner = agent(residual(env.pipeline.observer.spec.size, 4, base=base), seed=seed)
-    rng = torch.Generator().manual_seed(0)
-    size = env.pipeline.observer.spec.size
-    episode = {
-        "observation.state": torch.randn(12, size, generator=rng),
-        "action": torch.rand(12, 4, generator=rng),
-        "reward": torch.zeros(12),
-    }
-    episode["reward"][-1] = 1
-    demos = demo_replay(learner, [episode], torch.Generator().manual_seed(1))
-    return env, learner, demos, SuccessReward(), RL, folder, 3
-
-
-def test_off_policy_resumes_to_the_bit(
-    task: Build, residual: Build, agent: Build, run: Build, same: Callable[[Any, Any], bool]
+@pytest.mark.parametrize(("step", "number", "saved"), [(110, 0, 80), (70, signal.SIGTERM, 70)], ids=["kill", "signal"])
+def test_off_policy_resume(
+    task: Build, residual: Build, agent: Build, run: Build, same: Same, step: int, number: int, saved: int
 ) -> None:
-    """Killed at step 110 with a checkpoint at 80; the replay has wrapped around, episodes are under way."""
+    """With a full replay, during episodes."""
+
+    def train(folder: Any, seed: int = 0, progress: Any = silent) -> tuple[Any, Any]:
+        """Build environment and agent as a new process does, with random weights of `seed`, and train."""
+        env, rng = TaskEnv(task(horizon=9), 2, threads=1), torch.Generator().manual_seed(0)
+        size = env.pipeline.observer.spec.size
+        torch.manual_seed(0)
+        base = residual(size, 4).base
+        torch.manual_seed(seed)
+        learner = agent(residual(size, 4, base=base), seed=seed)
+        episode = {"observation.state": torch.randn(12, size, generator=rng), "reward": torch.eye(12)[11]}
+        episode |= {"action": torch.rand(12, 4, generator=rng)}
+        demos = demo_replay(learner, [episode], torch.Generator().manual_seed(1))
+        train_off_policy(env, learner, demos, SuccessReward(), RL, folder, 3, progress)
+        return learner, env
+
     with run("whole") as one:
-        whole = make(task, residual, agent, one, 0)
-        train_off_policy(*whole, after(10**9))
-    with pytest.raises(Killed), run("broken") as two:
-        broken = make(task, residual, agent, two, 0)
-        train_off_policy(*broken, after(110))
+        whole = train(one)
+    interrupt(run, lambda two: train(two, progress=ending(step, number)), number, saved)  # type: ignore[func-returns-value]
     with run("broken", resume=True) as three:
-        resumed = make(task, residual, agent, three, 5)
-        train_off_policy(*resumed, after(10**9))
-    assert same(resumed[1].state_dict(), whole[1].state_dict())
-    assert whole[1].updates.actor > 3
-    assert same(resumed[0].state_dict(), whole[0].state_dict())
-    curves = [
-        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)
-    ]
-    assert curves[0] == curves[1] and len(curves[0]) > 8
+        resumed = train(three, 5)
+    assert all(same(a.state_dict(), b.state_dict()) for a, b in zip(resumed, whole, strict=True))
+    assert whole[0].updates.actor > 3
+    assert curve(one, "critic/loss") == curve(three, "critic/loss") and len(curve(one, "critic/loss")) > 8
 
 
-def test_off_policy_ended_by_a_signal_resumes_to_the_bit(
-    task: Build, residual: Build, agent: Build, run: Build, same: Callable[[Any, Any], bool]
-) -> None:
-    with run("whole") as one:
-        whole = make(task, residual, agent, one, 0)
-        train_off_policy(*whole, after(10**9))
-    with pytest.raises(Interrupted, match="at step 70") as error, run("broken") as two:
-        two.stop_on_signals()
-        broken = make(task, residual, agent, two, 0)
-        train_off_policy(*broken, signalled(70, signal.SIGTERM))
-    assert error.value.code == 143 and load_state(two.checkpoint_file)["step"] == 70
-    with run("broken", resume=True) as three:
-        resumed = make(task, residual, agent, three, 5)
-        train_off_policy(*resumed, after(10**9))
-    assert same(resumed[1].state_dict(), whole[1].state_dict())
-    assert same(resumed[0].state_dict(), whole[0].state_dict())
-    curves = [
-        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)
-    ]
-    assert curves[0] == curves[1] and len(curves[0]) > 8
-
-
-CHILD = """
-import os, signal, sys
+CHILD = f"""
+import signal, sys
 from pathlib import Path
 import torch
-torch.set_num_threads(1)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from policies.base import Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.training.run import Run
-from robot_rl.training.supervised import SupervisedConfig, train_supervised
-from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
-torch.manual_seed(int(sys.argv[2]))
+from test_resume import clone, ending
+torch.set_num_threads(1)
+torch.manual_seed(0)
 tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
-policy = DiffusionPolicy(Size(3, 2), tiny)
-rng = torch.Generator().manual_seed(0)
-state, action = torch.randn(21, 3, generator=rng), 2 * torch.rand(21, 2, generator=rng) - 1
-columns = {"observation.state": state, "action": action}
-data = Demonstrations(columns, torch.tensor([0, 7, 12]), torch.tensor([7, 5, 9]))
-config = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
-def progress(step, metrics):
-    if step == 20:
-        os.kill(os.getpid(), signal.SIGKILL)
-agent = Cloning(policy, CloningConfig(warmup=4), 24)
-train_supervised(agent, data, config, Run(Path(sys.argv[1]), {}), 1, progress)
+clone(DiffusionPolicy(Size(3, 2), tiny), Run(Path(sys.argv[1]), {{}}), ending(20, signal.SIGKILL))
 """
 
 
-def test_kill_9_leaves_a_run_that_resumes(
-    diffusion: Build, run: Build, tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
-    child = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "run"), "0"], timeout=100)
+def test_resume_after_sigkill(diffusion: Build, run: Build, tmp_path: Path, same: Same) -> None:
+    child = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "run")], timeout=100)
     assert child.returncode == -signal.SIGKILL
     torch.manual_seed(0)
     whole, again = diffusion(), diffusion()
-    clone(whole, demonstrations(), run("whole"), 1, after(10**9))
+    clone(whole, run("whole"))
     one = run("run", resume=True)
-    clone(again, demonstrations(), one, 1, after(10**9))
+    clone(again, one)
     assert same(again.state_dict(), whole.state_dict())
-    assert [r["step"] for r in read_metrics(one.folder)] == [4, 8, 12, 16, 20, 24]
+    assert [step for step, _ in curve(one, "bc/loss")] == [4, 8, 12, 16, 20, 24]
+
+
+# ---- checkpoint files ----------------------------------------------------------------------------------------------
+tensors = st.builds(
+    lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(
+        [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    ),
+    st.integers(0, 99),
+)
+arrays = st.builds(
+    lambda shape, dtype, seed: np.random.default_rng(seed).normal(size=shape, scale=100).astype(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from([np.float32, np.float64, np.int64, np.int32, np.bool_]),
+    st.integers(0, 99),
+)
+plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
+keys = st.integers() | st.text() | st.booleans() | st.sampled_from(["tensor", "array", "dict", "list"])
+trees = st.recursive(
+    plain | tensors | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees)
+def test_round_trip_of_trees(tree: Any, tmp_path: Path, same: Same) -> None:
+    save_state(tree, tmp_path / "a.safetensors")
+    assert same(load_state(tmp_path / "a.safetensors"), tree)
+
+
+def test_round_trip_of_an_optimizer(tmp_path: Path, same: Same) -> None:
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(net.parameters(), fused=True)
+    net(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    save_state(optimizer.state_dict(), tmp_path / "a")
+    loaded = load_state(tmp_path / "a")
+    assert list(loaded["state"]) == [0, 1], "integer keys"
+    other = torch.optim.Adam(torch.nn.Linear(3, 2).parameters(), fused=True)
+    other.load_state_dict(loaded)
+    assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+def test_round_trip_of_views_shared_memory_and_tuples(tmp_path: Path, same: Same) -> None:
+    whole = torch.arange(12.0).view(3, 4)
+    save_state({"t": whole.T, "row": whole[1], "same": whole, "pair": (1, whole[0])}, tmp_path / "a")
+    loaded = load_state(tmp_path / "a")
+    assert same(loaded, {"t": whole.T.contiguous(), "row": whole[1], "same": whole, "pair": [1, whole[0]]})
+    loaded["row"][0] = 99.0
+    assert whole[1, 0] == 4 and loaded["same"][1, 0] == 4
+
+
+def test_numpy_numbers_become_plain_numbers(tmp_path: Path) -> None:
+    save_state({"a": np.float64(0.1), "b": np.int64(3), "c": math.inf, "d": np.bool_(True)}, tmp_path / "a")
+    assert load_state(tmp_path / "a") == {"a": 0.1, "b": 3, "c": math.inf, "d": True}
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "last byte", "noise", "foreign", "bad tree", "folder", "missing"])
+def test_damaged_file_raises_with_its_name(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "checkpoint.safetensors"
+    save_state({"a": torch.arange(100.0), "b": [1, 2]}, file)
+    data = file.read_bytes()
+    if damage == "foreign":
+        save_file({"a": torch.ones(3)}, file)
+    elif damage == "bad tree":
+        save_file({"0": torch.ones(3)}, file, {"tree": json.dumps({"dict": [["a", {"tensor": "7"}]]})})
+    elif damage in ("folder", "missing"):
+        file.unlink()
+        file.mkdir() if damage == "folder" else None
+    else:
+        file.write_bytes({"empty": b"", "half": data[:200], "last byte": data[:-1], "noise": b"\x07" * 300}[damage])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors"):
+        load_state(file)
+
+
+def test_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    save_state({"a": 1}, file)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*a\.safetensors"):
+            save_state({"a": torch.zeros(10_000)}, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert load_state(file) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
