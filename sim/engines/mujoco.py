@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: one `mujoco.batch.Batch`, native threads, per-environment model parameters."""
+"""MuJoCo on the CPU: one `mujoco.batch.Batch` with native threads and model parameters per environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import rotate_back
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.rendering.gl import batch, mujoco
@@ -25,13 +25,13 @@ from sim.scenes import SCENE, Scene
 
 _SERVO = ("stiffness", "damping", "strength")
 _BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
-"""MuJoCo's warnings about positions, speeds and accelerations."""
-_SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
+"""MuJoCo's warnings about divergence of positions, velocities and accelerations."""
+_VIEWS = ("qpos", "qvel", "actuator_force", "sensordata")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
 class MujocoEngine(Engine):
-    """MuJoCo physics; results are bit-identical at any number of threads."""
+    """MuJoCo physics; results are bit-identical for any number of threads."""
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -49,7 +49,7 @@ class MujocoEngine(Engine):
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
-        self._fastest = torch.from_numpy(fastest(model, robot))
+        self._max_speeds = torch.from_numpy(max_speeds(model, robot))
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
@@ -57,25 +57,25 @@ class MujocoEngine(Engine):
         self._allocate()
 
     def _allocate(self) -> None:
-        """Create the simulations with the model's parameters."""
+        """Create n simulations with nominal parameters."""
         model, num_envs = self.model, self.num_envs
         self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that not all of them can be written
-            seen = {name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN}
-            self._live = SimpleNamespace(**seen, warning=torch.from_numpy(self.batch.warning))
+            warnings.simplefilter("ignore", UserWarning)  # some arrays are read-only
+            views = {name: torch.from_numpy(self.batch.bind(name)) for name in _VIEWS}
+            self._live = SimpleNamespace(**views, warning=torch.from_numpy(self.batch.warning))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
-        """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
+        """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
         self._trunk = defaults(num_envs) if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
-        """The fields of the model that `copy_from` writes."""
+        """Model fields that `copy_from` writes."""
         self._changed: set[str] = set()
-        """Parameters that were set at least once."""
+        """Names of parameters that were set at least once."""
         self._stale = False
-        """Masses or inertias have changed, so MuJoCo's derived constants must be computed again."""
+        """Whether masses or inertias have changed since MuJoCo's derived constants were computed."""
         self.parameters = self._make_parameters()
 
     def clone(self) -> MujocoEngine:
@@ -99,7 +99,7 @@ class MujocoEngine(Engine):
 
     @cached_property
     def _varied(self) -> dict[str, np.ndarray]:
-        """Return the fields of the model that differ between simulations."""
+        """Return the model fields that differ between simulations."""
         fields = {field: self.batch.expanded(field) for field in sorted(batch.MODEL_FIELDS)}
         return {field: values for field, values in fields.items() if values is not None}
 
@@ -111,7 +111,7 @@ class MujocoEngine(Engine):
         return self._live.qpos[:, self._fingers].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
-        """Return the places of the foot views in sensordata."""
+        """Return the indices of the foot views in sensordata."""
         at: dict[str, list[int]] = {}
         for view in ("position", "velocity", "force"):
             for foot in feet:
@@ -129,7 +129,7 @@ class MujocoEngine(Engine):
             "base_position": pose[:, :3],
             "base_quat": quat,
             "base_velocity": rotate_back(quat, speed[:, :3]),
-            "base_angular_velocity": speed[:, 3:],  # a free joint turns in its own frame
+            "base_angular_velocity": speed[:, 3:],  # a free joint has it in its own frame
         }
 
     def foot_state(self) -> dict[str, Tensor]:
@@ -150,10 +150,10 @@ class MujocoEngine(Engine):
         return self._live.qpos[:, start : start + 7].float()
 
     def diverged(self) -> Tensor:
-        seen = self._live
-        sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
-        # MuJoCo resets a simulation that diverges, with only a warning.
-        return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
+        live = self._live
+        sane = live.qpos.isfinite().all(1) & (live.qvel.abs() < self._max_speeds).all(1)  # False for NaN
+        # MuJoCo resets a diverged simulation by itself and only sets a warning.
+        return ~sane | (live.warning[:, _BAD, 1] > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
@@ -170,7 +170,7 @@ class MujocoEngine(Engine):
 
     @contextmanager
     def recording(self, commands: list[np.ndarray]) -> Iterator[None]:
-        """Append the controls (n, physics steps, actuators) of every `step` to a list, for replay in bare physics."""
+        """Append the controls (n, physics steps, actuators) of every `step` to a list, for replay in plain MuJoCo."""
         self._recorded = commands
         yield
         self._recorded = None
@@ -193,7 +193,7 @@ class MujocoEngine(Engine):
         for name, pose in objects.items():
             start = self._objects[name]
             self.qpos[ids, start : start + 7] = pose
-        # The delay lines hold commands: until new ones arrive, they must hold the present posture.
+        # Commands in the delay lines must hold this posture until the first new command arrives.
         control = np.zeros((len(ids), self.model.nu))
         control[:, self._actuators] = joints
         control[:, self._gripper_actuators] = self.model.actuator_ctrlrange[self._gripper_actuators, 1]
@@ -204,7 +204,7 @@ class MujocoEngine(Engine):
             # Layout of a delay line: user, cursor, n times, n values (mjModel, actuator_history).
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
         if self._feet:
-            self.batch.forward(np.sort(ids))  # sensors are those of the last physics step, and there was none yet
+            self.batch.forward(np.sort(ids))  # update the sensors, which are computed in physics steps only
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
         self._springs = [stiffness, damping, torque]
@@ -255,7 +255,7 @@ class MujocoEngine(Engine):
         return write
 
     def _remember(self, values: dict[str, np.ndarray], name: str) -> Setter:
-        """Store a parameter that shares fields of the model with others; `reset` writes them together."""
+        """Return a setter that stores a parameter; `reset` writes parameters that share model fields together."""
 
         def put(ids: np.ndarray, new: np.ndarray) -> None:
             values[name][ids] = new
@@ -264,7 +264,7 @@ class MujocoEngine(Engine):
         return put
 
     def _write_servos(self, ids: np.ndarray) -> None:
-        """Strength multiplies torque and its limit; a position servo's stiffness is in two fields, kp and -kp."""
+        """Write gains, feedforward torques and force limits; strength scales them all."""
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
         kp, kd, torque = (values[ids] for values in self._springs)
@@ -288,7 +288,7 @@ class MujocoEngine(Engine):
         values = {name: v[ids] for name, v in self._trunk.items()}
         mass, centre, inertia = trunk_inertia(float(body.mass[0]), body.ipos, nominal, values)
         principal, frame = np.linalg.eigh(inertia)
-        frame[np.linalg.det(frame) < 0, :, 0] *= -1  # right-handed
+        frame[np.linalg.det(frame) < 0, :, 0] *= -1  # make it right-handed
         expand = self.batch.expand
         expand("body_mass")[ids, body.id], expand("body_ipos")[ids, body.id] = mass, centre
         expand("body_inertia")[ids, body.id] = principal
@@ -299,7 +299,7 @@ class MujocoEngine(Engine):
         self._stale = True
 
     def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Scale the density of the links: masses and inertias of all the robot's bodies but the trunk."""
+        """Scale masses and inertias of all bodies of the robot except the trunk."""
         expand, links = self.batch.expand, self._links
         expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
@@ -324,7 +324,7 @@ class MujocoEngine(Engine):
         return write
 
     def _set_inertia(self, ids: np.ndarray, body: int) -> None:
-        """Scale an object's inertia with its mass and squared size, from what MuJoCo compiled for its shape."""
+        """Scale an object's compiled inertia with its mass and squared size."""
         m, geom = self.model, self.model.body_geomadr[body]
         mass = self.batch.expand("body_mass")[ids, body] / m.body_mass[body]
         size = self.batch.expand("geom_size")[ids, geom, 0] / m.geom_size[geom, 0]
@@ -337,8 +337,8 @@ class MujocoEngine(Engine):
 
     def close(self) -> None:
         super().close()
-        # They refer to this engine. Without them its threads end with the last reference, not in a garbage collection,
-        # which would wait for them forever in a forked process.
+        # The setters refer to this engine. Without that cycle, its threads end with the last reference and not in a
+        # garbage collection, which would wait for them forever in a forked process.
         self.parameters = {}
 
     # ---- resume ------------------------------------------------------------------------------------------------
@@ -348,8 +348,8 @@ class MujocoEngine(Engine):
             values = self.batch.expanded(field)
             if values is not None:
                 state[f"model.{field}"] = np.array(values)
-        kept = self._servo | self._trunk
-        return state | {f"value.{name}": values.copy() for name, values in kept.items()}
+        stored = self._servo | self._trunk
+        return state | {f"value.{name}": values.copy() for name, values in stored.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, values in state.items():
@@ -362,7 +362,7 @@ class MujocoEngine(Engine):
                 self.batch.expand(field)[:] = values
 
 
-def _span(places: np.ndarray) -> slice | np.ndarray:
-    """Return contiguous indices as a slice, which copies nothing."""
-    follow = len(places) and (np.diff(places) == 1).all()
-    return slice(int(places[0]), int(places[-1]) + 1) if follow else places
+def _span(indices: np.ndarray) -> slice | np.ndarray:
+    """Return contiguous indices as a slice, since indexing with a slice copies nothing."""
+    contiguous = len(indices) and (np.diff(indices) == 1).all()
+    return slice(int(indices[0]), int(indices[-1]) + 1) if contiguous else indices

@@ -1,4 +1,4 @@
-"""Compare a robot's spec with its model file."""
+"""Compare a robot's spec with its model file and report differences."""
 
 from __future__ import annotations
 
@@ -11,63 +11,100 @@ import torch
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec, RosInterface
 from robot_rl.util.errors import UserError
+from sim.engines.feet import collides
 from sim.engines.model import compile_model, foot_shapes
 from sim.engines.mujoco import MujocoEngine
-from sim.engines.read_robot import read_robot_file
-from sim.engines.robot_extras import extras
-from sim.engines.robot_file import TOLERANCE, Finding, faults
+from sim.engines.read_robot import driven_joints, read_robot_file
+from sim.engines.robot_file import TOLERANCE, Finding, RobotFile, counted, faults, moments, weighs
 from sim.engines.servos import force_range, torque_range
 from sim.rendering.gl import mujoco
 from sim.scenes import Scene
 
 NEAR, TURNED = 1e-3, 5e-3
-"""Greatest difference between frames of spec and file, m and rad."""
+"""Maximum difference between frames of spec and file, m and rad."""
 SOLE_GAP, SOLE_FAR = 0.01, 0.05
-"""Distance of a foot's sole from the ground at home, m, for a warning and for an error."""
+"""Distances of a foot's sole from the ground at home for a warning and for an error, m."""
 DRIFT = 0.02
-"""Largest deviation of a stiff robot that holds home, rad."""
+"""Maximum deviation of a stiff robot from home after holding it for 1 s, rad."""
+_IGNORED = ("gravity", "wind", "density", "viscosity", "disableflags", "enableflags")
+"""Physics options that affect motion, unlike those of the solver; a file's values are not used."""
 
 
 def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
-    """Return the findings of comparing a valid spec with its model file, errors first."""
+    """Return the differences between a valid spec and its model file, errors first."""
     try:
         file = read_robot_file(robot, mjcf)
     except UserError as error:
         return [Finding("error", "file", str(error))]
-    found = [*faults(file, robot), *extras(file, robot)]
-    if not any(f.severity == "error" for f in found):
-        found += _compare_efforts(file.spec, robot)
+    findings = [*faults(file, robot), *file.changes, *_extras(file, robot)]
+    if not any(f.severity == "error" for f in findings):
+        findings += _compare_efforts(file.spec, robot)
         period = 1 / robot.command_rate
         scene = Scene(timestep=period / math.ceil(period / 0.005))
         try:
             model = compile_model(robot, scene, mjcf)
-            found += [Finding("ok", "file", f"{file.path} compiles")]
-            found += _compare(model, robot) + list(_moves(robot, scene, mjcf))
+            findings += [Finding("ok", "file", f"{file.path} compiles")]
+            findings += _compare(model, robot) + list(_check_motion(robot, scene, mjcf))
         except UserError as error:
-            found.append(Finding("error", "file", str(error)))
-    found += _driver(robot)
-    return sorted(found, key=lambda f: ("error", "warning", "ok").index(f.severity))
+            findings.append(Finding("error", "file", str(error)))
+    findings += _driver(robot)
+    return sorted(findings, key=lambda f: ("error", "warning", "ok").index(f.severity))
+
+
+def _extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
+    """Report elements of the file that the spec does not mention, and their treatment in simulation."""
+    spec, bodies = file.spec, file.spec.bodies[1:]
+    driven = driven_joints(spec, robot)
+    if idle := [joint.name or f"of body {joint.parent.name}" for joint in spec.joints if joint.name not in driven]:
+        found = f"{counted(idle, 'joint')} nobody drives: {', '.join(idle)}"
+        remedy = "they swing freely: make them fixed in the file, or list fingers in gripper.joints"
+        yield Finding("warning", "joints", found, remedy)
+    if through := [b.name for b in bodies if collides(b) and b.name not in (robot.collision_bodies or [b.name])]:
+        found = f"{counted(through, 'body')} not in collision_bodies, which pass through everything: "
+        yield Finding("ok", "collisions", found + ", ".join(through))
+    if hollow := [b.name for b in bodies if b.name in robot.collision_bodies and not collides(b)]:
+        found = f"{', '.join(hollow)} of collision_bodies have no shape that collides"
+        yield Finding("warning", "collisions", found, "give them one in the file, or take them out of collision_bodies")
+    if light := [b.name for b in bodies if not weighs(b, file.urdf)]:
+        yield Finding("ok", "masses", f"{counted(light, 'body')} without a mass: {', '.join(light)}")
+    carried = [b.name for b in bodies if b.gravcomp]
+    if wrong := [b.name for b in bodies if b.explicitinertial and moments(b)[:2].sum() < moments(b)[2]]:
+        found = f"no body can have the inertia of {', '.join(wrong)}: two moments are less than the third"
+        yield Finding("warning", "masses", found, "correct them in the file; simulation uses the mean of the three")
+    if robot.base and carried:
+        found = f"the file compensates the weight of {', '.join(carried)}; simulation compensates none"
+        yield Finding("warning", "weight", found, "nothing, if the robot has no such compensation")
+    elif not robot.base:
+        found = f"simulation compensates that of all {len(bodies)} bodies, the file of {len(carried)}"
+        yield Finding("ok", "weight", found)
+    if spec.cameras:
+        found = f"a scene brings its own; of the file: {', '.join(c.name for c in spec.cameras)}"
+        yield Finding("ok", "cameras", found)
+    default = mujoco.MjSpec().option
+    if own := [o for o in _IGNORED if not np.array_equal(getattr(spec.option, o), getattr(default, o))]:
+        found = f"the file's options are not used, and it sets {', '.join(own)}"
+        yield Finding("warning", "physics", found, "nothing, if the robot lives on earth, in air")
 
 
 def _driver(robot: RobotSpec) -> Iterator[Finding]:
-    """Say what the robot's driver is expected to call its joints, which no file can tell."""
+    """Report the joint names that the robot's driver must use; no file contains them."""
     if isinstance(robot.ros, RosInterface):
         remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's ros.joint_names"
         yield Finding("ok", "driver", f"{robot.ros.joint_states} names {', '.join(robot.driver_names())}", remedy)
 
 
 def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Compare torque limits; simulation uses the smaller one for stiff joints and the spec's for compliant ones."""
+    """Compare torque limits: simulation uses the smaller one for stiff joints, and the spec's for compliant joints."""
     motors = {a.target: a for a in spec.actuators}
     weaker = []
     for joint in () if robot.compliant else robot.joints:
-        most = torque_range(spec, joint.name, motors.get(joint.name))[1]
-        if most < joint.effort:
-            weaker.append(f"{joint.name} {most:g} of {joint.effort:g}")
+        limit = torque_range(spec, joint.name, motors.get(joint.name))[1]
+        if limit < joint.effort:
+            weaker.append(f"{joint.name} {limit:g} of {joint.effort:g}")
     for actuator in spec.actuators:
         if robot.gripper and actuator.target not in robot.joint_names:
-            most = force_range(actuator)[1]
-            weaker += [f"gripper {most:g} of {robot.gripper.force:g}"] if most < robot.gripper.force else []
+            limit = force_range(actuator)[1]
+            weaker += [f"gripper {limit:g} of {robot.gripper.force:g}"] if limit < robot.gripper.force else []
     if weaker:
         yield Finding(
             "warning", "effort", f"the file allows less than the spec, N m or N: {', '.join(weaker)}",
@@ -85,14 +122,14 @@ def _compare(model: mujoco.MjModel, robot: RobotSpec) -> list[Finding]:
         assert robot.gripper is not None
         data.qpos[model.joint(name).qposadr[0]] = robot.gripper.width / len(robot.gripper.joints)
     mujoco.mj_forward(model, data)
-    found = [*_compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
+    findings = [*_compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
     if robot.tool:
-        found += [*_compare_chain(model, robot), *_compare_tool(model, data, robot)]
+        findings += [*_compare_chain(model, robot), *_compare_tool(model, data, robot)]
     if robot.gripper:
-        found += _compare_gripper(model, robot)
+        findings += _compare_gripper(model, robot)
     if robot.base:
-        found += _compare_feet(model, data, robot)
-    return found
+        findings += _compare_feet(model, data, robot)
+    return findings
 
 
 def _compare_limits(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
@@ -138,7 +175,7 @@ def _check_home(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) ->
 
 
 def _compare_chain(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
-    """Compare the chain of joints: axis and place of each at random postures, by the Jacobian."""
+    """Compare the order of the joints, and their axes and positions by the Jacobian at random postures."""
     dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
     last = int(model.jnt_bodyid[model.joint(robot.joint_names[-1]).id])
     chain, body = [], last
@@ -212,7 +249,7 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
     assert robot.base is not None
     gaps = []
     for foot in robot.base.feet:
-        foot_shapes(model, foot)  # raises if a foot does not collide
+        foot_shapes(model, foot)  # raises for a foot without collisions
         gaps.append(float(data.xpos[model.body(foot).id][2]) - robot.base.foot_radius)
     worst = max(gaps, key=abs)
     severity = "error" if abs(worst) > SOLE_FAR else "warning" if abs(worst) > SOLE_GAP else "ok"
@@ -220,8 +257,8 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
     yield Finding(severity, "feet", f"at home the soles are {1e3 * worst:.0f} mm above the ground", remedy)  # type: ignore[arg-type]
 
 
-def _moves(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
-    """Check that the robot holds home for a second in simulation, and that the gripper opens and closes."""
+def _check_motion(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
+    """Check that the robot holds home for 1 s in simulation, and that the gripper closes and opens."""
     engine = MujocoEngine(robot, scene, 1, threads=1, mjcf=mjcf)
     engine.reset(np.array([0]), np.array([robot.home]), {})
     home = torch.tensor([robot.home])
