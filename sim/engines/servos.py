@@ -1,7 +1,7 @@
 """Position actuators of a robot's joints, for all engines.
 
-Actuators of a compliant robot are built from its spec. Those of a stiff robot come from its MJCF, or are built here for a
-URDF, which has none. Their torque is limited to `Joint.effort` or the model file's limit, whichever is smaller.
+Actuators of a compliant robot are built from its spec. Those of a stiff robot come from its MJCF, or are built here for
+a URDF, which has none. Their torque is limited to `Joint.effort` or the model file's limit, whichever is smaller.
 """
 
 from __future__ import annotations
