@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.rotation import rotate_back
 from sim.engines.trunk import NOMINAL as TRUNK
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
     from sim.rendering.gl import mujoco
@@ -75,8 +76,16 @@ class Engine(ABC):
         """Return the distance between the fingers (n, 1), m."""
 
     @abstractmethod
+    def base_motion(self) -> tuple[Tensor, Tensor]:
+        """Return pose (n, 7) and velocity (n, 6) of the trunk: linear in the world frame, angular in its own."""
+
     def base_state(self) -> dict[str, Tensor]:
         """Return the views base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
+        pose, speed = self.base_motion()
+        return {
+            "base_position": pose[:, :3], "base_quat": pose[:, 3:],
+            "base_velocity": rotate_back(pose[:, 3:], speed[:, :3]), "base_angular_velocity": speed[:, 3:],
+        }  # fmt: skip
 
     @abstractmethod
     def foot_state(self) -> dict[str, Tensor]:
@@ -135,6 +144,33 @@ class Engine(ABC):
     def copy_from(self, ids: np.ndarray, other: Engine) -> None:
         """Copy environments `ids` from a clone; views of feet and motors are updated by the next physics step."""
         raise NotImplementedError(f"{type(self).__name__} has no clones")
+
+    def initial_qpos(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
+        """Return positions (k, nq) in MuJoCo's order: joints (k, J), gripper open, trunk upright, objects at (k, 7)."""
+        qpos = np.tile(self.model.qpos0, (len(joints), 1))
+        qpos[:, self._joint_qpos] = joints
+        if self.robot.gripper:
+            qpos[:, self._finger_qpos] = self.robot.gripper.width / len(self._finger_qpos)
+        for name, pose in objects.items():
+            start = self._object_qpos[name]
+            qpos[:, start : start + 7] = pose
+        return qpos
+
+    def _qpos_of(self, joints: Iterable[str]) -> np.ndarray:
+        return np.array([self.model.joint(name).qposadr[0] for name in joints], int)
+
+    @cached_property
+    def _joint_qpos(self) -> np.ndarray:
+        return self._qpos_of(self.robot.joint_names)
+
+    @cached_property
+    def _finger_qpos(self) -> np.ndarray:
+        return self._qpos_of(self.robot.gripper.joints if self.robot.gripper else ())
+
+    @cached_property
+    def _object_qpos(self) -> dict[str, int]:
+        names = [thing.name for thing in self.scene.objects]
+        return dict(zip(names, self._qpos_of(SCENE + name for name in names).tolist(), strict=True))
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:

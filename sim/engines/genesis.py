@@ -30,13 +30,12 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.rotation import rotate_back
 from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
 from sim.engines.model import MAX_ACTION_DELAY, max_speeds
-from sim.scenes import SCENE, Scene
+from sim.scenes import Scene
 
 _OWN = ("line", "lag", "torque", "broken")
 """Attributes to save besides the solver state and the parameters."""
@@ -77,7 +76,6 @@ class GenesisEngine(Engine):
         self.parameters = self._parameters.setters
         self.reset(np.arange(num_envs), np.tile(robot.home, (num_envs, 1)), {})
 
-    # ---- state -------------------------------------------------------------------------------------------------
     @property
     def qpos(self) -> np.ndarray:  # type: ignore[override]
         """Return a copy of the positions (n, nq) in MuJoCo's order."""
@@ -97,17 +95,11 @@ class GenesisEngine(Engine):
             return torch.zeros(self.num_envs, 1, device=self.device)
         return self.solver.get_dofs_position(self.world.fingers).sum(1, keepdim=True)
 
-    def base_state(self) -> dict[str, Tensor]:
+    def base_motion(self) -> tuple[Tensor, Tensor]:
         assert self._base is not None
         pose = self.solver.get_qpos(self._at(self.world.qs, self._base.qposadr[0], 7))
         speed = self.solver.get_dofs_velocity(self._at(self.world.dofs, self._base.dofadr[0], 6))
-        position, quat = pose[:, :3].clone(), pose[:, 3:].clone()
-        return {
-            "base_position": position,
-            "base_quat": quat,
-            "base_velocity": rotate_back(quat, speed[:, :3]),
-            "base_angular_velocity": speed[:, 3:].clone(),  # in the trunk's frame, as in MuJoCo
-        }
+        return pose.clone(), speed.clone()
 
     def foot_state(self) -> dict[str, Tensor]:
         at = [link.idx for link in self._feet]
@@ -133,7 +125,6 @@ class GenesisEngine(Engine):
         sane = position.isfinite().all(1) & (velocity.abs() < self._max_speeds).all(1)  # False for NaN
         return ~sane | self._broken | self.solver.get_error_envs_mask()
 
-    # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
         target = torch.cat([joints.float(), gripper.float() * self._grip], -1)
         target = target.repeat_interleave(self._substeps, 1)
@@ -158,21 +149,8 @@ class GenesisEngine(Engine):
                 raise
             self._broken |= broken
             ids = broken.nonzero().squeeze(-1)
-            self._put(ids, self._rest(np.tile(self.robot.home, (len(ids), 1)), {}))
+            self._put(ids, self.initial_qpos(np.tile(self.robot.home, (len(ids), 1)), {}))
             self.world.scene.step(update_visualizer=False)
-
-    def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright, objects at poses (k, 7)."""
-        model = self.model
-        qpos = np.tile(model.qpos0, (len(joints), 1))
-        qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints
-        if gripper := self.robot.gripper:
-            for name in gripper.joints:
-                qpos[:, model.joint(name).qposadr[0]] = gripper.width / len(gripper.joints)
-        for name, pose in objects.items():
-            start = model.joint(SCENE + name).qposadr[0]
-            qpos[:, start : start + 7] = pose
-        return qpos
 
     def _put(self, ids: Tensor, qpos: np.ndarray) -> None:
         """Set environments `ids` to positions (k, nq) in MuJoCo's order, at rest."""
@@ -186,7 +164,7 @@ class GenesisEngine(Engine):
         ids = np.asarray(ids)
         self._parameters.write(ids)
         at = torch.as_tensor(ids, device=self.device)
-        self._put(at, self._rest(joints, objects))
+        self._put(at, self.initial_qpos(joints, objects))
         # Commands in the delay line must hold this posture until the first new command arrives.
         width = self.robot.gripper.width if self.robot.gripper else 0.0
         posture = np.concatenate([joints, np.tile(self.world.grip * width, (len(ids), 1))], 1)
@@ -209,7 +187,6 @@ class GenesisEngine(Engine):
         super().close()
         self.world.scene.destroy()
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         arrays = self.solver.__getstate__().arrays
         state = {f"solver.{k}": torch.as_tensor(v).cpu().numpy().copy() for k, v in arrays.items()}

@@ -80,7 +80,6 @@ class Parameters:
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self._device)
 
-    # ---- servos ------------------------------------------------------------------------------------------------
     def _servos(self, ids: np.ndarray) -> None:
         """Write gains and force limits; strength scales both."""
         stiffness, damping, strength = (self._column(name, ids) for name in _SERVO)
@@ -97,7 +96,6 @@ class Parameters:
         inertia = self._column("robot.armature_scale", ids) * self._motors
         self._solver.set_dofs_armature(self._tensor(inertia), self._world.joints, ids)
 
-    # ---- bodies ------------------------------------------------------------------------------------------------
     def _trunk(self, ids: np.ndarray) -> None:
         assert self._world.robot.base is not None
         link = self._world.body.get_link(self._world.robot.base.body)
@@ -131,7 +129,6 @@ class Parameters:
         ratio = self._column(name, ids) / np.array([geom.desc.friction for geom in geoms])
         self._solver.set_geoms_friction_ratio(self._tensor(ratio), [geom.idx for geom in geoms], ids)
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, np.ndarray]:
         both = {"value": self.values, "due": self._due}
         return {f"{kind}.{name}": array.copy() for kind, arrays in both.items() for name, array in arrays.items()}

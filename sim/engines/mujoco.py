@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.rotation import rotate_back
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
@@ -40,12 +39,8 @@ class MujocoEngine(Engine):
         self.model = model = compile_model(robot, scene, mjcf)
         self._threads = threads
         joints = [model.joint(name) for name in robot.joint_names]
-        self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
-        self._at, self._speed_at = _span(self._q), _span(self._v)
-        fingers = robot.gripper.joints if robot.gripper else ()
-        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
-        self._objects = {b.name: model.joint(SCENE + b.name).qposadr[0] for b in scene.objects}
+        self._at, self._speed_at = _span(self._joint_qpos), _span(self._v)
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
@@ -103,12 +98,11 @@ class MujocoEngine(Engine):
         fields = {field: self.batch.expanded(field) for field in sorted(batch.MODEL_FIELDS)}
         return {field: values for field, values in fields.items() if values is not None}
 
-    # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
         return self._live.qpos[:, self._at].float(), self._live.qvel[:, self._speed_at].float()
 
     def gripper_width(self) -> Tensor:
-        return self._live.qpos[:, self._fingers].sum(1, keepdim=True).float()
+        return self._live.qpos[:, self._finger_qpos].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
         """Return the indices of the foot views in sensordata."""
@@ -119,18 +113,10 @@ class MujocoEngine(Engine):
                 at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
         return {view: _span(np.array(places)) for view, places in at.items()}
 
-    def base_state(self) -> dict[str, Tensor]:
+    def base_motion(self) -> tuple[Tensor, Tensor]:
         assert self._base is not None
         q, v = self._base.qposadr[0], self._base.dofadr[0]
-        pose = self._live.qpos[:, q : q + 7].float()
-        speed = self._live.qvel[:, v : v + 6].float()
-        quat = pose[:, 3:]
-        return {
-            "base_position": pose[:, :3],
-            "base_quat": quat,
-            "base_velocity": rotate_back(quat, speed[:, :3]),
-            "base_angular_velocity": speed[:, 3:],  # a free joint has it in its own frame
-        }
+        return self._live.qpos[:, q : q + 7].float(), self._live.qvel[:, v : v + 6].float()
 
     def foot_state(self) -> dict[str, Tensor]:
         data = self._live.sensordata.float()
@@ -146,7 +132,7 @@ class MujocoEngine(Engine):
         self.qvel[ids, start : start + 3] += pushed[ids]
 
     def object_pose(self, name: str) -> Tensor:
-        start = self._objects[name]
+        start = self._object_qpos[name]
         return self._live.qpos[:, start : start + 7].float()
 
     def diverged(self) -> Tensor:
@@ -155,7 +141,6 @@ class MujocoEngine(Engine):
         # MuJoCo resets a diverged simulation by itself and only sets a warning.
         return ~sane | (live.warning[:, _BAD, 1] > 0).any(1)
 
-    # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
         control = np.empty((self.num_envs, joints.shape[1], self._substeps, self.model.nu))
         control[..., self._driven] = joints.numpy()[:, :, None]
@@ -176,23 +161,15 @@ class MujocoEngine(Engine):
         self._recorded = None
 
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
+        ids = np.asarray(ids)
         if self._changed & set(self._servo):
-            self._write_servos(np.asarray(ids))
+            self._write_servos(ids)
         if self._changed & set(self._trunk):
-            self._write_trunk(np.asarray(ids))
+            self._write_trunk(ids)
         if self._stale:
             self.batch.set_const(np.sort(ids))
-        ids = np.asarray(ids)
         self.batch.reset(np.sort(ids), stage=mujoco.mjtStage.mjSTAGE_NONE)
-        self.qpos[ids[:, None], self._q] = joints
-        if self._base is not None:
-            at = self._base.qposadr[0]
-            self.qpos[ids, at : at + 7] = [0, 0, self.robot.base.height, 1, 0, 0, 0]  # type: ignore[union-attr]
-        if self.robot.gripper:
-            self.qpos[ids[:, None], self._fingers] = self.robot.gripper.width / len(self._fingers)
-        for name, pose in objects.items():
-            start = self._objects[name]
-            self.qpos[ids, start : start + 7] = pose
+        self.qpos[ids] = self.initial_qpos(joints, objects)
         # Commands in the delay lines must hold this posture until the first new command arrives.
         control = np.zeros((len(ids), self.model.nu))
         control[:, self._actuators] = joints
@@ -211,11 +188,10 @@ class MujocoEngine(Engine):
         self._write_servos(np.arange(self.num_envs))
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        start, speed = self._objects[name], self.model.joint(SCENE + name).dofadr[0]
+        start, speed = self._object_qpos[name], self.model.joint(SCENE + name).dofadr[0]
         self.qpos[:, start : start + 7] = pose
         self.qvel[:, speed : speed + 6] = 0
 
-    # ---- parameters --------------------------------------------------------------------------------------------
     def _make_parameters(self) -> dict[str, Setter]:
         b, m = self.batch, self.model
         out: dict[str, Setter] = {
@@ -230,7 +206,7 @@ class MujocoEngine(Engine):
         if self.robot.base:
             for name in self._trunk:
                 out[name] = self._remember(self._trunk, name)
-            others = (self.robot.base.body, *(SCENE + name for name in self._objects))
+            others = (self.robot.base.body, *(SCENE + name for name in self._object_qpos))
             self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
@@ -341,7 +317,6 @@ class MujocoEngine(Engine):
         # garbage collection, which would wait for them forever in a forked process.
         self.parameters = {}
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         state = {f"state.{k}": self.batch.bind(k).copy() for k in _STATE}
         for field in sorted(batch.MODEL_FIELDS):

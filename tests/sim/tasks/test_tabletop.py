@@ -43,8 +43,8 @@ def demonstrate(env: TaskEnv, expert: Any, spoil: Any = None) -> tuple[torch.Ten
         action = expert.act({})
         if spoil:
             spoil(action)
+        last = [new if on else old for new, old, on in zip(asked(env), last, running, strict=True)]
         *_, terminated, truncated, infos = env.step(action)
-        last = [new if on else old for new, old, on in zip(infos["instruction"], last, running, strict=True)]
         won |= infos["success"] & running
         running &= ~(terminated | truncated)
         expert.reset((terminated | truncated).nonzero().squeeze(-1))
