@@ -182,12 +182,6 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
     room = mujoco.MjSpec()
     world = room.worldbody
-    room.add_texture(
-        name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.55, 0.57, 0.6], rgb2=[0.5, 0.52, 0.55], width=256, height=256,
-    )  # fmt: skip
-    material = room.add_material(name="table", texrepeat=[8, 8])
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
     _add_tables(room)
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
@@ -226,17 +220,19 @@ def _attach(spec: mujoco.MjSpec, part: mujoco.MjSpec, body: mujoco.MjsBody) -> N
 
 
 def _add_tables(spec: mujoco.MjSpec) -> None:
-    """Add the other textures of `sim.rendering.looks.TEXTURES`, used by randomized appearance only."""
+    """Add the materials of the table; randomized appearance chooses among `sim.rendering.looks.TEXTURES`."""
     builtin, mark = mujoco.mjtBuiltin, mujoco.mjtMark
+    light, dark = [0.75] * 3, [0.45] * 3
     kinds = {
-        "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1),
-        "table.gradient": (builtin.mjBUILTIN_GRADIENT, mark.mjMARK_NONE, 2),
-        "table.dots": (builtin.mjBUILTIN_FLAT, mark.mjMARK_RANDOM, 4),
+        "table": (builtin.mjBUILTIN_CHECKER, mark.mjMARK_NONE, 8, 256, [0.55, 0.57, 0.6], [0.5, 0.52, 0.55]),
+        "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1, 128, light, dark),
+        "table.gradient": (builtin.mjBUILTIN_GRADIENT, mark.mjMARK_NONE, 2, 128, light, dark),
+        "table.dots": (builtin.mjBUILTIN_FLAT, mark.mjMARK_RANDOM, 4, 128, light, dark),
     }
-    for name, (kind, marks, repeat) in kinds.items():
+    for name, (kind, marks, repeat, size, first, second) in kinds.items():
         spec.add_texture(
-            name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=kind, mark=marks, random=0.05,
-            rgb1=[0.75, 0.75, 0.75], rgb2=[0.45, 0.45, 0.45], markrgb=[0.2, 0.2, 0.2], width=128, height=128,
+            name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=kind, mark=marks, random=0.05, rgb1=first,
+            rgb2=second, markrgb=[0.2, 0.2, 0.2], width=size, height=size,
         )  # fmt: skip
         material = spec.add_material(name=name, texrepeat=[repeat, repeat])
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name

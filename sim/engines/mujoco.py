@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,8 @@ from robot_rl.interface.robot import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
-from sim.engines.trunk import defaults, trunk_inertia
+from sim.engines.trunk import NOMINAL as TRUNK
+from sim.engines.trunk import trunk_inertia
 from sim.rendering.gl import batch, mujoco
 from sim.scenes import SCENE, Scene
 
@@ -64,7 +65,7 @@ class MujocoEngine(Engine):
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
-        self._trunk = defaults(num_envs) if self.robot.base else {}
+        self._trunk = {name: np.full(num_envs, v) for name, v in TRUNK.items()} if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
         """Model fields that `copy_from` writes."""
         self._changed: set[str] = set()
@@ -198,46 +199,36 @@ class MujocoEngine(Engine):
             "robot.action_delay": lambda ids, v: b.expand("actuator_delay").__setitem__(
                 ids, np.clip(v, self.scene.timestep, MAX_ACTION_DELAY)[:, None]
             ),
-            "robot.joint_friction": self._writer("dof_frictionloss", self._v),
+            "robot.joint_friction": partial(self._write, "dof_frictionloss", (self._v,)),
             "robot.armature_scale": self._armature,
         }
         for name in self._servo:
-            out[name] = self._remember(self._servo, name)
+            out[name] = partial(self._store, self._servo, name)
         if self.robot.base:
             for name in self._trunk:
-                out[name] = self._remember(self._trunk, name)
+                out[name] = partial(self._store, self._trunk, name)
             others = (self.robot.base.body, *(SCENE + name for name in self._object_qpos))
             self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
-            out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
+            out["ground.friction"] = partial(self._write, "geom_friction", (np.array(feet), 0))
         for box in self.scene.objects:
             body, geom = m.body(SCENE + box.name).id, m.geom(SCENE + box.name).id
             if box.shape == "tray":
                 continue
-            out[f"{box.name}.mass"] = self._mass(body)
-            out[f"{box.name}.size"] = self._size(body, geom)
-            out[f"{box.name}.friction"] = self._writer("geom_friction", np.array([geom]), 0)
+            out[f"{box.name}.mass"] = partial(self._mass, body)
+            out[f"{box.name}.size"] = partial(self._size, body, geom)
+            out[f"{box.name}.friction"] = partial(self._write, "geom_friction", (np.array([geom]), 0))
         return out
 
-    def _writer(self, name: str, rows: np.ndarray, column: int | None = None) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            array = self.batch.expand(name)
-            if column is None:
-                array[ids[:, None], rows] = values[:, None]
-            else:
-                array[ids[:, None], rows, column] = values[:, None]
+    def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:
+        """Write one value per environment to all elements of a model field at `index`."""
+        self.batch.expand(field)[(ids[:, None], *index)] = values[:, None]
 
-        return write
-
-    def _remember(self, values: dict[str, np.ndarray], name: str) -> Setter:
-        """Return a setter that stores a parameter; `reset` writes parameters that share model fields together."""
-
-        def put(ids: np.ndarray, new: np.ndarray) -> None:
-            values[name][ids] = new
-            self._changed.add(name)
-
-        return put
+    def _store(self, parameters: dict[str, np.ndarray], name: str, ids: np.ndarray, values: np.ndarray) -> None:
+        """Store a parameter; `reset` writes parameters that share model fields together."""
+        parameters[name][ids] = values
+        self._changed.add(name)
 
     def _write_servos(self, ids: np.ndarray) -> None:
         """Write gains, feedforward torques and force limits; strength scales them all."""
@@ -281,23 +272,17 @@ class MujocoEngine(Engine):
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
 
-    def _mass(self, body: int) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            self.batch.expand("body_mass")[ids, body] = values
-            self._set_inertia(ids, body)
+    def _mass(self, body: int, ids: np.ndarray, values: np.ndarray) -> None:
+        self.batch.expand("body_mass")[ids, body] = values
+        self._set_inertia(ids, body)
 
-        return write
-
-    def _size(self, body: int, geom: int) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            expand, m = self.batch.expand, self.model
-            expand("geom_size")[ids, geom] = values[:, None]
-            expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
-            expand("geom_aabb")[ids, geom, 3:] = values[:, None]
-            expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
-            self._set_inertia(ids, body)
-
-        return write
+    def _size(self, body: int, geom: int, ids: np.ndarray, values: np.ndarray) -> None:
+        expand, m = self.batch.expand, self.model
+        expand("geom_size")[ids, geom] = values[:, None]
+        expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
+        expand("geom_aabb")[ids, geom, 3:] = values[:, None]
+        expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
+        self._set_inertia(ids, body)
 
     def _set_inertia(self, ids: np.ndarray, body: int) -> None:
         """Scale an object's compiled inertia with its mass and squared size."""

@@ -34,8 +34,3 @@ def _point_inertia(at: np.ndarray) -> np.ndarray:
     """Return the inertias (k, 3, 3) of unit masses at points (k, 3) about the origin."""
     square = (at * at).sum(1)[:, None, None] * np.eye(3)
     return square - at[:, :, None] * at[:, None, :]
-
-
-def defaults(num_envs: int) -> dict[str, np.ndarray]:
-    """Return the nominal values (num_envs,) of all parameters."""
-    return {name: np.full(num_envs, value) for name, value in NOMINAL.items()}

@@ -55,9 +55,9 @@ class Testbed(ABC):
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         """Return the next states (n, S) after actions a (n, A) in [-1, 1]."""
 
-    @abstractmethod
     def observe(self, s: Tensor) -> Tensor:
-        """Return observations (n, D)."""
+        """Return observations (n, D); by default, the state."""
+        return s
 
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:

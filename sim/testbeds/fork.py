@@ -28,9 +28,6 @@ class Fork(Testbed):
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         return (s + STEP * a).clamp(-1.2, 1.2)
 
-    def observe(self, s: Tensor) -> Tensor:
-        return s
-
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         success, failure = s[:, 1] > END, s.norm(dim=1) < self.radius
         return success.float(), success, failure

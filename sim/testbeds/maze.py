@@ -87,9 +87,6 @@ class Maze(Testbed):
         y = (p[:, 1] + STEP * a[:, 1]).clamp(-1, 1)
         return torch.cat([outside(torch.stack([x, y], 1), p), s[:, 2:]], 1)
 
-    def observe(self, s: Tensor) -> Tensor:
-        return s
-
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         success = (s[:, :2] - s[:, 2:]).norm(dim=1) < NEAR
         return success.float(), success, torch.zeros_like(success)
