@@ -14,12 +14,11 @@ from torch import Tensor
 
 from robot_rl.interface.control import Controller
 from robot_rl.interface.spec import VectorSpec
-from sim.experts.lift import CLUMSY as HASTY
-from sim.experts.lift import STEADY, ScriptedExpert, Skill
+from sim.experts.lift import ScriptedExpert, Skill
+from sim.experts.turn import CLUMSY, STEADY
 from sim.tasks.tabletop import TASK
 
 __all__ = ["CLUMSY", "STEADY", "TabletopExpert"]
-CLUMSY = Skill(aim=0.004, tremor=0.1, haste=HASTY.haste, gain=HASTY.gain)
 OPEN, SHUT = 1.0, -1.0
 SAFE, DEEP = 0.12, 0.005
 """Heights of the tool above an object's centre for travelling and for grasping, m."""

@@ -10,10 +10,10 @@ from torch import Tensor
 from robot_rl.interface.control import Controller
 from robot_rl.interface.rotation import columns_to_matrix
 from robot_rl.interface.spec import VectorSpec
-from sim.experts.lift import CLUMSY as HASTY
+from sim.experts.lift import CLUMSY as CLUMSY_LIFT
 from sim.experts.lift import STEADY, LiftExpert, Skill
 
-CLUMSY = replace(HASTY, aim=0.004, tremor=0.1)
+CLUMSY = replace(CLUMSY_LIFT, aim=0.004, tremor=0.1)
 """Skill of a fast demonstrator with smaller errors: the fingers have 8 mm of clearance on each side of the cube."""
 
 __all__ = ["CLUMSY", "STEADY", "TurnExpert"]

@@ -56,7 +56,7 @@ STEPS = 500
 """Maximum length of an episode; the suite itself truncates it."""
 SIDE = 96
 """Height and width of an image, pixels."""
-EYE, LOOK, VIEW = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
+CAMERA_POSITION, CAMERA_TARGET, FOVY = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
 """Position of the camera and of the point in its centre, m, and its field of view, degrees. LeRobot evaluates policies
 on this suite from the same position, also upright, with 60 degrees and 480 pixels."""
 ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
@@ -195,8 +195,8 @@ class RenderedTask:
                 else:
                     model.geom_rgba[geom], model.geom_matid[geom] = (0.5, 0.1, 0.1, 1), -1
         self.camera = model.camera("corner2").id
-        model.cam_pos[self.camera], model.cam_fovy[self.camera] = EYE, VIEW
-        back = np.subtract(EYE, LOOK) / np.linalg.norm(np.subtract(EYE, LOOK))
+        model.cam_pos[self.camera], model.cam_fovy[self.camera] = CAMERA_POSITION, FOVY
+        back = np.subtract(CAMERA_POSITION, CAMERA_TARGET) / np.linalg.norm(np.subtract(CAMERA_POSITION, CAMERA_TARGET))
         right = np.cross((0, 0, 1), back) / np.linalg.norm(np.cross((0, 0, 1), back))
         axes = np.stack([right, np.cross(back, right), back], 1)
         mujoco.mju_mat2Quat(model.cam_quat[self.camera], axes.ravel())

@@ -11,7 +11,7 @@ from sim.tasks.panda_lift import TASK as LIFT
 
 WRIST = Camera("wrist", position=(0.1, 0.0, 0.03), target=(0.03, 0.0, 0.14), fovy=75.0, body="hand")
 
-LOOKS = (
+APPEARANCE = (
     Randomize("light.x", -0.8, 0.8, "1"),
     Randomize("light.y", -0.8, 0.8, "1"),
     Randomize("light.strength_scale", 0.5, 1.5, "1", "log_uniform"),
@@ -32,7 +32,7 @@ LOOKS = (
 )
 """Randomized lights, colours, camera mountings and image noise; the cube is always red."""
 
-SELF = ("joint_position", "tool_position", "gripper_width")
+PROPRIOCEPTION = ("joint_position", "tool_position", "gripper_width")
 """Proprioceptive observation terms, without the last action: a behavior-cloned policy would infer the demonstrator's
 direction from it, ignore the images, and stay still at the start of an episode."""
 HOME = Randomize("robot.home_offset", 0.0, 0.2, "rad")
@@ -43,11 +43,11 @@ TASK = replace(
     interface=replace(
         LIFT.interface,
         task="panda-lift-cameras",
-        observations=SELF,
+        observations=PROPRIOCEPTION,
         cameras=(),  # set by Task to those of the scene
         pictures=(Picture("front"), Picture("wrist")),
     ),
     scene=replace(LIFT.scene, cameras=(*LIFT.scene.cameras, WRIST)),
-    randomization=(*(r for r in LIFT.randomization if r.parameter != HOME.parameter), HOME, *LOOKS),
+    randomization=(*(r for r in LIFT.randomization if r.parameter != HOME.parameter), HOME, *APPEARANCE),
     expert_observations=LIFT.interface.observations,
 )

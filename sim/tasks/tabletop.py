@@ -8,7 +8,7 @@ from robot_rl.interface.pipeline import Instruction, Picture
 from sim.randomization import Randomize
 from sim.scenes import Object, Scene
 from sim.tasks.panda_lift import TASK as LIFT
-from sim.tasks.panda_lift_cameras import SELF, WRIST
+from sim.tasks.panda_lift_cameras import PROPRIOCEPTION, WRIST
 from sim.tasks.panda_lift_cameras import TASK as CAMERAS
 
 HALF = 0.055
@@ -20,7 +20,7 @@ OBJECTS = (
     Object("yellow_cube", 0.02, 0.06, rgba=(0.95, 0.8, 0.1, 1)),
 )
 TRAY = Object("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1), shape="tray")
-WIDER = {
+WIDER_RANGES = {
     r.parameter: r
     for r in (
         Randomize("robot.stiffness_scale", 0.6, 1.3, "1", "log_uniform"),
@@ -60,7 +60,7 @@ TASK = replace(
         task="tabletop",
         instruction="do what you are told",
         instructions=_instructions(),
-        observations=SELF,
+        observations=PROPRIOCEPTION,
         success="",
         horizon=160,
         cameras=(),  # set by Task to those of the scene
@@ -74,7 +74,7 @@ TASK = replace(
     randomization=(
         *(Randomize(f"{o.name}.{axis}", -0.02, 0.02, "m") for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
         *(Randomize(f"{o.name}.yaw", -0.35, 0.35, "rad") for o in OBJECTS),
-        *(WIDER.get(r.parameter, r) for r in CAMERAS.randomization if not r.parameter.startswith("cube.")),
+        *(WIDER_RANGES.get(r.parameter, r) for r in CAMERAS.randomization if not r.parameter.startswith("cube.")),
     ),
     expert="sim.experts.tabletop:TabletopExpert",
     expert_observations=(
