@@ -67,7 +67,7 @@ def test_ground_friction_brakes_a_sliding_robot() -> None:
     engine.solver.set_dofs_velocity(speed)
     engine.step(home[:, :15], torch.zeros(N, 15, 1))
     slowed = 1.0 - engine.qvel[:, 1]
-    assert slowed[:3] == pytest.approx(friction[:3] * 9.81 * 15 * WALK.scene.timestep, rel=0.2)
+    assert slowed[:3] == pytest.approx(friction[:3] * 9.81 * 15 * WALK.scene.timestep, rel=0.3)
     assert (np.diff(slowed) > 0).all()
     env.close()
 
