@@ -1,9 +1,9 @@
-"""The interface of physics engines: batched state, joint targets, parameters, cameras."""
+"""Interface of physics engines: batched state, joint targets, parameters, cameras."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,81 +13,91 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.rotation import rotate_back
 from sim.engines.trunk import NOMINAL as TRUNK
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
     from sim.rendering.gl import mujoco
     from sim.rendering.looks import Appearance
     from sim.rendering.render import Renderers
 
-"""Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
-"""Write values (k,) of one parameter to environments ids (k,)."""
+"""Function that writes values (k,) of one parameter to the environments with indices (k,)."""
 
 
 class Engine(ABC):
-    """n simulations of one scene. All arrays are live views or fresh tensors with the environment first."""
+    """n simulations of one scene. Arrays are live views or fresh tensors; their first dimension is the environment."""
 
     robot: RobotSpec
     scene: Scene
     num_envs: int
     model: mujoco.MjModel
-    """MuJoCo's model of the scene in every engine, for rendering."""
+    """MuJoCo model of the scene; every engine has it, for rendering."""
     qpos: np.ndarray
-    """Positions (n, nq) in the model's order, on the host."""
+    """Generalized positions (n, nq) in MuJoCo's order, on the host."""
     look: Callable[[int], Appearance] | None = None
-    """Return what is drawn differently in an environment; None: nothing."""
+    """Function from an environment's index to its randomized appearance; None: all look alike."""
     geom_sizes: np.ndarray | None = None
-    """Sizes (n, ngeom, 3) of the model's shapes, if they differ between environments, m."""
+    """Sizes (n, ngeom, 3) of the geoms, m; None: the same in all environments."""
     takes_device: ClassVar[bool] = False
-    """It runs on the device that it is given; others run on the CPU."""
+    """Whether the engine can run on a GPU; False: on the CPU only."""
     device: torch.device
-    """Device of the physics and of all tensors."""
+    """Device of the simulation and of all tensors."""
     parameters: dict[str, Setter]
-    """Setters of parameters per environment, effective from the next reset; units in `sim.randomization`."""
+    """Setters of the parameters of each environment, effective from its next reset; units in `sim.randomization`."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
         "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
         "robot.joint_friction", "robot.armature_scale",
     )  # fmt: skip
     base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
-    """For walking robots."""
+    """Further parameters of robots with a floating base."""
     longest_delay: ClassVar[float] = 0.08
-    """Largest delay of an action, s."""
+    """Maximum action delay, s."""
     object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
-        """Return the names in `parameters` that have an effect, before anything is built."""
+        """Return the names of the parameters that have an effect, without building the scene."""
         base = cls.base_parameters if robot.base else ()
-        touched = ("mass", "friction")  # nothing rests on objects that are not solid
+        contact = ("mass", "friction")  # no effect on objects without collisions
         objects = {
             f"{o.name}.{n}" for o in scene.objects if o.shape != "tray"
-            for n in cls.object_parameters if o.solid or n not in touched
+            for n in cls.object_parameters if o.solid or n not in contact
         }  # fmt: skip
         return {*cls.robot_parameters, *base} | objects
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:
-        """Return joint positions and velocities (n, J), rad and rad/s, in the spec's order."""
+        """Return joint positions and velocities (n, J), rad and rad/s, in the order of the robot spec."""
 
     @abstractmethod
     def gripper_width(self) -> Tensor:
         """Return the distance between the fingers (n, 1), m."""
 
     @abstractmethod
+    def base_motion(self) -> tuple[Tensor, Tensor]:
+        """Return pose (n, 7) and velocity (n, 6) of the trunk: linear in the world frame, angular in its own."""
+
     def base_state(self) -> dict[str, Tensor]:
-        """Return base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
+        """Return the views base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
+        pose, speed = self.base_motion()
+        return {
+            "base_position": pose[:, :3], "base_quat": pose[:, 3:],
+            "base_velocity": rotate_back(pose[:, 3:], speed[:, :3]), "base_angular_velocity": speed[:, 3:],
+        }  # fmt: skip
 
     @abstractmethod
     def foot_state(self) -> dict[str, Tensor]:
-        """Return foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old. After a
-        reset they belong to the initial posture; engines that compute forces only in steps give 0 until the next step.
+        """Return the views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old.
+
+        After a reset they are those of the initial posture; engines that compute forces only in steps return zero force
+        until the next step.
         """
 
     @abstractmethod
     def joint_torque(self) -> Tensor:
-        """Return the torque of the motors (n, J) in the last physics step, N m."""
+        """Return motor torques (n, J) in the last physics step, N m."""
 
     def views(self) -> dict[str, Tensor]:
         """Return all views of `RobotState` that the engine provides, by name."""
@@ -101,66 +111,95 @@ class Engine(ABC):
 
     @abstractmethod
     def push(self, velocity: Tensor) -> None:
-        """Add velocities (n, 3), m/s, world, to the robots' trunks; rows of zeros change nothing."""
+        """Add velocities (n, 3), m/s, world frame, to the robots' trunks; a row of zeros has no effect."""
 
     @abstractmethod
     def object_pose(self, name: str) -> Tensor:
-        """Return the pose (n, 7) of an object: position in m, quaternion w x y z."""
+        """Return the poses (n, 7) of an object: position, m, and quaternion w x y z."""
 
     @abstractmethod
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        """Step through joint targets (n, ticks, J) and gripper widths (n, ticks, 1).
+        """Simulate joint targets (n, ticks, J), rad, and gripper widths (n, ticks, 1), m.
 
-        A tick lasts a period of the robot's commands, or a physics step where that is longer.
+        A tick is one period of the robot's command rate, or one physics step if that is longer.
         """
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
-        """Set motor gains (n, J), N m/rad and N m s/rad, and a torque (n, J), N m, from the next step on. For twins of
-        robots whose commands carry gains; parameters scale them like the spec's.
+        """Set motor gains (n, J), N m/rad and N m s/rad, and feedforward torques (n, J), N m, from the next step on.
+
+        For twins of robots whose joint commands contain gains. Randomized scales apply to these gains, too.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot change gains between steps")
 
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright; objects at (k, 7)."""
+        """Reset environments `ids`: robots at rest at joint positions (k, J), gripper open, trunk upright; objects at
+        poses (k, 7)."""
 
     def clone(self) -> Engine | None:
-        """Return another engine with as many simulations of the scene, not yet reset; None if that costs too much. It
-        has the spec's springs, even after `set_springs` here.
-        """
+        """Return a second engine with n simulations of the scene, not reset and with nominal gains; None if cloning is
+        too expensive."""
         return None
 
     def copy_from(self, ids: np.ndarray, other: Engine) -> None:
-        """Copy simulations `ids` from a sibling; foot and motor views follow one physics step later."""
-        raise NotImplementedError(f"{type(self).__name__} has no siblings")
+        """Copy environments `ids` from a clone; views of feet and motors are updated by the next physics step."""
+        raise NotImplementedError(f"{type(self).__name__} has no clones")
+
+    def initial_qpos(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
+        """Return positions (k, nq) in MuJoCo's order: joints (k, J), gripper open, trunk upright, objects at (k, 7)."""
+        qpos = np.tile(self.model.qpos0, (len(joints), 1))
+        qpos[:, self._joint_qpos] = joints
+        if self.robot.gripper:
+            qpos[:, self._finger_qpos] = self.robot.gripper.width / len(self._finger_qpos)
+        for name, pose in objects.items():
+            start = self._object_qpos[name]
+            qpos[:, start : start + 7] = pose
+        return qpos
+
+    def _qpos_of(self, joints: Iterable[str]) -> np.ndarray:
+        return np.array([self.model.joint(name).qposadr[0] for name in joints], int)
+
+    @cached_property
+    def _joint_qpos(self) -> np.ndarray:
+        return self._qpos_of(self.robot.joint_names)
+
+    @cached_property
+    def _finger_qpos(self) -> np.ndarray:
+        return self._qpos_of(self.robot.gripper.joints if self.robot.gripper else ())
+
+    @cached_property
+    def _object_qpos(self) -> dict[str, int]:
+        names = [thing.name for thing in self.scene.objects]
+        return dict(zip(names, self._qpos_of(SCENE + name for name in names).tolist(), strict=True))
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Move an object to poses (n, 7), at rest; the robots keep their state."""
+        """Move an object to poses (n, 7) and stop it; the robots keep their state."""
 
     @abstractmethod
     def diverged(self) -> Tensor:
-        """Return (n,) bool, where physics diverged: a value is not finite, or above `fastest`."""
+        """Return (n,) bool: physics diverged, since a value is not finite or a speed exceeds `max_speeds`."""
 
     def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
-        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), rendered on all cores."""
+        """Render environments `ids` (k,) on all cores; return RGB images (k, height, width, 3) uint8, fast quality."""
         sizes, looks = self.geom_sizes, None if self.look is None else [self.look(int(i)) for i in ids]
         sizes = None if sizes is None else sizes[ids]
         return self._renderers.batch(self.qpos[ids], camera, height, width, sizes, looks)
 
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
-        """Return an RGB frame (height, width, 3) uint8 of one environment; quality "fast" for policies, "video" for
-        videos, "high" for stills."""
-        sizes = None if self.geom_sizes is None else self.geom_sizes[index]
-        look = None if self.look is None else self.look(index)
-        return self._renderers.frame(self.qpos[index], camera, height, width, quality, sizes, look)
+        """Return an RGB image (height, width, 3) uint8 of one environment, in the quality "fast" (policies), "video" or
+        "high" (stills)."""
+        return self._renderers.frame(self.qpos[index], camera, height, width, quality, *self._drawn(index))
 
     def render_later(self, index: int, camera: str, height: int, width: int) -> Future[np.ndarray]:
-        """Return the future of a fast RGB frame (height, width, 3) uint8 of one environment as it is now; a thread
-        renders it while the simulation goes on."""
-        sizes = None if self.geom_sizes is None else self.geom_sizes[index]
-        look = None if self.look is None else self.look(index)
-        return self._renderers.later(self.qpos[index], camera, height, width, sizes, look)
+        """Start a thread that renders one environment in its present state; return the future of an RGB image (height,
+        width, 3) uint8 in fast quality."""
+        return self._renderers.later(self.qpos[index], camera, height, width, *self._drawn(index))
+
+    def _drawn(self, index: int) -> tuple[np.ndarray | None, Appearance | None]:
+        """Return the geom sizes and the appearance of one environment."""
+        sizes, look = self.geom_sizes, self.look
+        return None if sizes is None else sizes[index], None if look is None else look(index)
 
     @cached_property
     def _renderers(self) -> Renderers:
@@ -170,12 +209,12 @@ class Engine(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs for bit-identical results."""
+        """Return the complete state, from which a resumed run is bit-identical."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def close(self) -> None:
-        """Release resources that outlive the object."""
+        """Release threads and rendering contexts."""
         if renderers := vars(self).pop("_renderers", None):
             renderers.close()

@@ -1,4 +1,4 @@
-"""Feet of walking robots as bodies with shapes of their own, which every engine expects, from files of other forms."""
+"""Conversion of a legged robot's feet to separate bodies with their own geoms, as every engine expects."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _SHAPE = (
     "name", "type", "contype", "conaffinity", "condim", "priority", "friction", "solmix", "solref", "solimp", "margin",
     "gap", "mass", "density", "typeinertia", "group", "rgba", "material",
 )  # fmt: skip
-"""What a shape keeps when it moves to another body."""
+"""Attributes that are copied when a geom moves to another body."""
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Iterator[Finding]:
-    """Make each foot that the file has as a shape or a site of its leg a body with that shape.
+    """Convert each foot that is a geom or a site of its leg to a body with that geom.
 
-    Some files have an empty body for the foot: it gets the leg's shape that is nearest, within the foot's radius.
+    A foot that is a body without a geom gets the leg's nearest geom, if that is within the foot's radius.
     """
-    found: dict[str, Any] = {foot: spec.body(foot) or spec.geom(foot) or spec.site(foot) for foot in base.feet}
-    own = {foot for foot, at in found.items() if isinstance(at, mujoco.MjsBody) and collides(at)}
-    feet = {foot: at for foot, at in found.items() if at is not None and foot not in own}
+    elements: dict[str, Any] = {foot: spec.body(foot) or spec.geom(foot) or spec.site(foot) for foot in base.feet}
+    separate = {foot for foot, at in elements.items() if isinstance(at, mujoco.MjsBody) and collides(at)}
+    feet = {foot: at for foot, at in elements.items() if at is not None and foot not in separate}
     if not feet:
         return
     with compiling(path):
         model = spec.compile()
     shapes: dict[str, Any] = {}
     for foot, at in feet.items():
-        is_body, is_shape = isinstance(at, mujoco.MjsBody), isinstance(at, mujoco.MjsGeom)
-        pos = (model.body_pos if is_body else model.geom_pos if is_shape else model.site_pos)[at.id]
+        is_body, is_geom = isinstance(at, mujoco.MjsBody), isinstance(at, mujoco.MjsGeom)
+        pos = (model.body_pos if is_body else model.geom_pos if is_geom else model.site_pos)[at.id]
         near = [(float(np.linalg.norm(model.geom_pos[g.id] - pos)), g.id, g) for g in at.parent.geoms if _solid(g)]
-        gap, _, shape = (0.0, at.id, at) if is_shape else min(near, default=(np.inf, -1, None))
+        gap, _, shape = (0.0, at.id, at) if is_geom else min(near, default=(np.inf, -1, None))
         if gap <= base.foot_radius:
             shapes[foot] = (shape, _placed(model, shape, pos, model.body_quat[at.id] if is_body else UPRIGHT), pos)
     for foot, (shape, values, pos) in shapes.items():
@@ -50,7 +50,7 @@ def separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Iterat
 
 
 def collides(body: mujoco.MjsBody) -> bool:
-    """Return whether a body has a shape that collides."""
+    """Return whether a body has a geom that collides."""
     return any(map(_solid, body.geoms))
 
 
@@ -59,9 +59,12 @@ def _solid(geom: mujoco.MjsGeom) -> bool:
 
 
 def _placed(model: mujoco.MjModel, geom: mujoco.MjsGeom, pos: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Return a leg's shape as one of a foot that is at a pose in the leg; a leg with an inertia keeps its mass."""
+    """Return the attributes of a leg's geom in the frame of a foot at this pose in the leg.
+
+    The mass is 0 if the leg has an explicit inertia.
+    """
     values = {name: copy(getattr(geom, name)) for name in _SHAPE}
-    if geom.type == mujoco.mjtGeom.mjGEOM_MESH:  # MuJoCo compiles its place to that of the mesh's inertia
+    if geom.type == mujoco.mjtGeom.mjGEOM_MESH:  # the compiled pose is that of the mesh's inertia
         values |= {"pos": geom.pos.copy(), "quat": geom.quat.copy(), "meshname": geom.meshname}
     else:
         values |= {name: getattr(model, f"geom_{name}")[geom.id].copy() for name in ("pos", "quat", "size")}
@@ -72,7 +75,7 @@ def _placed(model: mujoco.MjModel, geom: mujoco.MjsGeom, pos: np.ndarray, quat: 
 
 
 def inverse(quat: np.ndarray) -> np.ndarray:
-    """Return the opposite rotation of a quaternion w x y z."""
+    """Return the inverse of a unit quaternion w x y z."""
     return np.asarray(quat) * [1, -1, -1, -1]
 
 

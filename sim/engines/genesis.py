@@ -1,25 +1,23 @@
-"""Genesis on the CPU or a CUDA GPU: one batched scene, built from the same edited models as MuJoCo's.
+"""Genesis on the CPU or a CUDA GPU: one batched scene, built from the same edited models as the MuJoCo engine.
 
-Genesis reads from them: bodies, inertias, joints with limits, damping, armature and friction, position servos with
-force limits, joint equalities, shapes with their masks, friction, condim and solref. It ignores silently, and this
-engine handles:
+Genesis imports bodies, inertias, joints with limits, damping, armature and friction, position servos with force limits,
+joint equalities, and geoms with friction, condim and solref. Other parts of an MJCF it ignores silently. This module
+replaces them:
 
-- everything under <option>: time step, integrator, cone, impratio and iterations are passed to the scene;
-- `gravcomp` of bodies: an entity compensates as a whole, so an arm is one entity and each box another; a walking robot
-compensates nothing;
-- contact `priority`: Genesis takes the larger friction of a pair where MuJoCo takes that of the box or foot. Ground and
-arm get the smallest possible friction, 0.01, so that box and foot decide; a finger slides over the table. Of solref and
-solimp it takes the mean, so ground and walking robot get those of the feet;
-- torsional friction follows a box's randomized friction, in MuJoCo it stays;
-- masks of an MJCF hold within its entity only, so all colliding shapes collide with the scene;
-- `nsample` and `delay` of actuators: commands pass a delay line with MuJoCo's semantics;
-- sensors: feet are read from their bodies, and their force is the vertical part of all contact forces on them, which on
-  level ground is the normal force that MuJoCo's touch sensor adds up. Contacts are only solved for all environments
-  together, in a step: after a reset the forces are 0 until then, where MuJoCo has those of the posture;
-- tendons: the servo of the gripper's tendon is put on each finger with its full gain and force, so that two fingers
-  press twice as hard; they are divided by the tendon's coefficients here.
+- <option>: time step, integrator, cone, impratio and iterations are passed to the scene.
+- `gravcomp`: compensation is per entity, so the arm is one entity and each object another. A legged robot has none.
+- Contact `priority`: Genesis takes the larger friction of a contact pair, MuJoCo that of the object or foot. Ground and
+  arm therefore get the minimum friction, 0.01; a finger slides over the table. Genesis averages solref and solimp, so
+  ground and legged robot get those of the feet.
+- Collision masks apply within an entity only: all colliding geoms collide with the scene.
+- `nsample` and `delay` of actuators: commands pass a delay line with MuJoCo's semantics.
+- Sensors: foot positions are those of the bodies. Foot force is the vertical contact force, which equals MuJoCo's touch
+  sensor on level ground. Genesis solves contacts only in a step, so forces are 0 between a reset and the next step.
+- Tendons: Genesis gives each finger the full gain and force of the gripper's tendon servo; here they are divided by the
+  tendon's coefficients.
 
-A box's size is shared by all environments, so `<box>.size` is not a parameter of this engine.
+Differences that remain: torsional friction follows an object's randomized friction (in MuJoCo it is constant), and all
+environments share an object's size, so `<object>.size` is not a parameter of this engine.
 """
 
 from __future__ import annotations
@@ -32,20 +30,19 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.rotation import rotate_back
 from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
-from sim.engines.model import MAX_ACTION_DELAY, fastest
-from sim.scenes import SCENE, Scene
+from sim.engines.model import MAX_ACTION_DELAY, max_speeds
+from sim.scenes import Scene
 
 _OWN = ("line", "lag", "torque", "broken")
-"""State besides Genesis's own and the parameters."""
+"""Attributes to save besides the solver state and the parameters."""
 
 
 class GenesisEngine(Engine):
-    """Physics in float32; MuJoCo renders the same scene at the same joint positions."""
+    """Genesis physics in float32; MuJoCo renders the same scene at the same joint positions."""
 
     takes_device = True
     object_parameters = ("mass", "friction")
@@ -65,9 +62,9 @@ class GenesisEngine(Engine):
         self.model, self.solver = world.model, world.solver
         self._base = self.model.joint(robot.base.body) if robot.base else None
         self._feet = [world.body.get_link(name) for name in (robot.base.feet if robot.base else ())]
-        limits = np.empty(self.model.nv)  # in Genesis's order
-        limits[world.dofs] = fastest(self.model, robot)
-        self._fastest = torch.from_numpy(limits).to(self.device)
+        limits = np.empty(self.model.nv)  # in the order of Genesis
+        limits[world.dofs] = max_speeds(self.model, robot)
+        self._max_speeds = torch.from_numpy(limits).to(self.device)
         self._grip = torch.from_numpy(world.grip).float().to(self.device)
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         depth, joints = math.ceil(MAX_ACTION_DELAY / scene.timestep), len(world.joints)
@@ -79,7 +76,6 @@ class GenesisEngine(Engine):
         self.parameters = self._parameters.setters
         self.reset(np.arange(num_envs), np.tile(robot.home, (num_envs, 1)), {})
 
-    # ---- state -------------------------------------------------------------------------------------------------
     @property
     def qpos(self) -> np.ndarray:  # type: ignore[override]
         """Return a copy of the positions (n, nq) in MuJoCo's order."""
@@ -99,17 +95,11 @@ class GenesisEngine(Engine):
             return torch.zeros(self.num_envs, 1, device=self.device)
         return self.solver.get_dofs_position(self.world.fingers).sum(1, keepdim=True)
 
-    def base_state(self) -> dict[str, Tensor]:
+    def base_motion(self) -> tuple[Tensor, Tensor]:
         assert self._base is not None
         pose = self.solver.get_qpos(self._at(self.world.qs, self._base.qposadr[0], 7))
         speed = self.solver.get_dofs_velocity(self._at(self.world.dofs, self._base.dofadr[0], 6))
-        position, quat = pose[:, :3].clone(), pose[:, 3:].clone()
-        return {
-            "base_position": position,
-            "base_quat": quat,
-            "base_velocity": rotate_back(quat, speed[:, :3]),
-            "base_angular_velocity": speed[:, 3:].clone(),  # a free joint turns in its own frame, as in MuJoCo
-        }
+        return pose.clone(), speed.clone()
 
     def foot_state(self) -> dict[str, Tensor]:
         at = [link.idx for link in self._feet]
@@ -132,10 +122,9 @@ class GenesisEngine(Engine):
 
     def diverged(self) -> Tensor:
         position, velocity = self.solver.get_qpos(), self.solver.get_dofs_velocity()
-        sane = position.isfinite().all(1) & (velocity.abs() < self._fastest).all(1)  # NaN is not
+        sane = position.isfinite().all(1) & (velocity.abs() < self._max_speeds).all(1)  # False for NaN
         return ~sane | self._broken | self.solver.get_error_envs_mask()
 
-    # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
         target = torch.cat([joints.float(), gripper.float() * self._grip], -1)
         target = target.repeat_interleave(self._substeps, 1)
@@ -146,7 +135,7 @@ class GenesisEngine(Engine):
         dofs = self.world.joints + self.world.fingers
         for tick in range(ticks):
             self.solver.control_dofs_position(delayed[:, tick], dofs)
-            if tick == ticks - 1:  # the torque of this step; after it, Genesis only has that of the next
+            if tick == ticks - 1:  # after the step, Genesis returns the torque of the next one
                 self._torque = self.solver.get_dofs_control_force(self.world.joints).clone()
             self._advance()
 
@@ -154,30 +143,17 @@ class GenesisEngine(Engine):
         try:
             self.world.scene.step(update_visualizer=False)
         except self._gs.GenesisException:
-            # Every tenth step Genesis checks for diverged environments, and one stops all of them.
+            # Genesis checks for divergence every tenth step, and raises if any environment diverged.
             broken = self.solver.get_error_envs_mask()
             if not broken.any():
                 raise
             self._broken |= broken
             ids = broken.nonzero().squeeze(-1)
-            self._put(ids, self._rest(np.tile(self.robot.home, (len(ids), 1)), {}))
+            self._put(ids, self.initial_qpos(np.tile(self.robot.home, (len(ids), 1)), {}))
             self.world.scene.step(update_visualizer=False)
 
-    def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright, objects at (k, 7)."""
-        model = self.model
-        qpos = np.tile(model.qpos0, (len(joints), 1))
-        qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints
-        if gripper := self.robot.gripper:
-            for name in gripper.joints:
-                qpos[:, model.joint(name).qposadr[0]] = gripper.width / len(gripper.joints)
-        for name, pose in objects.items():
-            start = model.joint(SCENE + name).qposadr[0]
-            qpos[:, start : start + 7] = pose
-        return qpos
-
     def _put(self, ids: Tensor, qpos: np.ndarray) -> None:
-        """Put environments `ids` at rest at positions (k, nq) in MuJoCo's order."""
+        """Set environments `ids` to positions (k, nq) in MuJoCo's order, at rest."""
         ordered = torch.empty(qpos.shape, device=self.device)
         ordered[:, self.world.qs] = torch.from_numpy(qpos).float().to(self.device)
         self.solver.collider.reset(ids)
@@ -188,12 +164,12 @@ class GenesisEngine(Engine):
         ids = np.asarray(ids)
         self._parameters.write(ids)
         at = torch.as_tensor(ids, device=self.device)
-        self._put(at, self._rest(joints, objects))
-        # The delay line holds commands: until new ones arrive, they must hold the present posture.
+        self._put(at, self.initial_qpos(joints, objects))
+        # Commands in the delay line must hold this posture until the first new command arrives.
         width = self.robot.gripper.width if self.robot.gripper else 0.0
         posture = np.concatenate([joints, np.tile(self.world.grip * width, (len(ids), 1))], 1)
         self._line[at] = torch.from_numpy(posture).float().to(self.device)[:, None]
-        # The newest command that is old enough.
+        # Delays are rounded up to whole physics steps.
         step, delay = self.scene.timestep, self._parameters.values["robot.action_delay"][ids]
         lag = np.ceil(np.clip(np.nan_to_num(delay), step, MAX_ACTION_DELAY) / step - 1e-6)
         self._lag[at] = torch.as_tensor(lag, device=self.device).long()
@@ -211,7 +187,6 @@ class GenesisEngine(Engine):
         super().close()
         self.world.scene.destroy()
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         arrays = self.solver.__getstate__().arrays
         state = {f"solver.{k}": torch.as_tensor(v).cpu().numpy().copy() for k, v in arrays.items()}

@@ -1,4 +1,4 @@
-"""Parameters that differ between the environments of a Genesis scene: values by name, and where Genesis keeps each."""
+"""Randomized parameters of a Genesis scene: values by name, and functions that write them to the solver."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from sim.scenes import SCENE, Object, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
-"""Nominal values of parameters, several of which may act on one number of the physics."""
+"""Nominal values of the parameters that are written in groups, because they determine the same quantity."""
 
 
 class Parameters:
-    """Values (n,) of every parameter. New values wait in `due` until their environment is reset: writing masses and
-    inertias costs Genesis a pass over the robot, so parameters are written together."""
+    """Values (n,) of every parameter, written to the solver when an environment is reset.
+
+    Genesis recomputes the robot whenever masses or inertias are written, so new values are marked as `_due` first and
+    written together."""
 
     def __init__(self, world: World, scene: Scene, num_envs: int, device: torch.device):
         self._world, self._solver, self._device = world, world.solver, device
         self._nominal()
         writers: dict[tuple[str, ...], Callable[[np.ndarray], None]] = {
-            ("robot.action_delay",): lambda ids: None,  # the engine's delay line reads `values`
+            ("robot.action_delay",): lambda ids: None,  # read by the engine's delay line
             _SERVO: self._servos,
             ("robot.joint_friction",): self._joint_friction,
             ("robot.armature_scale",): self._armature,
@@ -41,10 +43,10 @@ class Parameters:
             writers[tuple(TRUNK)] = self._trunk
             writers[("robot.link_mass_scale",)] = self._links
             writers[("ground.friction",)] = partial(self._friction, "ground.friction", feet)
-        for box in scene.objects:
-            name = f"{box.name}.friction"
-            writers[(name,)] = partial(self._friction, name, world.objects[box.name].geoms)
-            writers[(f"{box.name}.mass",)] = partial(self._mass, box)
+        for thing in scene.objects:
+            name = f"{thing.name}.friction"
+            writers[(name,)] = partial(self._friction, name, world.objects[thing.name].geoms)
+            writers[(f"{thing.name}.mass",)] = partial(self._mass, thing)
         self._writers = writers
         names = [name for group in writers for name in group]
         self.values = {name: np.full(num_envs, _TOGETHER.get(name, np.nan)) for name in names}
@@ -64,7 +66,7 @@ class Parameters:
         self.values[name][ids], self._due[name][ids] = values, True
 
     def write(self, ids: np.ndarray) -> None:
-        """Write the new values of environments `ids` to Genesis."""
+        """Write the new values of environments `ids` to the solver."""
         for names, write in self._writers.items():
             due = ids[np.any([self._due[name][ids] for name in names], 0)]
             if len(due):
@@ -72,36 +74,34 @@ class Parameters:
             for name in names:
                 self._due[name][ids] = False
 
-    def _of(self, name: str, ids: np.ndarray) -> np.ndarray:
+    def _column(self, name: str, ids: np.ndarray) -> np.ndarray:
         return self.values[name][ids][:, None]
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self._device)
 
-    # ---- servos ------------------------------------------------------------------------------------------------
     def _servos(self, ids: np.ndarray) -> None:
-        """Strength multiplies torque and its limit."""
-        stiffness, damping, strength = (self._of(name, ids) for name in _SERVO)
+        """Write gains and force limits; strength scales both."""
+        stiffness, damping, strength = (self._column(name, ids) for name in _SERVO)
         solver, at = self._solver, self._world.joints
         solver.set_dofs_kp(self._tensor(self._kp * stiffness * strength), at, ids)
         solver.set_dofs_kv(self._tensor(self._kv * damping * strength), at, ids)
         solver.set_dofs_force_range(*(self._tensor(limit * strength) for limit in self._limits), at, ids)
 
     def _joint_friction(self, ids: np.ndarray) -> None:
-        torque = np.repeat(self._of("robot.joint_friction", ids), len(self._world.joints), 1)
+        torque = np.repeat(self._column("robot.joint_friction", ids), len(self._world.joints), 1)
         self._solver.set_dofs_frictionloss(self._tensor(torque), self._world.joints, ids)
 
     def _armature(self, ids: np.ndarray) -> None:
-        inertia = self._of("robot.armature_scale", ids) * self._motors
+        inertia = self._column("robot.armature_scale", ids) * self._motors
         self._solver.set_dofs_armature(self._tensor(inertia), self._world.joints, ids)
 
-    # ---- bodies ------------------------------------------------------------------------------------------------
     def _trunk(self, ids: np.ndarray) -> None:
         assert self._world.robot.base is not None
         link = self._world.body.get_link(self._world.robot.base.body)
         body, axes = self._world.model.body(link.name), np.zeros(9)
         mujoco.mju_quat2Mat(axes, np.asarray(link.desc.inertial_quat, float))
-        turn = axes.reshape(3, 3)  # Genesis keeps an inertia in the axes that it had in the file
+        turn = axes.reshape(3, 3)  # Genesis keeps the inertia in the axes of the model file
         nominal = turn @ self._inertia[link.name] @ turn.T
         values = {name: self.values[name][ids] for name in TRUNK}
         mass, centre, inertia = trunk_inertia(float(body.mass[0]), body.ipos, nominal, values)
@@ -110,7 +110,7 @@ class Parameters:
         self._solver.set_links_inertia(self._tensor((turn.T @ inertia @ turn)[:, None]), [link.idx], ids)
 
     def _links(self, ids: np.ndarray) -> None:
-        """Scale the density of the links: masses and inertias of all bodies but the trunk."""
+        """Scale masses and inertias of all bodies except the trunk."""
         assert self._world.robot.base is not None
         inertia = {name: i for name, i in self._inertia.items() if name != self._world.robot.base.body}
         scale = self.values["robot.link_mass_scale"][ids]
@@ -120,16 +120,15 @@ class Parameters:
         scaled = scale[:, None, None, None] * np.stack(list(inertia.values()))
         self._solver.set_links_inertia(self._tensor(scaled), at, ids)
 
-    def _mass(self, box: Object, ids: np.ndarray) -> None:
-        at, mass = [self._world.objects[box.name].links[-1].idx], self._of(f"{box.name}.mass", ids)
+    def _mass(self, thing: Object, ids: np.ndarray) -> None:
+        at, mass = [self._world.objects[thing.name].links[-1].idx], self._column(f"{thing.name}.mass", ids)
         self._solver.set_links_mass(self._tensor(mass), at, ids)
-        self._solver.set_links_inertia(self._tensor(inertia_at(self._world.model, box.name, mass)), at, ids)
+        self._solver.set_links_inertia(self._tensor(inertia_at(self._world.model, thing.name, mass)), at, ids)
 
     def _friction(self, name: str, geoms: list[Any], ids: np.ndarray) -> None:
-        ratio = self._of(name, ids) / np.array([geom.desc.friction for geom in geoms])
+        ratio = self._column(name, ids) / np.array([geom.desc.friction for geom in geoms])
         self._solver.set_geoms_friction_ratio(self._tensor(ratio), [geom.idx for geom in geoms], ids)
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, np.ndarray]:
         both = {"value": self.values, "due": self._due}
         return {f"{kind}.{name}": array.copy() for kind, arrays in both.items() for name, array in arrays.items()}
@@ -141,7 +140,7 @@ class Parameters:
 
 
 def inertia_at(model: mujoco.MjModel, thing: str, mass: np.ndarray) -> np.ndarray:
-    """Return the inertia (k, 1, 3, 3) of an object of masses (k, 1), of one density each, in its principal axes."""
+    """Return inertias (k, 1, 3, 3), kg m^2, of an object with masses (k, 1), kg, in its principal axes."""
     body = model.body(SCENE + thing)
     scaled: np.ndarray = (mass / body.mass)[..., None, None] * np.diag(body.inertia)
     return scaled

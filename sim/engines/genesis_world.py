@@ -1,4 +1,4 @@
-"""A Genesis scene of robot, ground and boxes, with indices from MuJoCo's numbers to Genesis's."""
+"""Genesis scene of robot, ground and objects, with the mapping from MuJoCo's to Genesis's indices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ SLIPPERY = 0.01
 
 
 def start(device: str) -> Any:
-    """Import and initialize Genesis, once per process; "auto" is the GPU if there is one. ConfigError for a device on
-    which it does not run."""
+    """Import and initialize Genesis once per process; "auto" selects the GPU if there is one.
+
+    Raise ConfigError for an unsupported device, UserError if Genesis is not installed or already runs on another one.
+    """
     found = torch.device(find_device(device))
     if found.type not in ("cpu", "cuda"):
         raise ConfigError(f"engine 'genesis' runs on cpu and cuda, not on {device!r}")
@@ -39,7 +41,7 @@ def start(device: str) -> Any:
         import genesis as gs
     except ImportError as error:
         raise UserError(f'engine genesis needs genesis-world ({error}): pip install "robot-rl[sim]"') from None
-    sys.excepthook = hook  # Genesis puts its own there, which prints every error twice
+    sys.excepthook = hook  # Genesis's own hook prints every error twice
     backend = getattr(gs, found.type)
     if not gs._initialized:
         gs.init(backend=backend, logging_level="error")
@@ -51,7 +53,7 @@ def start(device: str) -> Any:
 
 
 class World:
-    """n copies of a scene; `qs` (nq,) and `dofs` (nv,) are the solver's indices of positions and velocities."""
+    """n copies of a scene; `qs` (nq,) and `dofs` (nv,) map MuJoCo's positions and velocities to solver indices."""
 
     def __init__(self, gs: Any, robot: RobotSpec, scene: Scene, num_envs: int, mjcf: str):
         self.robot, self.model = robot, compile_model(robot, scene, mjcf)
@@ -59,14 +61,14 @@ class World:
         rigid, slippery = gs.materials.Rigid, {"friction": SLIPPERY, "friction_torsional": 0.0}
         ground = self.scene.add_entity(gs.morphs.Plane(), material=rigid(**slippery))
         spec = robot_model_spec(robot, scene, mjcf)
-        for name in ("meshdir", "texturedir"):  # from memory there is no folder that these could be relative to
+        for name in ("meshdir", "texturedir"):  # relative folders are lost when the model is read from memory
             setattr(spec, name, str(Path(spec.modelfiledir) / getattr(spec, name)))
         entities = [(spec, rigid() if robot.base else rigid(**slippery, gravity_compensation=1.0))]
         entities += [(object_model_spec(box), rigid()) for box in scene.objects]
         built = []
-        for one, material in entities:
-            one.compile()
-            morph = gs.morphs.MJCF(file=one.to_xml(), visualization=False, align=False, default_armature=None)
+        for part, material in entities:
+            part.compile()
+            morph = gs.morphs.MJCF(file=part.to_xml(), visualization=False, align=False, default_armature=None)
             built.append(self.scene.add_entity(morph, material=material))
         self.body, self.objects = built[0], {b.name: e for b, e in zip(scene.objects, built[1:], strict=True)}
         self.scene.build(n_envs=num_envs)
@@ -79,7 +81,7 @@ class World:
         self.joints = [self._dof(name) for name in robot.joint_names]
         self.fingers = [self._dof(name) for name in (robot.gripper.joints if robot.gripper else ())]
         self.grip = self._set_gripper()
-        """Target positions (F,) of the fingers per opening of the gripper."""
+        """Finger positions (F,) per meter of gripper width."""
 
     def _empty(self, gs: Any) -> Any:
         option = self.model.opt
@@ -89,7 +91,7 @@ class World:
                 batch_dofs_info=True,
                 batch_links_info=True,
                 integrator=gs.integrator.implicitfast,
-                friction_cone=gs.friction_cone(option.cone),  # both count pyramidal 0, elliptic 1
+                friction_cone=gs.friction_cone(option.cone),  # in both enums, pyramidal is 0 and elliptic 1
                 contact_resolution=gs.contact_resolution.convex,
                 enable_torsional_friction=bool((self.model.geom_condim > 3).any()),
                 impratio=option.impratio,
@@ -103,14 +105,14 @@ class World:
     def _map(self, entity: Any, prefix: str) -> None:
         for joint in entity.joints:
             if joint.n_dofs:
-                of = self.model.joint(prefix + joint.name)
-                self.qs[of.qposadr[0] + np.arange(joint.n_qs)] = joint.qs_idx
-                self.dofs[of.dofadr[0] + np.arange(joint.n_dofs)] = joint.dofs_idx
-                # Softness of limits and dry friction: Genesis has other defaults than MuJoCo.
-                joint.set_sol_params(np.concatenate([self.model.jnt_solref[of.id], self.model.jnt_solimp[of.id]]))
+                ours = self.model.joint(prefix + joint.name)
+                self.qs[ours.qposadr[0] + np.arange(joint.n_qs)] = joint.qs_idx
+                self.dofs[ours.dofadr[0] + np.arange(joint.n_dofs)] = joint.dofs_idx
+                # Genesis's defaults for the softness of limits and dry friction differ from MuJoCo's.
+                joint.set_sol_params(np.concatenate([self.model.jnt_solref[ours.id], self.model.jnt_solimp[ours.id]]))
 
     def _soften(self, foot: str, geoms: list[Any]) -> None:
-        """Make contacts as soft as in MuJoCo, where the foot decides; Genesis takes the mean of both sides."""
+        """Give geoms the contact softness of the foot: Genesis averages both geoms, MuJoCo takes that of the foot."""
         at = foot_shapes(self.model, foot)[0]
         soft = np.concatenate([self.model.geom_solref[at], self.model.geom_solimp[at]])
         self.solver.set_sol_params(np.tile(soft, (len(geoms), 1)), [g.idx for g in geoms])
@@ -119,7 +121,7 @@ class World:
         return int(self.dofs[self.model.joint(joint).dofadr[0]])
 
     def _set_gripper(self) -> np.ndarray:
-        """Give every finger its share of the gripper's servo; return targets (F,) per opening of the gripper."""
+        """Distribute the gripper's servo over the fingers; return finger positions (F,) per meter of gripper width."""
         m, gripper, grip = self.model, self.robot.gripper, np.zeros(len(self.fingers))
         for k, name in enumerate(gripper.joints if gripper else ()):
             for a in range(m.nu):
@@ -139,7 +141,7 @@ class World:
 
 
 def _transmission(model: mujoco.MjModel, actuator: int) -> tuple[list[int], list[float]]:
-    """Return the joints of an actuator and their coefficients."""
+    """Return the joints that an actuator drives and their coefficients."""
     target = int(model.actuator_trnid[actuator, 0])
     if model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_JOINT:
         return [target], [1.0]

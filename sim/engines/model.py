@@ -1,4 +1,4 @@
-"""The scene as a MuJoCo model, around the robot's own model file; every engine builds on it."""
+"""MuJoCo model of a scene with the robot's own model file; all engines are built from it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
-"""s"""
 BONE = 0.014
-"""Radius of the rods that are drawn between the joints of a leg, m."""
+"""Radius of the rods drawn between the joints of a leg, m."""
 ROLLING = 1e-4
-"""Damping of what rolls, N s/m."""
+"""Damping of objects that roll, N s/m."""
 STUCK = 1e6
-"""Damping of an object that is not solid, N s/m: where its weight is not compensated, it sinks by micrometres."""
-
-
+"""Damping of an object without collisions, N s/m; without gravity compensation it would sink by micrometres."""
 OVERSPEED = 10.0
-"""Largest plausible joint speed as a multiple of its limit: falls and impacts stay below."""
+"""Maximum plausible joint speed as a multiple of its limit; falls and impacts stay below."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
-"""Largest plausible speeds of a trunk, m/s and rad/s."""
+"""Maximum plausible speeds of a trunk, m/s and rad/s."""
 OBJECT_SPEED = 1e3
-"""Largest plausible speed of an object that a gripper flings away, m/s or rad/s."""
+"""Maximum plausible speed of an object thrown by a gripper, m/s or rad/s."""
 
 
-def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
-    """Return the speeds (nv,) above which the physics counts as diverged, although finite."""
+def max_speeds(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
+    """Return the generalized speeds (nv,) above which finite physics counts as diverged."""
     speeds = np.full(model.nv, OBJECT_SPEED)
     for joint in robot.joints:
         speeds[model.joint(joint.name).dofadr[0]] = OVERSPEED * joint.velocity
@@ -47,7 +44,7 @@ def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
 
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
-    """Compile the scene around the robot's own model file. Names of what is not from that file begin with SCENE."""
+    """Compile the scene with the robot's own model file; names of elements from outside that file begin with SCENE."""
     with compiling(robot_model(robot, mjcf)):
         spec = robot_model_spec(robot, scene, mjcf)
         _furnish(spec, scene, robot)
@@ -57,26 +54,26 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
-    """Return the robot alone, from its own model file, with what every engine changes in it."""
+    """Return the model of the robot alone, with the changes to its file that all engines need."""
     file = read_robot_file(robot, mjcf)
     check_robot_file(file, robot)
     spec, urdf = file.spec, file.urdf
-    spec.option = mujoco.MjSpec().option  # the scene decides the physics, not the robot's file
+    spec.option = mujoco.MjSpec().option  # physics options are those of the scene, not of the robot's file
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
     spec.option.cone = cones[scene.cone]
     spec.option.impratio = scene.impratio
-    # Most steps need a few; with at most 10, a firmly held cube was sometimes ejected from the gripper.
+    # Most steps need few iterations; a limit of 10 sometimes ejected a firmly held cube from the gripper.
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for body in spec.bodies[1:]:
-        body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate their own weight
+        body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate gravity
         if robot.collision_bodies and body.name not in robot.collision_bodies:
             for geom in body.geoms:
                 geom.contype = geom.conaffinity = 0
         if urdf and not body.explicitinertial:
             for geom in body.geoms:
-                geom.density = 0.0  # a link without inertia has none; in an MJCF it has that of its shapes
+                geom.density = 0.0  # unlike in an MJCF, geoms add no mass to a link
     for joint in spec.joints:
         if joint.name in robot.joint_names:
             joint.armature = joint.armature if robot.armature is None else robot.armature
@@ -98,12 +95,12 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
-        actuator.interp = 0  # a robot holds the last command that arrived
+        actuator.interp = 0  # the robot holds the last command received
     return spec
 
 
 def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Let the trunk float, let the robot collide with the world alone, and give its feet sensors."""
+    """Add a free joint to the trunk and sensors to the feet; disable collisions between the robot's own bodies."""
     trunk = spec.body(base.body)
     trunk.add_freejoint(name=base.body)
     for geom in spec.geoms:
@@ -111,19 +108,19 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
     for name in base.feet:
         foot = spec.body(name)
         for geom in foot.geoms:
-            geom.priority = 1  # the friction of a contact is that of the foot
+            geom.priority = 1  # contacts have the friction of the foot
         foot.add_site(name=f"{name}.touch", size=[0.03, 0, 0], type=mujoco.mjtGeom.mjGEOM_SPHERE)
     for view, kind, of, at in (
         ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE, ".touch"),
         ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY, ""),
         ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY, ""),
     ):
-        for name in base.feet:  # of one view side by side
+        for name in base.feet:  # sensors of one view are contiguous
             spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name + at)
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Draw a rod between the joints of each leg, for videos: collision shapes leave gaps."""
+    """Add visual rods between the joints of each leg, for videos: collision geoms leave gaps."""
     for foot in base.feet:
         body = spec.body(foot)
         while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
@@ -136,7 +133,7 @@ def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def object_model_spec(thing: Object) -> mujoco.MjSpec:
-    """Return a model of one object alone, for an engine that builds its scene from single bodies."""
+    """Return the model of one object alone, for engines that build their scene from single bodies."""
     spec = mujoco.MjSpec()
     spec.modelname = thing.name
     _add_object(spec.worldbody, thing)
@@ -157,7 +154,7 @@ def _add_object(world: mujoco.MjsBody, thing: Object) -> None:
     else:
         body.add_geom(name=thing.name, type=_SHAPES[thing.shape], size=[thing.size] * 3, mass=thing.mass, **rough)
     if thing.shape in ("ball", "cylinder"):
-        joint.damping = [ROLLING, 0, 0]  # on felt, not on glass: what rolls comes to rest on the table
+        joint.damping = [ROLLING, 0, 0]  # rolling objects come to rest on the table
     if not thing.solid:
         for geom in body.geoms:
             geom.contype = geom.conaffinity = 0
@@ -165,7 +162,7 @@ def _add_object(world: mujoco.MjsBody, thing: Object) -> None:
 
 
 def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> None:
-    """Add a floor and four walls, with a fifth of the mass each."""
+    """Add a floor and four walls, each with a fifth of the mass."""
     inside, wall, high = thing.size, TRAY_WALL / 2, TRAY_HEIGHT / 2
     out = inside + 2 * wall
     parts = [((0.0, 0.0, wall - high), (out, out, wall))]
@@ -177,21 +174,16 @@ def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> Non
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
-    """Put the scene around a robot. It is attached, so names, defaults and compiler options of the robot's file are not
-    those of the scene.
+    """Add ground, objects, light and cameras to a robot's model.
+
+    They are attached as separate specs: names, defaults and compiler options of the robot's file do not affect them.
     """
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
     room = mujoco.MjSpec()
     world = room.worldbody
-    room.add_texture(
-        name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.55, 0.57, 0.6], rgb2=[0.5, 0.52, 0.55], width=256, height=256,
-    )  # fmt: skip
-    material = room.add_material(name="table", texrepeat=[8, 8])
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
     _add_tables(room)
-    size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
+    size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     for thing in scene.objects:
         _add_object(world, thing)
@@ -228,34 +220,36 @@ def _attach(spec: mujoco.MjSpec, part: mujoco.MjSpec, body: mujoco.MjsBody) -> N
 
 
 def _add_tables(spec: mujoco.MjSpec) -> None:
-    """Add the other textures of `sim.rendering.looks.TEXTURES`, which only randomized looks show."""
+    """Add the materials of the table; randomized appearance chooses among `sim.rendering.looks.TEXTURES`."""
     builtin, mark = mujoco.mjtBuiltin, mujoco.mjtMark
+    light, dark = [0.75] * 3, [0.45] * 3
     kinds = {
-        "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1),
-        "table.gradient": (builtin.mjBUILTIN_GRADIENT, mark.mjMARK_NONE, 2),
-        "table.dots": (builtin.mjBUILTIN_FLAT, mark.mjMARK_RANDOM, 4),
+        "table": (builtin.mjBUILTIN_CHECKER, mark.mjMARK_NONE, 8, 256, [0.55, 0.57, 0.6], [0.5, 0.52, 0.55]),
+        "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1, 128, light, dark),
+        "table.gradient": (builtin.mjBUILTIN_GRADIENT, mark.mjMARK_NONE, 2, 128, light, dark),
+        "table.dots": (builtin.mjBUILTIN_FLAT, mark.mjMARK_RANDOM, 4, 128, light, dark),
     }
-    for name, (kind, marks, repeat) in kinds.items():
+    for name, (kind, marks, repeat, size, first, second) in kinds.items():
         spec.add_texture(
-            name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=kind, mark=marks, random=0.05,
-            rgb1=[0.75, 0.75, 0.75], rgb2=[0.45, 0.45, 0.45], markrgb=[0.2, 0.2, 0.2], width=128, height=128,
+            name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=kind, mark=marks, random=0.05, rgb1=first,
+            rgb2=second, markrgb=[0.2, 0.2, 0.2], width=size, height=size,
         )  # fmt: skip
         material = spec.add_material(name=name, texrepeat=[repeat, repeat])
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
 
 
 def _carrier(spec: mujoco.MjSpec, robot: RobotSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """Return the body of a light or camera, and how it is fixed: the world, or the robot without its rotation."""
+    """Return the parent body of a light or camera and its mode: fixed in the world, or tracking the robot."""
     if follows and (root := root_body(spec, robot)) is not None:
         return root, mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 
 
 def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
-    """Return the shapes of a foot that touch the ground."""
+    """Return the geoms of a foot that collide; ConfigError if it has none."""
     body = model.body(foot)
     shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
-    found = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]
-    if not found:
+    colliding = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]
+    if not colliding:
         raise ConfigError(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
-    return found
+    return colliding

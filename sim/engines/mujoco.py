@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: one `mujoco.batch.Batch`, native threads, per-environment model parameters."""
+"""MuJoCo on the CPU: one `mujoco.batch.Batch` with native threads and model parameters per environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.rotation import rotate_back
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
-from sim.engines.trunk import defaults, trunk_inertia
+from sim.engines.trunk import NOMINAL as TRUNK
+from sim.engines.trunk import trunk_inertia
 from sim.rendering.gl import batch, mujoco
 from sim.scenes import SCENE, Scene
 
 _SERVO = ("stiffness", "damping", "strength")
 _BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
-"""MuJoCo's warnings about positions, speeds and accelerations."""
-_SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
+"""MuJoCo's warnings about divergence of positions, velocities and accelerations."""
+_VIEWS = ("qpos", "qvel", "actuator_force", "sensordata")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
 class MujocoEngine(Engine):
-    """MuJoCo physics; results are bit-identical at any number of threads."""
+    """MuJoCo physics; results are bit-identical for any number of threads."""
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -40,16 +40,12 @@ class MujocoEngine(Engine):
         self.model = model = compile_model(robot, scene, mjcf)
         self._threads = threads
         joints = [model.joint(name) for name in robot.joint_names]
-        self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
-        self._at, self._speed_at = _span(self._q), _span(self._v)
-        fingers = robot.gripper.joints if robot.gripper else ()
-        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
-        self._objects = {b.name: model.joint(SCENE + b.name).qposadr[0] for b in scene.objects}
+        self._at, self._speed_at = _span(self._joint_qpos), _span(self._v)
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
-        self._fastest = torch.from_numpy(fastest(model, robot))
+        self._max_speeds = torch.from_numpy(max_speeds(model, robot))
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
@@ -57,25 +53,25 @@ class MujocoEngine(Engine):
         self._allocate()
 
     def _allocate(self) -> None:
-        """Create the simulations with the model's parameters."""
+        """Create n simulations with nominal parameters."""
         model, num_envs = self.model, self.num_envs
         self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that not all of them can be written
-            seen = {name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN}
-            self._live = SimpleNamespace(**seen, warning=torch.from_numpy(self.batch.warning))
+            warnings.simplefilter("ignore", UserWarning)  # some arrays are read-only
+            views = {name: torch.from_numpy(self.batch.bind(name)) for name in _VIEWS}
+            self._live = SimpleNamespace(**views, warning=torch.from_numpy(self.batch.warning))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
-        """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
-        self._trunk = defaults(num_envs) if self.robot.base else {}
+        """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
+        self._trunk = {name: np.full(num_envs, v) for name, v in TRUNK.items()} if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
-        """The fields of the model that `copy_from` writes."""
+        """Model fields that `copy_from` writes."""
         self._changed: set[str] = set()
-        """Parameters that were set at least once."""
+        """Names of parameters that were set at least once."""
         self._stale = False
-        """Masses or inertias have changed, so MuJoCo's derived constants must be computed again."""
+        """Whether masses or inertias have changed since MuJoCo's derived constants were computed."""
         self.parameters = self._make_parameters()
 
     def clone(self) -> MujocoEngine:
@@ -99,19 +95,18 @@ class MujocoEngine(Engine):
 
     @cached_property
     def _varied(self) -> dict[str, np.ndarray]:
-        """Return the fields of the model that differ between simulations."""
+        """Return the model fields that differ between simulations."""
         fields = {field: self.batch.expanded(field) for field in sorted(batch.MODEL_FIELDS)}
         return {field: values for field, values in fields.items() if values is not None}
 
-    # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
         return self._live.qpos[:, self._at].float(), self._live.qvel[:, self._speed_at].float()
 
     def gripper_width(self) -> Tensor:
-        return self._live.qpos[:, self._fingers].sum(1, keepdim=True).float()
+        return self._live.qpos[:, self._finger_qpos].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
-        """Return the places of the foot views in sensordata."""
+        """Return the indices of the foot views in sensordata."""
         at: dict[str, list[int]] = {}
         for view in ("position", "velocity", "force"):
             for foot in feet:
@@ -119,18 +114,10 @@ class MujocoEngine(Engine):
                 at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
         return {view: _span(np.array(places)) for view, places in at.items()}
 
-    def base_state(self) -> dict[str, Tensor]:
+    def base_motion(self) -> tuple[Tensor, Tensor]:
         assert self._base is not None
         q, v = self._base.qposadr[0], self._base.dofadr[0]
-        pose = self._live.qpos[:, q : q + 7].float()
-        speed = self._live.qvel[:, v : v + 6].float()
-        quat = pose[:, 3:]
-        return {
-            "base_position": pose[:, :3],
-            "base_quat": quat,
-            "base_velocity": rotate_back(quat, speed[:, :3]),
-            "base_angular_velocity": speed[:, 3:],  # a free joint turns in its own frame
-        }
+        return self._live.qpos[:, q : q + 7].float(), self._live.qvel[:, v : v + 6].float()
 
     def foot_state(self) -> dict[str, Tensor]:
         data = self._live.sensordata.float()
@@ -146,16 +133,15 @@ class MujocoEngine(Engine):
         self.qvel[ids, start : start + 3] += pushed[ids]
 
     def object_pose(self, name: str) -> Tensor:
-        start = self._objects[name]
+        start = self._object_qpos[name]
         return self._live.qpos[:, start : start + 7].float()
 
     def diverged(self) -> Tensor:
-        seen = self._live
-        sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
-        # MuJoCo resets a simulation that diverges, with only a warning.
-        return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
+        live = self._live
+        sane = live.qpos.isfinite().all(1) & (live.qvel.abs() < self._max_speeds).all(1)  # False for NaN
+        # MuJoCo resets a diverged simulation by itself and only sets a warning.
+        return ~sane | (live.warning[:, _BAD, 1] > 0).any(1)
 
-    # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
         control = np.empty((self.num_envs, joints.shape[1], self._substeps, self.model.nu))
         control[..., self._driven] = joints.numpy()[:, :, None]
@@ -170,30 +156,22 @@ class MujocoEngine(Engine):
 
     @contextmanager
     def recording(self, commands: list[np.ndarray]) -> Iterator[None]:
-        """Append the controls (n, physics steps, actuators) of every `step` to a list, for replay in bare physics."""
+        """Append the controls (n, physics steps, actuators) of every `step` to a list, for replay in plain MuJoCo."""
         self._recorded = commands
         yield
         self._recorded = None
 
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
+        ids = np.asarray(ids)
         if self._changed & set(self._servo):
-            self._write_servos(np.asarray(ids))
+            self._write_servos(ids)
         if self._changed & set(self._trunk):
-            self._write_trunk(np.asarray(ids))
+            self._write_trunk(ids)
         if self._stale:
             self.batch.set_const(np.sort(ids))
-        ids = np.asarray(ids)
         self.batch.reset(np.sort(ids), stage=mujoco.mjtStage.mjSTAGE_NONE)
-        self.qpos[ids[:, None], self._q] = joints
-        if self._base is not None:
-            at = self._base.qposadr[0]
-            self.qpos[ids, at : at + 7] = [0, 0, self.robot.base.height, 1, 0, 0, 0]  # type: ignore[union-attr]
-        if self.robot.gripper:
-            self.qpos[ids[:, None], self._fingers] = self.robot.gripper.width / len(self._fingers)
-        for name, pose in objects.items():
-            start = self._objects[name]
-            self.qpos[ids, start : start + 7] = pose
-        # The delay lines hold commands: until new ones arrive, they must hold the present posture.
+        self.qpos[ids] = self.initial_qpos(joints, objects)
+        # Commands in the delay lines must hold this posture until the first new command arrives.
         control = np.zeros((len(ids), self.model.nu))
         control[:, self._actuators] = joints
         control[:, self._gripper_actuators] = self.model.actuator_ctrlrange[self._gripper_actuators, 1]
@@ -204,67 +182,56 @@ class MujocoEngine(Engine):
             # Layout of a delay line: user, cursor, n times, n values (mjModel, actuator_history).
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
         if self._feet:
-            self.batch.forward(np.sort(ids))  # sensors are those of the last physics step, and there was none yet
+            self.batch.forward(np.sort(ids))  # update the sensors, which are computed in physics steps only
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
         self._springs = [stiffness, damping, torque]
         self._write_servos(np.arange(self.num_envs))
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        start, speed = self._objects[name], self.model.joint(SCENE + name).dofadr[0]
+        start, speed = self._object_qpos[name], self.model.joint(SCENE + name).dofadr[0]
         self.qpos[:, start : start + 7] = pose
         self.qvel[:, speed : speed + 6] = 0
 
-    # ---- parameters --------------------------------------------------------------------------------------------
     def _make_parameters(self) -> dict[str, Setter]:
         b, m = self.batch, self.model
         out: dict[str, Setter] = {
             "robot.action_delay": lambda ids, v: b.expand("actuator_delay").__setitem__(
                 ids, np.clip(v, self.scene.timestep, MAX_ACTION_DELAY)[:, None]
             ),
-            "robot.joint_friction": self._writer("dof_frictionloss", self._v),
+            "robot.joint_friction": partial(self._write, "dof_frictionloss", (self._v,)),
             "robot.armature_scale": self._armature,
         }
         for name in self._servo:
-            out[name] = self._remember(self._servo, name)
+            out[name] = partial(self._store, self._servo, name)
         if self.robot.base:
             for name in self._trunk:
-                out[name] = self._remember(self._trunk, name)
-            others = (self.robot.base.body, *(SCENE + name for name in self._objects))
+                out[name] = partial(self._store, self._trunk, name)
+            others = (self.robot.base.body, *(SCENE + name for name in self._object_qpos))
             self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
-            out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
+            out["ground.friction"] = partial(self._write, "geom_friction", (np.array(feet), 0))
         for box in self.scene.objects:
             body, geom = m.body(SCENE + box.name).id, m.geom(SCENE + box.name).id
             if box.shape == "tray":
                 continue
-            out[f"{box.name}.mass"] = self._mass(body)
-            out[f"{box.name}.size"] = self._size(body, geom)
-            out[f"{box.name}.friction"] = self._writer("geom_friction", np.array([geom]), 0)
+            out[f"{box.name}.mass"] = partial(self._mass, body)
+            out[f"{box.name}.size"] = partial(self._size, body, geom)
+            out[f"{box.name}.friction"] = partial(self._write, "geom_friction", (np.array([geom]), 0))
         return out
 
-    def _writer(self, name: str, rows: np.ndarray, column: int | None = None) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            array = self.batch.expand(name)
-            if column is None:
-                array[ids[:, None], rows] = values[:, None]
-            else:
-                array[ids[:, None], rows, column] = values[:, None]
+    def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:
+        """Write one value per environment to all elements of a model field at `index`."""
+        self.batch.expand(field)[(ids[:, None], *index)] = values[:, None]
 
-        return write
-
-    def _remember(self, values: dict[str, np.ndarray], name: str) -> Setter:
-        """Store a parameter that shares fields of the model with others; `reset` writes them together."""
-
-        def put(ids: np.ndarray, new: np.ndarray) -> None:
-            values[name][ids] = new
-            self._changed.add(name)
-
-        return put
+    def _store(self, parameters: dict[str, np.ndarray], name: str, ids: np.ndarray, values: np.ndarray) -> None:
+        """Store a parameter; `reset` writes parameters that share model fields together."""
+        parameters[name][ids] = values
+        self._changed.add(name)
 
     def _write_servos(self, ids: np.ndarray) -> None:
-        """Strength multiplies torque and its limit; a position servo's stiffness is in two fields, kp and -kp."""
+        """Write gains, feedforward torques and force limits; strength scales them all."""
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
         kp, kd, torque = (values[ids] for values in self._springs)
@@ -288,7 +255,7 @@ class MujocoEngine(Engine):
         values = {name: v[ids] for name, v in self._trunk.items()}
         mass, centre, inertia = trunk_inertia(float(body.mass[0]), body.ipos, nominal, values)
         principal, frame = np.linalg.eigh(inertia)
-        frame[np.linalg.det(frame) < 0, :, 0] *= -1  # right-handed
+        frame[np.linalg.det(frame) < 0, :, 0] *= -1  # make it right-handed
         expand = self.batch.expand
         expand("body_mass")[ids, body.id], expand("body_ipos")[ids, body.id] = mass, centre
         expand("body_inertia")[ids, body.id] = principal
@@ -299,32 +266,26 @@ class MujocoEngine(Engine):
         self._stale = True
 
     def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Scale the density of the links: masses and inertias of all the robot's bodies but the trunk."""
+        """Scale masses and inertias of all bodies of the robot except the trunk."""
         expand, links = self.batch.expand, self._links
         expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
 
-    def _mass(self, body: int) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            self.batch.expand("body_mass")[ids, body] = values
-            self._set_inertia(ids, body)
+    def _mass(self, body: int, ids: np.ndarray, values: np.ndarray) -> None:
+        self.batch.expand("body_mass")[ids, body] = values
+        self._set_inertia(ids, body)
 
-        return write
-
-    def _size(self, body: int, geom: int) -> Setter:
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            expand, m = self.batch.expand, self.model
-            expand("geom_size")[ids, geom] = values[:, None]
-            expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
-            expand("geom_aabb")[ids, geom, 3:] = values[:, None]
-            expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
-            self._set_inertia(ids, body)
-
-        return write
+    def _size(self, body: int, geom: int, ids: np.ndarray, values: np.ndarray) -> None:
+        expand, m = self.batch.expand, self.model
+        expand("geom_size")[ids, geom] = values[:, None]
+        expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
+        expand("geom_aabb")[ids, geom, 3:] = values[:, None]
+        expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
+        self._set_inertia(ids, body)
 
     def _set_inertia(self, ids: np.ndarray, body: int) -> None:
-        """Scale an object's inertia with its mass and squared size, from what MuJoCo compiled for its shape."""
+        """Scale an object's compiled inertia with its mass and squared size."""
         m, geom = self.model, self.model.body_geomadr[body]
         mass = self.batch.expand("body_mass")[ids, body] / m.body_mass[body]
         size = self.batch.expand("geom_size")[ids, geom, 0] / m.geom_size[geom, 0]
@@ -337,19 +298,18 @@ class MujocoEngine(Engine):
 
     def close(self) -> None:
         super().close()
-        # They refer to this engine. Without them its threads end with the last reference, not in a garbage collection,
-        # which would wait for them forever in a forked process.
+        # The setters refer to this engine. Without that cycle, its threads end with the last reference and not in a
+        # garbage collection, which would wait for them forever in a forked process.
         self.parameters = {}
 
-    # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         state = {f"state.{k}": self.batch.bind(k).copy() for k in _STATE}
         for field in sorted(batch.MODEL_FIELDS):
             values = self.batch.expanded(field)
             if values is not None:
                 state[f"model.{field}"] = np.array(values)
-        kept = self._servo | self._trunk
-        return state | {f"value.{name}": values.copy() for name, values in kept.items()}
+        stored = self._servo | self._trunk
+        return state | {f"value.{name}": values.copy() for name, values in stored.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, values in state.items():
@@ -362,7 +322,7 @@ class MujocoEngine(Engine):
                 self.batch.expand(field)[:] = values
 
 
-def _span(places: np.ndarray) -> slice | np.ndarray:
-    """Return contiguous indices as a slice, which copies nothing."""
-    follow = len(places) and (np.diff(places) == 1).all()
-    return slice(int(places[0]), int(places[-1]) + 1) if follow else places
+def _span(indices: np.ndarray) -> slice | np.ndarray:
+    """Return contiguous indices as a slice, since indexing with a slice copies nothing."""
+    contiguous = len(indices) and (np.diff(indices) == 1).all()
+    return slice(int(indices[0]), int(indices[-1]) + 1) if contiguous else indices

@@ -1,7 +1,7 @@
-"""Read a maker's model file and bring it into the form that engines take.
+"""Read a manufacturer's model file and normalize it for the engines.
 
-Joints and trunk get the spec's names, and every foot becomes a body with its own shape. What simulation brings itself
-is left out: keyframes, sensors, ground planes, and the joint that lets the base move.
+Joints and trunk get the spec's names, and every foot becomes a body with its own geom. Keyframes, sensors, ground
+planes and the joints of the base are removed, since the simulation adds its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.scenes import robot_model
 
 
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
-    """Return the robot's model file in the form that engines take, its contents unchecked."""
+    """Return the robot's normalized model file, not checked against the spec; ConfigError if it is unreadable."""
     path = robot_model(robot, mjcf)
     urdf = is_urdf(path)
     undrawn: list[str] = []
@@ -31,11 +31,11 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
             spec, undrawn = read_urdf(path)
         else:
             spec = mujoco.MjSpec.from_file(str(path))
-        spec.compiler.fusestatic = False  # feet are links of their own
-        spec.compiler.discardvisual = False  # shapes that do not collide stay visible
-        spec.compiler.balanceinertia = True  # of links whose inertia no body can have, often small sensors
+        spec.compiler.fusestatic = False  # keep feet as separate bodies
+        spec.compiler.discardvisual = False  # keep visual geoms
+        spec.compiler.balanceinertia = True  # repair impossible inertias, often of small sensors
         for elements in (spec.bodies, spec.joints, spec.geoms, spec.sites, spec.cameras, spec.actuators):
-            [element.name for element in elements]  # raises if one is not UTF-8
+            [element.name for element in elements]  # raises for a name that is not UTF-8
         changes = list(_normalize(spec, robot, path, urdf))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None
@@ -43,13 +43,13 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} is not a readable MJCF or URDF file: {reason}; correct it") from None
     if undrawn:
-        found = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
-        changes.append(Finding("ok", "looks", found, "to see them, put them there as .obj, .stl or .msh"))
+        shown = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
+        changes.append(Finding("ok", "looks", shown, "to see them, put them there as .obj, .stl or .msh"))
     return RobotFile(spec, path, urdf, tuple(changes))
 
 
 def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:
-    """Return the body in the world that carries the robot's joints, whatever else the file has; None: no such joint."""
+    """Return the child of the world that carries the robot's joints; None if the file has none of these joints."""
     joint = next((j for j in map(spec.joint, robot.joint_names) if j is not None), None)
     body = None if joint is None else joint.parent
     while body is not None and body.parent.name != "world":
@@ -58,7 +58,7 @@ def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:
 
 
 def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
-    """Return the joints that follow commands: those of the spec, and those that the file couples to them."""
+    """Return the joints that follow commands: those of the spec, and joints that the file couples to them."""
     equalities = [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT]
     driven = {*robot.joint_names, *(robot.gripper.joints if robot.gripper else ())}
     driven |= {e.name1 for e in equalities if not e.name2}  # held in place
@@ -74,7 +74,7 @@ def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
 
 
 def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) -> Iterator[Finding]:
-    """Change a file that was just read; yield what a user may want to know of it."""
+    """Normalize a model in place; yield a finding for each change."""
     _name_joints(spec, robot)
     if robot.base:
         yield from _name_trunk(spec, robot.base)
@@ -98,7 +98,7 @@ def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) ->
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Rename the joints of the file, and what refers to them, as the robot's driver names them."""
+    """Give the joints, and the references to them, the names that the robot's driver uses."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
     _rename(driver, spec.joints, "name")
     _rename(driver, [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT], "target")
@@ -106,7 +106,7 @@ def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def _name_trunk(spec: mujoco.MjSpec, base: FloatingBase) -> Iterator[Finding]:
-    """Give the trunk the spec's name if the file calls it by one of its aliases."""
+    """Rename the trunk from one of its aliases to its name in the spec."""
     alias = next((name for name in base.aliases if spec.body(name) is not None), "")
     if alias and spec.body(base.body) is None:
         names = {alias: base.body}
@@ -125,16 +125,16 @@ def _rename(names: dict[str, str], elements: Iterable[Any], *attributes: str) ->
 
 
 def _base_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> list[mujoco.MjsJoint]:
-    """Return the joints by which the file lets the base move: the spec says whether and how it does."""
+    """Return the joints between world and base, which the spec replaces."""
     root = spec.body(robot.base.body) if robot.base else root_body(spec, robot)
     kinds = (mujoco.mjtJoint.mjJNT_FREE,) if robot.base is None else tuple(mujoco.mjtJoint.__members__.values())
     return [j for j in (root.joints if root else ()) if j.type in kinds and j.name not in robot.joint_names]
 
 
 def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
-    """Fix links without mass that carry nothing and that nobody drives; engines cannot move them."""
+    """Weld massless links that no command drives and that carry no mass: engines cannot simulate them."""
     driven, welded = driven_joints(spec, robot), []
-    for body in reversed(spec.bodies[1:]):  # from the tips, since a link may carry only such links
+    for body in reversed(spec.bodies[1:]):  # from the tips inwards: a massless link may carry others
         alone = all(len(b.joints) == 0 for b in body.find_all("body"))
         free = len(body.joints) and not any(j.name in driven for j in body.joints)
         if free and alone and not weighs(body, urdf) and not fixed_weight(body, urdf):
@@ -145,12 +145,12 @@ def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Itera
         if {equality.name1, equality.name2} & set(welded):
             spec.delete(equality)
     if welded:
-        found = f"joints that only move links without mass, fixed here: {', '.join(welded)}"
-        yield Finding("warning", "masses", found, "give these links an <inertial> if they should move")
+        shown = f"joints that only move links without mass, fixed here: {', '.join(welded)}"
+        yield Finding("warning", "masses", shown, "give these links an <inertial> if they should move")
 
 
 def _place_base(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
-    """Put the root body at the origin, or a trunk at its height; with a fixed robot moves what stands around it."""
+    """Move the root body to the origin, or a trunk to its height. The surroundings of a fixed robot move with it."""
     root = spec.body(robot.base.body) if robot.base else root_body(spec, robot)
     if root is None or root.parent.name != "world":
         return

@@ -1,4 +1,4 @@
-"""Find errors in a robot's model file that engines ignore, such as negative masses and crossed limits."""
+"""Check a robot's model file for errors that engines ignore, for example negative masses and crossed limits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from robot_rl.util.errors import ConfigError, nearest
 from sim.rendering.gl import mujoco
 
 TOLERANCE = 1e-3
-"""Tolerance between limits of file and spec, rad: files round pi."""
+"""Tolerance between limits of file and spec, rad; files round pi."""
 
 
 class RobotFile(NamedTuple):
-    """A robot's model file in the form that engines take, see `sim.engines.read_robot`."""
+    """A robot's model file as normalized by `sim.engines.read_robot`."""
 
     spec: mujoco.MjSpec
     path: Path
     urdf: bool
     changes: tuple[Finding, ...] = ()
-    """What was changed or left out."""
+    """Findings about changes and omissions."""
 
 
 class Finding(NamedTuple):
@@ -33,19 +33,19 @@ class Finding(NamedTuple):
 
     severity: Literal["ok", "warning", "error"]
     what: str
-    """What was checked, for example "limits"."""
+    """Checked property, for example "limits"."""
     found: str
     remedy: str = ""
 
 
-def counted(things: Sequence[object], one: str) -> str:
-    """Return a number and a noun, for example "2 bodies"."""
-    return f"{len(things)} {one if len(things) == 1 else one.replace('body', 'bodie') + 's'}"
+def counted(things: Sequence[object], noun: str) -> str:
+    """Return number and noun, for example "2 bodies"."""
+    return f"{len(things)} {noun if len(things) == 1 else noun.replace('body', 'bodie') + 's'}"
 
 
 @contextmanager
 def compiling(path: Path) -> Iterator[None]:
-    """Turn MuJoCo's errors about a model that is made of a file into ConfigError with a remedy."""
+    """Convert MuJoCo's compile errors to a ConfigError with file and remedy."""
     try:
         yield
     except ValueError as error:
@@ -55,13 +55,13 @@ def compiling(path: Path) -> Iterator[None]:
 
 
 def check_robot_file(file: RobotFile, robot: RobotSpec) -> None:
-    """Raise ConfigError for a file that lacks the robot's joints or bodies, or contradicts itself or the spec."""
+    """Raise ConfigError for the first error in a file, if any."""
     for fault in faults(file, robot):
         raise ConfigError(f"{file.path}: {fault.found}; {fault.remedy}")
 
 
 def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
-    """Yield the errors in a file."""
+    """Yield errors in a file: missing joints or bodies, and contradictions in itself or to the spec."""
     spec = file.spec
     fingers = robot.gripper.joints if robot.gripper else ()
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
@@ -70,8 +70,8 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         hint = nearest(min(missing), others) if others else "fixed joints do not count"  # MuJoCo drops them
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
-    own = (robot.base.body, *robot.base.feet) if robot.base else ()
-    if missing := {*own, *robot.collision_bodies} - bodies:
+    needed = (robot.base.body, *robot.base.feet) if robot.base else ()
+    if missing := {*needed, *robot.collision_bodies} - bodies:
         found = f"it lacks the bodies {sorted(missing)} of robot {robot.name!r}"
         yield Finding("error", "bodies", found, nearest(min(missing), bodies))
     if robot.base and (trunk := spec.body(robot.base.body)) is not None and trunk.parent.name != "world":
@@ -85,88 +85,84 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         yield from _place_faults(body)
     for joint in spec.joints:
         yield from _limit_faults(joint, robot, spec.compiler.degree)
-    if not robot.compliant and not file.urdf:  # or the file's actuators are not used
+    if not robot.compliant and not file.urdf:  # otherwise its actuators are replaced
         yield from _actuator_faults(spec, robot)
 
 
 def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Yield errors of the actuators: each joint needs a position actuator without a gear, the gripper any."""
-    own = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
-    servos, of = [a for a in own if _servo(a)], f"of robot {robot.name!r}"
+    """Yield errors of the actuators: each joint needs a position actuator without a gear, the gripper one or more."""
+    joints = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
+    servos, of = [a for a in joints if _is_servo(a)], f"of robot {robot.name!r}"
     if missing := [name for name in robot.joint_names if name not in [a.target for a in servos]]:
         yield Finding("error", "motors", f"no position actuator for the joints {missing} {of}", "add <position>s")
-    doubled = sorted({a.target for a in own if [b.target for b in own].count(a.target) > 1})
+    doubled = sorted({a.target for a in joints if [b.target for b in joints].count(a.target) > 1})
     if doubled:
         yield Finding("error", "motors", f"several actuators for the joints {doubled} {of}", "leave one of each")
     if geared := [a.target for a in servos if a.gear[0] != 1]:
         found = f"the actuators of the joints {geared} {of} have a gear, and would take angles times that"
         yield Finding("error", "motors", found, "leave out gear, and scale kp, kv and forcerange")
-    others = [a.name or a.target for a in spec.actuators if a not in own]
+    others = [a for a in spec.actuators if a not in joints]
     if robot.gripper and not others:
         found = f"no actuator for the gripper {of}, {list(robot.gripper.joints)}"
         yield Finding("error", "gripper", found, "add one")
-    forced = [a.name for a in spec.actuators if a not in own and not (_affine(a) and a.biasprm[1] < 0 < a.ctrlrange[1])]
+    forced = [a.name for a in others if not (_is_affine(a) and a.biasprm[1] < 0 < a.ctrlrange[1])]
     if forced and robot.gripper:
         found = f"the gripper's actuators {forced} {of} take no position from 0 (closed) to a ctrlrange above (open)"
         yield Finding("error", "gripper", found, "make each a <position> with such a ctrlrange")
     if others and not robot.gripper:
-        yield Finding("error", "motors", f"the actuators {others} are nothing {of}", "take them out")
+        names = [a.name or a.target for a in others]
+        yield Finding("error", "motors", f"the actuators {names} are nothing {of}", "take them out")
 
 
-def _servo(actuator: mujoco.MjsActuator) -> bool:
-    """torque = kp (command - position) - kd speed"""
-    return bool(_affine(actuator) and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
+def _is_servo(actuator: mujoco.MjsActuator) -> bool:
+    """Return whether torque = kp (command - position) - kd speed."""
+    return bool(_is_affine(actuator) and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
 
 
-def _affine(actuator: mujoco.MjsActuator) -> bool:
+def _is_affine(actuator: mujoco.MjsActuator) -> bool:
     return actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED
 
 
 def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
-    said = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
-    if wrong := [mass for mass in said if not 0 <= mass < math.inf]:
+    masses = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
+    if wrong := [mass for mass in masses if not 0 <= mass < math.inf]:
         yield Finding("error", "masses", f"body {body.name!r} has a mass of {wrong[0]:g} kg", "give it a positive one")
     trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
-    # Fixed bodies add to their link's mass; randomization scales the trunk's own mass.
+    # A link may get its mass from bodies fixed to it, but the trunk needs a mass of its own for randomization.
     if not (weighs(body, urdf) or (not trunk and fixed_weight(body, urdf))) and (trunk or len(body.joints)):
         remedy = "give its link an <inertial>" if urdf else "give it an <inertial>, or a shape with mass"
         yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", remedy)
-
     if body.explicitinertial and (least := moments(body)[0]) < 0:
         found = f"body {body.name!r} has an inertia with a negative principal moment, {least:.2g} kg m^2"
         yield Finding("error", "masses", found, "correct its <inertial>")
 
 
 def moments(body: mujoco.MjsBody) -> np.ndarray:
-    """Return the principal moments of inertia (3,) that a file gives a body, kg m^2, the least first."""
+    """Return a body's principal moments of inertia (3,) in the file, kg m^2, in ascending order."""
     full = body.fullinertia
     xx, yy, zz, xy, xz, yz = full if np.isfinite(full).all() else (*body.inertia, 0.0, 0.0, 0.0)
     return np.linalg.eigvalsh(np.nan_to_num([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
 
 
 def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:
-    places = {"position": body.pos, "orientation": body.quat}
-    if body.explicitinertial:  # otherwise unset values are NaN
-        places |= {"centre of mass": body.ipos, "frame of inertia": body.iquat, "inertia": body.inertia}
-    for name, numbers in places.items():
+    frames = {"position": body.pos, "orientation": body.quat}
+    if body.explicitinertial:  # otherwise these are NaN
+        frames |= {"centre of mass": body.ipos, "frame of inertia": body.iquat, "inertia": body.inertia}
+    for name, numbers in frames.items():
         if not np.isfinite(numbers).all():
-            found = f"the {name} of body {body.name!r} is {_listed(numbers)}"
+            found = f"the {name} of body {body.name!r} is {' '.join(f'{x:g}' for x in numbers)}"
             yield Finding("error", "frames", found, "give it finite numbers")
 
 
-def _listed(numbers: Sequence[float]) -> str:
-    return " ".join(f"{x:g}" for x in numbers)
-
-
 def weighs(body: mujoco.MjsBody, urdf: bool) -> bool:
-    """Return whether a body has a mass of its own; that of a URDF's shapes does not count."""
+    """Return whether a body itself has mass; geoms of a URDF have none."""
     if body.explicitinertial:
         return bool(body.mass > 0)
     return not urdf and any(g.density > 0 if math.isnan(g.mass) else g.mass > 0 for g in body.geoms)
 
 
 def fixed_weight(body: mujoco.MjsBody, urdf: bool) -> bool:
-    """Return whether bodies that are fixed to a body have a mass."""
+    """Return whether any body that is fixed to this one has mass."""
     return any(not len(b.joints) and (weighs(b, urdf) or fixed_weight(b, urdf)) for b in body.bodies)
 
 
@@ -182,13 +178,13 @@ def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Ite
         found = f"joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}"
         yield Finding("error", "limits", found, "swap them")
     if joint.limited == mujoco.mjtLimited.mjLIMITED_FALSE or low >= high or joint.name not in robot.joint_names:
-        return  # a joint that turns freely in the file is held by the spec
+        return  # without limits in the file, those of the spec apply
     if degree and joint.type == mujoco.mjtJoint.mjJNT_HINGE:
         low, high = math.radians(low), math.radians(high)
-    own = robot.joints[robot.joint_names.index(joint.name)]
-    if own.low < low - TOLERANCE or own.high > high + TOLERANCE:
+    ours = robot.joints[robot.joint_names.index(joint.name)]
+    if ours.low < low - TOLERANCE or ours.high > high + TOLERANCE:
         found = (
             f"joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said to reach "
-            f"from {own.low:.4f} to {own.high:.4f}"
+            f"from {ours.low:.4f} to {ours.high:.4f}"
         )
         yield Finding("error", "limits", found, "correct the file, or narrow the robot's limits")

@@ -1,7 +1,7 @@
-"""The position actuators of a robot's joints, for every engine.
+"""Position actuators of a robot's joints, for all engines.
 
-A compliant robot's come from its spec. A stiff one's come from its MJCF; a URDF has none, so they are made here. Torque
-of a stiff robot's joints is limited to `Joint.effort`, or to the model file's limit if smaller.
+Actuators of a compliant robot are built from its spec. Those of a stiff robot come from its MJCF, or are built here for
+a URDF, which has none. Their torque is limited to `Joint.effort` or the model file's limit, whichever is smaller.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
-"""Error at which a URDF's servo gives full effort, rad; the MJCFs of Panda and UR5e have 0.02 and 0.075."""
+"""Position error at which a URDF's servo applies full effort, rad; 0.02 and 0.075 in the MJCFs of Panda and UR5e."""
 LAG = 0.05
-"""Damping over stiffness of such a servo, s, as in the MJCF of the UR5e."""
+"""Damping divided by stiffness of a URDF's servos, s, as in the MJCF of the UR5e."""
 GRIP_LAG = 0.1
-"""Damping over stiffness of a URDF's fingers, s, as in the MJCF of the Panda."""
+"""Damping divided by stiffness of a URDF's fingers, s, as in the MJCF of the Panda."""
 
 
 def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Give a compliant robot the springs of its motors."""
+    """Add the motors of a compliant robot, with the stiffness and damping of its spec."""
     for joint in robot.joints:
-        # The file's joint limit would cut off a randomized, stronger motor.
+        # The file's torque limit would clip a motor with randomized strength.
         spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
         _add(spec, joint.name, joint.stiffness, joint.damping, joint.effort)
 
 
 def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Give a stiff robot whose file has no actuators one for each joint and finger."""
+    """Add a servo for each joint and finger of a stiff robot whose file has no actuators."""
     for joint in robot.joints:
         stiffness = joint.effort / FULL_EFFORT_AT
         _add(spec, joint.name, stiffness, LAG * stiffness, joint.effort)
@@ -46,12 +46,12 @@ def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def set_gripper(spec: mujoco.MjSpec, robot: RobotSpec, gripper: Gripper) -> None:
-    """Give the gripper's actuator in an MJCF the gains and the force of the spec; what it leaves out is the file's."""
+    """Set gains and force of an MJCF's gripper actuator to those of the spec; None keeps the value of the file."""
     for actuator in spec.actuators:
         if actuator.target in robot.joint_names:
             continue
         gain, bias = actuator.gainprm.copy(), actuator.biasprm.copy()
-        if gripper.stiffness is not None:  # commands mean the same widths as before
+        if gripper.stiffness is not None:  # keep the mapping from command to width
             scale = gripper.stiffness / -bias[1]
             gain, bias = gain * scale, bias * scale
         bias[2] = bias[2] if gripper.damping is None else -gripper.damping
@@ -65,7 +65,7 @@ def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effo
     return spec.add_actuator(
         name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT,
         gaintype=mujoco.mjtGain.mjGAIN_FIXED, dyntype=mujoco.mjtDyn.mjDYN_NONE, gear=[1] + [0] * 5,
-        ctrllimited=False, actlimited=False,  # these five in case that the file has defaults for actuators
+        ctrllimited=False, actlimited=False,  # explicit, since the file may have other defaults
         gainprm=[stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
         biasprm=[0, -stiffness, -damping] + [0] * 7,
         forcelimited=True, forcerange=[-effort, effort],
@@ -73,7 +73,7 @@ def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effo
 
 
 def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Limit a stiff robot's servos to its efforts, or to the file's limits if smaller."""
+    """Limit the servos of a stiff robot to the effort of its spec or the file's limit, whichever is smaller."""
     for actuator in spec.actuators:
         if actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT or actuator.target not in robot.joint_names:
             continue
@@ -84,19 +84,19 @@ def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator | None = None) -> tuple[float, float]:
-    """Return the least and greatest torque that the file allows a joint and its actuator, N m; infinite: no limit."""
-    own = spec.joint(joint)
-    limits = [(own.actfrclimited, own.actfrcrange)]
+    """Return the torque limits in the file of a joint and its actuator (low, high), N m; infinite without a limit."""
+    element = spec.joint(joint)
+    limits = [(element.actfrclimited, element.actfrcrange)]
     return _limits(limits + [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else limits)
 
 
 def force_range(actuator: mujoco.MjsActuator) -> tuple[float, float]:
-    """Return the least and greatest force of an actuator, N or N m; infinite: no limit."""
+    """Return the force limits of an actuator (low, high), N or N m; infinite without a limit."""
     return _limits([(actuator.forcelimited, actuator.forcerange)])
 
 
 def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float]:
-    """Return the tightest of MuJoCo's limits; one without `limited` counts if it has a range."""
+    """Return the intersection of MuJoCo's limits; a limit on "auto" applies if it has a range."""
     low, high = -np.inf, np.inf
     for limited, (least, most) in limits:
         auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and least < most
@@ -106,7 +106,7 @@ def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float
 
 
 def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:
-    """Return the position actuators (J,) of the named joints."""
+    """Return the indices (J,) of the joints' position actuators; ConfigError for a joint without one."""
     of_joint = {
         model.joint(model.actuator_trnid[a, 0]).name: a
         for a in range(model.nu)

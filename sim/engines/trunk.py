@@ -1,4 +1,4 @@
-"""Mass, centre of mass and inertia of a trunk with payload, for every engine."""
+"""Mass, centre of mass and inertia of a trunk with randomized values and a payload, for all engines."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.c
 PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])
 """Position of the payload in the trunk's frame, m."""
 PAYLOAD_EDGE = 0.15
-"""Edge of the payload, a cube, m."""
+"""Edge length of the payload, a cube, m."""
 
 
 def trunk_inertia(
     mass: float, com: np.ndarray, inertia: np.ndarray, values: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mass (k,) kg, centre of mass (k, 3) m and inertia about it (k, 3, 3) kg m^2, in the trunk's frame.
+    """Return masses (k,) kg, centres of mass (k, 3) m and inertias about them (k, 3, 3) kg m^2, in the trunk's frame.
 
-    `mass`, `com` (3,) and `inertia` (3, 3) are the nominal ones, `values` the parameters (k,) of NOMINAL. The scale
-    changes the trunk's density; the shift moves its centre of mass and keeps its inertia.
+    `mass`, `com` (3,) and `inertia` (3, 3) are nominal; `values` (k,) have the names in NOMINAL. The mass scale applies
+    to the inertia as well; a shift of the centre of mass does not change the inertia about it.
     """
     scale, load = values["base.mass_scale"], values["payload.mass"]
     own, own_com = mass * scale, com + np.stack([values[f"base.com_{axis}"] for axis in "xyz"], 1)
@@ -31,11 +31,6 @@ def trunk_inertia(
 
 
 def _point_inertia(at: np.ndarray) -> np.ndarray:
-    """Return the inertia (k, 3, 3) of a unit mass at points (k, 3) about the origin (Steiner)."""
+    """Return the inertias (k, 3, 3) of unit masses at points (k, 3) about the origin."""
     square = (at * at).sum(1)[:, None, None] * np.eye(3)
     return square - at[:, :, None] * at[:, None, :]
-
-
-def defaults(num_envs: int) -> dict[str, np.ndarray]:
-    """Return nominal values (num_envs,) of the parameters."""
-    return {name: np.full(num_envs, value) for name, value in NOMINAL.items()}

@@ -1,4 +1,4 @@
-"""Read a URDF as a MuJoCo model: meshes relative to the file, or by package://, model:// or file://.
+"""Read a URDF as a MuJoCo model, with meshes relative to the file or by package://, model:// or file://.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
 friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.
@@ -22,11 +22,11 @@ _UNSUPPORTED = ("planar", "floating")
 _SEARCHED = {
     "ROS_PACKAGE_PATH": "", "AMENT_PREFIX_PATH": "share", "GAZEBO_MODEL_PATH": "", "GZ_SIM_RESOURCE_PATH": "",
 }  # fmt: skip
-"""Environment variables with folders that contain packages, and where in them."""
+"""Environment variables that list folders, and the subfolder that contains the packages."""
 
 
 def is_urdf(path: Path) -> bool:
-    """Return whether a model file is a URDF, by its name or its root element: some URDFs are called .xml."""
+    """Return whether a model file is a URDF, by its suffix or its root element; some URDFs end with .xml."""
     if path.suffix.lower() == ".urdf":
         return True
     with suppress(ElementTree.ParseError, LookupError, ValueError), path.open("rb") as file:
@@ -36,12 +36,12 @@ def is_urdf(path: Path) -> bool:
 
 
 def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
-    """Return the model of a URDF, and the visual meshes that cannot be drawn: absent, or of another format.
+    """Return the model of a URDF, and the names of visual meshes that are missing or in an unsupported format.
 
-    Raise ConfigError with file, link and remedy, or MuJoCo's ValueError.
+    Raise ConfigError with file, link and remedy, or ValueError with the reason.
     """
     try:
-        root = ElementTree.fromstring(path.read_bytes())  # the parser finds the encoding
+        root = ElementTree.fromstring(path.read_bytes())  # the parser detects the encoding
     except (ElementTree.ParseError, LookupError) as error:
         raise ValueError(str(error)) from None
     if root.tag != "robot":
@@ -65,28 +65,31 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         compiler = ElementTree.SubElement(extension, "compiler")
     compiler.attrib.update(settings)
     spec: mujoco.MjSpec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
-    for mesh in spec.meshes:  # links have their inertia from the file, and flat meshes have no volume
+    for mesh in spec.meshes:  # inertias are in the file; flat meshes have no volume
         mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
     for geom in () if undrawn else spec.geoms:
         if geom.contype or geom.conaffinity:
-            geom.group = 3  # hidden, since the visual shapes are drawn
+            geom.group = 3  # hide it, since visual geoms are drawn
     return spec, undrawn
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
-    """Let the first links of a fixed robot overlap with its base; MuJoCo itself excludes moving neighbours."""
+    """Disable collisions between the base of a fixed robot and its first links; MuJoCo does so for other neighbours."""
     for body in spec.bodies[1:]:
         if len(body.joints) and _fixed(body.parent):
             spec.add_exclude(bodyname1=body.parent.name, bodyname2=body.name)
 
 
 def _fixed(body: mujoco.MjsBody) -> bool:
-    """Return whether a body of the robot is fixed to the world."""
+    """Return whether a body is fixed to the world."""
     return body.name != "world" and not len(body.joints) and (body.parent.name == "world" or _fixed(body.parent))
 
 
 def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list[str]:
-    """Make the file names of meshes absolute; return the visual ones that cannot be drawn."""
+    """Make the file names of meshes absolute; return the names of visual meshes that cannot be drawn.
+
+    Raise ConfigError for a collision mesh that is missing or in an unsupported format.
+    """
     undrawn = []
     for link in root.iter("link"):
         for shape in (*link.iter("visual"), *link.iter("collision")):
@@ -94,7 +97,7 @@ def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list
             if mesh is None:
                 continue
             name = mesh.get("filename", "")
-            file = next((place.resolve() for place in _places(name, path, meshdir) if place.is_file()), None)
+            file = next((file.resolve() for file in _candidates(name, path, meshdir) if file.is_file()), None)
             what = f"{path}: the collision mesh {name!r} of link {link.get('name')!r}"
             if file is not None and file.suffix.lower() in _MESHES:
                 mesh.set("filename", str(file))
@@ -110,8 +113,8 @@ def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list
     return undrawn
 
 
-def _places(name: str, path: Path, meshdir: str) -> Iterator[Path]:
-    """Yield the places where a mesh may lie, of a name or URI, percent-encoded or not."""
+def _candidates(name: str, path: Path, meshdir: str) -> Iterator[Path]:
+    """Yield the files that a mesh's name or URI may mean; it may be percent-encoded."""
     for uri in dict.fromkeys((name, unquote(name))):
         scheme, separator, rest = uri.partition("://")
         if scheme in ("package", "model") and separator:
@@ -127,7 +130,8 @@ def _places(name: str, path: Path, meshdir: str) -> Iterator[Path]:
 
 
 def _package_folders(path: Path) -> Iterator[Path]:
-    """Yield folders that may contain packages: above the file and its link's target, and those of ROS and Gazebo."""
+    """Yield folders that may contain packages: the parents of the file and of its link's target, then those of ROS and
+    Gazebo."""
     yield from dict.fromkeys((*path.absolute().parents, *path.resolve().parents))
     for variable, inside in _SEARCHED.items():
         yield from (Path(folder) / inside for folder in os.environ.get(variable, "").split(os.pathsep) if folder)

@@ -1,1 +1,1 @@
-"""Scripted demonstrators and operators: functions of the observation, like any other policy."""
+"""Scripted demonstrators and operators: functions of the observation, like any policy."""

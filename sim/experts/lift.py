@@ -1,4 +1,4 @@
-"""An imperfect demonstrator that lifts a cube, from observations alone."""
+"""Demonstrator with errors that lifts a cube, from observations alone."""
 
 from __future__ import annotations
 
@@ -13,47 +13,63 @@ from robot_rl.interface.spec import VectorSpec
 
 @dataclass(frozen=True)
 class Skill:
-    """Errors of the demonstrator."""
+    """Errors and speed of a demonstrator."""
 
     aim: float = 0.012
-    """Standard deviation of its estimate of the cube's position, sampled per episode, m."""
+    """Standard deviation of the estimated object position, sampled per episode, m."""
     tremor: float = 0.2
-    """Standard deviation of its action noise, in units of the largest action."""
+    """Standard deviation of the action noise, in units of the largest action."""
     haste: float = 0.4
-    """Episodes differ in speed by a factor between 1 - haste and 1."""
+    """Range of speeds: each episode has a factor between 1 - haste and 1."""
     gain: float = 0.5
-    """Share of the distance to the tool's goal that it commands in one action."""
+    """Fraction of the remaining distance that is commanded in one action."""
 
 
 CLUMSY = Skill()
-"""A demonstrator in a hurry."""
-
+"""Skill of a fast demonstrator with large errors."""
 STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
-"""An operator that corrects a robot."""
+"""Skill of an operator that corrects a policy."""
 
 
-class LiftExpert:
-    """Approach above the cube, descend, close, lift. Batched, with memory per environment."""
+class ScriptedExpert:
+    """Base of demonstrators that move the tool to goals, with the errors of a `Skill`; batched over environments."""
 
-    def __init__(self, observations: VectorSpec, controller: Controller, num_envs: int, skill: Skill, seed: int = 0):
-        self.skill = skill
-        self.offset, self.width = observations.slice("cube_to_tool"), observations.slice("gripper_width")
-        self.tool = observations.slice("tool_position")
-        self.controller, actions = controller, controller.actions.size
+    def __init__(self, controller: Controller, num_envs: int, skill: Skill, seed: int):
+        self.skill, self.controller = skill, controller
         self.step = float(controller.twist_limit[0])
         self.generator = torch.Generator().manual_seed(seed)
-        self.aim = torch.zeros(num_envs, 2)
-        self.speed = torch.ones(num_envs, 1)
-        self.noise = torch.zeros(num_envs, actions)
-        self.closing = torch.zeros(num_envs, dtype=torch.long)
-        self.reset(torch.arange(num_envs))
+        self.aim, self.speed = torch.zeros(num_envs, 2), torch.ones(num_envs, 1)
+        self.noise = torch.zeros(num_envs, controller.actions.size)
 
     def reset(self, ids: Tensor) -> None:
-        """Reset the memory of episodes `ids`."""
+        """Draw the errors of new episodes in environments `ids`."""
         k, g = len(ids), self.generator
         self.aim[ids] = self.skill.aim * torch.randn(k, 2, generator=g)
         self.speed[ids] = 1 - self.skill.haste * torch.rand(k, 1, generator=g)
-        self.noise[ids], self.closing[ids] = 0.0, 0
+        self.noise[ids] = 0.0
+
+    def move(self, goal: Tensor) -> Tensor:
+        """Return noisy translations (n, 3), in units of the largest action, towards goals (n, 3) in m from the tool."""
+        motion = self.skill.gain * goal / self.step
+        motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
+        noise = self.skill.tremor * torch.randn(self.noise.shape, generator=self.generator)
+        self.noise = 0.7 * self.noise + 0.7 * noise
+        return motion + self.noise[:, :3]
+
+
+class LiftExpert(ScriptedExpert):
+    """Approach above the cube, descend, close the gripper, and lift."""
+
+    def __init__(self, observations: VectorSpec, controller: Controller, num_envs: int, skill: Skill, seed: int = 0):
+        super().__init__(controller, num_envs, skill, seed)
+        self.offset, self.width = observations.slice("cube_to_tool"), observations.slice("gripper_width")
+        self.closing = torch.zeros(num_envs, dtype=torch.long)
+        """Control periods (n,) since the gripper began to close; 0: open."""
+        self.reset(torch.arange(num_envs))
+
+    def reset(self, ids: Tensor) -> None:
+        super().reset(ids)
+        self.closing[ids] = 0
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
         """Return actions (n, A) in [-1, 1] for observations (n, D)."""
@@ -63,7 +79,7 @@ class LiftExpert:
         across = offset[:, :2].norm(dim=-1)
         over = across < 0.012
         deep = over & (offset[:, 2] > -0.008)
-        # Close once in place; open again when the fingers have met without a cube between them.
+        # Close the gripper at the cube; open it again if the fingers met without a cube between them.
         missed = (self.closing > 6) & (width < 0.015) | (across > 0.05)
         self.closing = torch.where(missed, 0, torch.where(deep | (self.closing > 0), self.closing + 1, 0))
         goal = offset.clone()
@@ -72,15 +88,10 @@ class LiftExpert:
         hold = (self.closing > 0) & ~lift
         goal = torch.where(hold[:, None], torch.zeros_like(goal), goal)
         goal = torch.where(lift[:, None], torch.tensor([0.0, 0.0, 0.1]), goal)
-        motion = self.skill.gain * goal / self.step
-        motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
-        self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(
-            self.noise.shape, generator=self.generator
-        )
         fingers = torch.where(self.closing > 0, -1.0, 1.0)
-        twist = torch.cat([motion + self.noise[:, :3], self._turn(state)], -1)
+        twist = torch.cat([self.move(goal), self._turn(state)], -1)
         return self.controller.from_twist(twist, fingers[:, None])
 
     def _turn(self, state: Tensor) -> Tensor:
-        """Return rotations (n, 3) in [-1, 1], shares of the largest."""
+        """Return rotations (n, 3) in units of the largest action."""
         return state.new_zeros(len(state), 3)

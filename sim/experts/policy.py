@@ -1,4 +1,4 @@
-"""A task's scripted demonstrator as a policy, to measure and to film it."""
+"""A task's scripted demonstrator as a policy, for evaluation and videos."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.demonstrators import demonstrator
 
 
 class ExpertPolicy:
-    """The demonstrator of one environment's task; it acts in all copies at once."""
+    """Policy that acts as the demonstrator of an environment's task."""
 
     horizon = execute = 1
 
@@ -21,13 +21,13 @@ class ExpertPolicy:
         self.expert = demonstrator(env, skill, seed)
 
     def beside(self, env: Any) -> ExpertPolicy:
-        """Return the same demonstrator for another environment of its task."""
+        """Return the same demonstrator for another environment of the task."""
         return ExpertPolicy(env, self.skill, self.seed)
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return one action (n, 1, A) for every copy."""
+        """Return chunks of one action (n, 1, A)."""
         return Chunk(self.expert.act({key: values.cpu() for key, values in observation.items()})[:, None])
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Begin episodes `ids`, or all."""
+        """Begin new episodes in environments `ids`; None: in all of them."""
         self.expert.reset(torch.arange(self.num_envs) if ids is None else ids.cpu())

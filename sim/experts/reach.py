@@ -1,4 +1,4 @@
-"""A demonstrator that brings the tool to a target, from observations alone."""
+"""Demonstrator that moves the tool to a target, from observations alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLUMSY, STEADY = 0.3, 0.05
 
 
 class ReachExpert:
-    """Halve the distance to the target in every control period."""
+    """Halve the distance to the target in every control period, along a straight line."""
 
     def __init__(self, observations: VectorSpec, controller: Controller, num_envs: int, skill: float, seed: int = 0):
         self.offset, self.tremor, self.controller = observations.slice("target_to_tool"), skill, controller
@@ -21,12 +21,12 @@ class ReachExpert:
         self.generator = torch.Generator().manual_seed(seed)
 
     def reset(self, ids: Tensor) -> None:
-        """Do nothing: the demonstrator keeps no memory of episodes `ids`."""
+        """Do nothing: this demonstrator has no state."""
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
         """Return actions (n, A) in [-1, 1] for observations (n, D)."""
         motion = 0.5 * observation["observation.state"][:, self.offset] / self.step
-        motion = motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)  # straight, also where it is far
+        motion = motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
         motion = motion + self.tremor * torch.randn(motion.shape, generator=self.generator)
-        none = motion.new_zeros(len(motion), 1)  # no gripper
-        return self.controller.from_twist(torch.cat([motion, torch.zeros_like(motion)], -1), none)
+        gripper = motion.new_zeros(len(motion), 1)  # unused
+        return self.controller.from_twist(torch.cat([motion, torch.zeros_like(motion)], -1), gripper)

@@ -1,5 +1,5 @@
-"""Public suites of Gymnasium environments, each with its own scripted demonstrators; see docs/suites.md.
+"""Public suites of Gymnasium environments with their own scripted demonstrators; see docs/suites.md.
 
-`sim.foreign.gym_worker` loads these files by their path, also in another Python: they import the suite,
-gymnasium and numpy only.
+`sim.foreign.gym_worker` loads these files by path, possibly in another Python environment. They may import only the
+suite, gymnasium and numpy.
 """

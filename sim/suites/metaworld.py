@@ -1,10 +1,10 @@
 """Meta-World's 50 tasks (Yu et al. 2020, arXiv 1910.10897), demonstrated by its scripted policies.
 
-A task is named `metaworld:pick-place-v3`. Goal and objects are drawn anew in every episode and observed. An episode
-ends at its first success, which is how the suite counts success, or after 500 steps.
+`metaworld:pick-place-v3` is a single task. Goal and objects are observed and sampled for every episode. An episode ends
+at the first success, as the suite counts success, or after 500 steps.
 
-`metaworld:mt10` and `metaworld:mt50` are ten and all of them in one, by instruction: a policy sees a picture of one
-camera and the hand's own state, and is told which task it is.
+`metaworld:mt10` and `metaworld:mt50` combine 10 or all 50 tasks in one environment. The policy observes a camera image,
+the state of the hand and an instruction that names the task.
 """
 
 from __future__ import annotations
@@ -20,74 +20,51 @@ from metaworld.env_dict import MT10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
 NOISE = {"CLUMSY": 0.3, "STEADY": 0.0}
-"""Standard deviation of the noise on a script's actions, in units of the largest action."""
-SAID = {
-    "assembly": "put the ring onto the peg",
-    "basketball": "put the ball into the basket",
-    "bin-picking": "carry the block into the other bin",
-    "box-close": "put the lid onto the box",
-    "button-press": "press the button from the front",
-    "button-press-topdown": "press the button from above",
+"""Standard deviation of the action noise of a scripted policy, in units of the largest action."""
+INSTRUCTIONS = {
+    "assembly": "put the ring onto the peg", "basketball": "put the ball into the basket",
+    "bin-picking": "carry the block into the other bin", "box-close": "put the lid onto the box",
+    "button-press": "press the button from the front", "button-press-topdown": "press the button from above",
     "button-press-topdown-wall": "press the button from above behind the wall",
     "button-press-wall": "press the button from the front behind the wall",
     "coffee-button": "press the button of the coffee machine",
-    "coffee-pull": "pull the mug away from the coffee machine",
-    "coffee-push": "push the mug under the coffee machine",
-    "dial-turn": "turn the dial",
-    "disassemble": "take the ring off the peg",
-    "door-close": "close the door",
-    "door-lock": "lock the door",
-    "door-open": "open the door",
-    "door-unlock": "unlock the door",
-    "drawer-close": "close the drawer",
-    "drawer-open": "open the drawer",
-    "faucet-close": "turn the faucet off",
-    "faucet-open": "turn the faucet on",
-    "hammer": "drive the nail in with the hammer",
-    "hand-insert": "put the hand into the hole",
-    "handle-press": "press the handle down from the front",
-    "handle-press-side": "press the handle down from the side",
-    "handle-pull": "pull the handle up from the front",
-    "handle-pull-side": "pull the handle up from the side",
-    "lever-pull": "pull the lever",
-    "peg-insert-side": "put the peg into the hole from the side",
-    "peg-unplug-side": "pull the peg out of the hole to the side",
-    "pick-out-of-hole": "lift the puck out of the hole",
-    "pick-place": "carry the puck to the blue dot",
-    "pick-place-wall": "carry the puck over the wall to the dot",
-    "plate-slide": "slide the plate into the cabinet",
-    "plate-slide-back": "slide the plate out of the cabinet",
+    "coffee-pull": "pull the mug away from the coffee machine", "coffee-push": "push the mug under the coffee machine",
+    "dial-turn": "turn the dial", "disassemble": "take the ring off the peg",
+    "door-close": "close the door", "door-lock": "lock the door",
+    "door-open": "open the door", "door-unlock": "unlock the door",
+    "drawer-close": "close the drawer", "drawer-open": "open the drawer",
+    "faucet-close": "turn the faucet off", "faucet-open": "turn the faucet on",
+    "hammer": "drive the nail in with the hammer", "hand-insert": "put the hand into the hole",
+    "handle-press": "press the handle down from the front", "handle-press-side": "press the handle down from the side",
+    "handle-pull": "pull the handle up from the front", "handle-pull-side": "pull the handle up from the side",
+    "lever-pull": "pull the lever", "peg-insert-side": "put the peg into the hole from the side",
+    "peg-unplug-side": "pull the peg out of the hole to the side", "pick-out-of-hole": "lift the puck out of the hole",
+    "pick-place": "carry the puck to the blue dot", "pick-place-wall": "carry the puck over the wall to the dot",
+    "plate-slide": "slide the plate into the cabinet", "plate-slide-back": "slide the plate out of the cabinet",
     "plate-slide-back-side": "slide the plate out of the cabinet sideways",
-    "plate-slide-side": "slide the plate into the cabinet sideways",
-    "push": "push the puck to the green dot",
-    "push-back": "push the puck back to the green dot",
-    "push-wall": "push the puck around the wall to the dot",
-    "reach": "move the hand to the red dot",
-    "reach-wall": "move the hand over the wall to the red dot",
-    "shelf-place": "put the puck onto the shelf",
-    "soccer": "kick the ball into the goal",
-    "stick-pull": "pull the thermos with the stick",
-    "stick-push": "push the thermos with the stick",
-    "sweep": "sweep the puck off the table",
-    "sweep-into": "sweep the puck into the hole",
-    "window-close": "close the window",
-    "window-open": "open the window",
-}
-"""What a policy is told of each task."""
-SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in SAID)}
+    "plate-slide-side": "slide the plate into the cabinet sideways", "push": "push the puck to the green dot",
+    "push-back": "push the puck back to the green dot", "push-wall": "push the puck around the wall to the dot",
+    "reach": "move the hand to the red dot", "reach-wall": "move the hand over the wall to the red dot",
+    "shelf-place": "put the puck onto the shelf", "soccer": "kick the ball into the goal",
+    "stick-pull": "pull the thermos with the stick", "stick-push": "push the thermos with the stick",
+    "sweep": "sweep the puck off the table", "sweep-into": "sweep the puck into the hole",
+    "window-close": "close the window", "window-open": "open the window",
+}  # fmt: skip
+"""Instruction of each task."""
+SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in INSTRUCTIONS)}
 STEPS = 500
-"""Longest episode, which the suite truncates by itself."""
+"""Maximum length of an episode; the suite itself truncates it."""
 SIDE = 96
-"""Height and width of a picture, pixels."""
-EYE, LOOK, VIEW = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
-"""Place of the camera and the point that it looks at, m, and its field of view, degrees. LeRobot evaluates policies on
-this suite from the same place, upright as well, with a field of view of 60 degrees and 480 pixels."""
+"""Height and width of an image, pixels."""
+CAMERA_POSITION, CAMERA_TARGET, FOVY = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
+"""Position of the camera and of the point in its centre, m, and its field of view, degrees. LeRobot evaluates policies
+on this suite from the same position, also upright, with 60 degrees and 480 pixels."""
 ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
-"""How the names of the arm's bodies begin, the hand's fingers apart."""
+"""Prefixes of the names of the arm's bodies, without the fingers."""
 
 
 def make(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """Make the environment of one task, or of a set of tasks; with options they can be filmed."""
+    """Make the environment of one task or set of tasks; options such as `render_mode` go to the suite."""
     if name in SETS:
         return MultiTaskEnv(SETS[name])
     if f"{name}-goal-observable" not in TASKS:
@@ -97,7 +74,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
 
 
 class ScriptedMetaWorld(gym.Wrapper):
-    """A task whose episodes differ by the seed of their reset, and end when they succeed."""
+    """Task whose episodes depend on the seed of their reset and end at success."""
 
     success_terminates, max_episode_steps = True, STEPS
     skills = tuple(NOISE)
@@ -106,13 +83,13 @@ class ScriptedMetaWorld(gym.Wrapper):
         self.suite: Any = TASKS[f"{name}-goal-observable"](**options)
         if options:
             self.suite.mujoco_renderer.camera_id = self.suite.model.camera("corner").id
-        self.suite._freeze_rand_vec = False  # or every episode has the first one's goal
+        self.suite._freeze_rand_vec = False  # otherwise all episodes have the goal of the first one
         self.suite.seeded_rand_vec = True
         super().__init__(self.suite)
         self.name = name
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the suite's own `reset` ignores the seed."""
+        """Begin an episode with this seed, which the suite's own `reset` ignores."""
         if seed is not None:
             self.suite.seed(seed)
         return self.env.reset()
@@ -123,7 +100,7 @@ class ScriptedMetaWorld(gym.Wrapper):
         return observation, reward, bool(info["success"]), truncated, info
 
     def render(self) -> Any:
-        """Draw the present, (480, 480, 3) uint8; the suite's camera hangs upside down."""
+        """Render an image (480, 480, 3) uint8; rotated by 180 degrees, since the suite's camera is upside down."""
         return np.asarray(self.env.render())[::-1, ::-1]
 
     def demonstrator(self, skill: str) -> MetaWorldScript:
@@ -132,13 +109,13 @@ class ScriptedMetaWorld(gym.Wrapper):
 
 
 class MetaWorldScript:
-    """The scripted policies of some tasks, with noise."""
+    """Scripted policies of some tasks, with action noise."""
 
     def __init__(self, policies: dict[str, Any], noise: float):
         self.policies, self.noise = policies, noise
 
     def begin(self, observation: np.ndarray, info: dict[str, Any]) -> None:
-        """Do nothing: the scripts have no memory."""
+        """Do nothing: the scripts have no state."""
 
     def act(self, observation: np.ndarray, info: dict[str, Any]) -> np.ndarray:
         """Return an action (4,) in [-1, 1]: hand x, y, z, and the gripper."""
@@ -148,19 +125,22 @@ class MetaWorldScript:
 
 
 class MultiTaskEnv(gym.Env[Any, Any]):
-    """Several tasks in one, each named by an instruction. Observed: the hand's place, m, and opening, 0 to 1, and a
-    picture on request. `info["true"]` has the task's name and full observation, for its script."""
+    """Several tasks in one environment, selected by instruction.
+
+    Observations are the hand's position, m, and opening, 0 to 1, and a camera image on request. `info["true"]` is the
+    task's name and full observation, for its scripted policy.
+    """
 
     success_terminates, max_episode_steps = True, STEPS
     skills = tuple(NOISE)
     pictures = {"corner": (SIDE, SIDE)}  # noqa: RUF012
     metadata = {"render_fps": 80}  # noqa: RUF012
     idle: dict[str, list[RenderedTask]] = {}  # noqa: RUF012
-    """Environments that no copy uses now: each takes a second to make and 100 MB to hold."""
+    """Unused environments by task name, shared by all copies: making one takes 1 s and 100 MB."""
 
     def __init__(self, names: tuple[str, ...]):
         self.names = names
-        self.instructions = tuple(SAID[name.removesuffix("-v3")] for name in names)
+        self.instructions = tuple(INSTRUCTIONS[name.removesuffix("-v3")] for name in names)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (4,))
         self.running: RenderedTask | None = None
@@ -182,27 +162,27 @@ class MultiTaskEnv(gym.Env[Any, Any]):
         return *self._own(true, info)[:1], reward, terminated, truncated, info
 
     def _own(self, true: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return what of an observation a policy gets, and the infos with all of it."""
+        """Return the policy's part (4,) of a full observation, and infos with the full one for the scripted policy."""
         assert self.running is not None
         info["true"] = self.running.task.name, true
         return true[:4].astype(np.float32), info
 
     def picture(self, name: str) -> np.ndarray:
-        """Draw the present: (SIDE, SIDE, 3) uint8."""
+        """Render an image (SIDE, SIDE, 3) uint8."""
         assert self.running is not None
         return self.running.draw()
 
     def render(self) -> np.ndarray:
-        """Draw what the policy sees."""
+        """Render the policy's camera image."""
         return self.picture("corner")
 
     def demonstrator(self, skill: str) -> MetaWorldScript:
-        """Return the tasks' scripted policies."""
+        """Return the scripted policies of all tasks."""
         return MetaWorldScript({name: ENV_POLICY_MAP[name]() for name in self.names}, NOISE[skill])
 
 
 class RenderedTask:
-    """A task with a camera. The arm is drawn by its collision shapes, which is ten times as fast as by its meshes."""
+    """Task with a camera; the arm is drawn by its collision geoms, ten times as fast as by its meshes."""
 
     def __init__(self, task: ScriptedMetaWorld):
         self.task, model = task, task.suite.model
@@ -211,19 +191,19 @@ class RenderedTask:
         for geom in range(model.ngeom):
             if model.body(model.geom_bodyid[geom]).name.startswith(ARM):
                 if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_MESH:
-                    model.geom_group[geom] = 5  # which is not drawn
+                    model.geom_group[geom] = 5  # not drawn
                 else:
                     model.geom_rgba[geom], model.geom_matid[geom] = (0.5, 0.1, 0.1, 1), -1
         self.camera = model.camera("corner2").id
-        model.cam_pos[self.camera], model.cam_fovy[self.camera] = EYE, VIEW
-        back = np.subtract(EYE, LOOK) / np.linalg.norm(np.subtract(EYE, LOOK))
+        model.cam_pos[self.camera], model.cam_fovy[self.camera] = CAMERA_POSITION, FOVY
+        back = np.subtract(CAMERA_POSITION, CAMERA_TARGET) / np.linalg.norm(np.subtract(CAMERA_POSITION, CAMERA_TARGET))
         right = np.cross((0, 0, 1), back) / np.linalg.norm(np.cross((0, 0, 1), back))
         axes = np.stack([right, np.cross(back, right), back], 1)
         mujoco.mju_mat2Quat(model.cam_quat[self.camera], axes.ravel())
         self.renderer: mujoco.Renderer | None = None
 
     def draw(self) -> np.ndarray:
-        """Return a picture (SIDE, SIDE, 3) uint8 of the present."""
+        """Render an image (SIDE, SIDE, 3) uint8."""
         if self.renderer is None:
             try:
                 self.renderer = mujoco.Renderer(self.task.suite.model, SIDE, SIDE)

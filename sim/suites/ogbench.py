@@ -1,7 +1,7 @@
 """OGBench's manipulation tasks (Park et al. 2024, arXiv 2410.20092), demonstrated by its plan oracles.
 
-An oracle moves one part of the scene (a cube, a button, the drawer, the window) to a target. The expert here says which
-part comes next: one that the task still needs, or in PLAY a random one, as in the suite's own datasets.
+An oracle moves one part of the scene (cube, button, drawer or window) to a target. The expert chooses the next part:
+one that the task still needs, or in PLAY a random one, as in the suite's own datasets.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
 
 Info = dict[str, Any]
 SIZE: dict[str, Any] = {"height": 480, "width": 480}
-"""Of frames, pixels."""
+"""Size of rendered frames, pixels."""
 NOISE = {"CLUMSY": 0.1, "STEADY": 0.0, "PLAY": 0.1}
-"""Noise of an oracle's plan, as a share of the action range; 0.1 is the suite's."""
+"""Noise of an oracle's plan, as a fraction of the action range; 0.1 is the suite's default."""
 ORACLES = {"cube": CubePlanOracle, "button": ButtonPlanOracle, "drawer": DrawerPlanOracle, "window": WindowPlanOracle}
 REACHED = 0.035
-"""Distance from its target at which a part counts as moved, m; the suite's success takes 0.04."""
+"""Distance from the target at which a part counts as moved, m; the suite's success has 0.04."""
 SLIDES = {"drawer": (0.0, -0.16), "window": (0.0, 0.2)}
-"""Closed and open position of a sliding part, m; button 0 locks the drawer, button 1 the window."""
+"""Closed and open positions of sliding parts, m. Button 0 locks the drawer, button 1 the window."""
 
 
 class ScriptedOGBench(gym.Wrapper):
-    """A single-task environment that offers a demonstrator; it ends when its goal is reached."""
+    """Single-task environment with a demonstrator; an episode ends when the goal is reached."""
 
     success_terminates = True
     skills = tuple(NOISE)
-    metadata = {"render_fps": 20}  # noqa: RUF012 - the suite leaves its control rate out
+    metadata = {"render_fps": 20}  # noqa: RUF012 - missing in the suite
 
     def demonstrator(self, skill: str) -> Expert:
-        """Return an expert of this skill for this copy."""
+        """Return an expert of this skill for this environment."""
         return Expert(self.env.unwrapped, NOISE[skill], skill == "PLAY")
 
 
 def make(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """Make an environment; those of a single manipulation task have a demonstrator. All draw in any render mode."""
+    """Make an environment; those of a single manipulation task have a demonstrator. `options` are ignored."""
     env = gym.make(name, **SIZE)
     single = isinstance(env.unwrapped, ManipSpaceEnv) and env.unwrapped._reward_task_id is not None
     return ScriptedOGBench(env) if single else env
 
 
 class Expert:
-    """Oracles one after another; each plans from the state in which the one before it ended."""
+    """Sequence of oracles; each plans from the final state of the previous one."""
 
     def __init__(self, env: Any, noise: float, play: bool):
         self.env, self.play = env, play
@@ -63,7 +63,7 @@ class Expert:
         self.oracle = None
 
     def act(self, observation: np.ndarray, info: Info) -> np.ndarray:
-        """Return an action (5,) in [-1, 1]: hand x, y, z, yaw, and the gripper's change."""
+        """Return an action (5,) in [-1, 1]: changes of the hand's x, y, z and yaw, and of the gripper."""
         if self.oracle is None or self.oracle.done:
             part, target = self._next(info)
             self.oracle = self.parts[part]
@@ -72,7 +72,7 @@ class Expert:
         return np.clip(action, -1, 1)
 
     def _next(self, info: Info) -> tuple[str, Info]:
-        """Return the part to move next, and the keys that its oracle reads the target from."""
+        """Return the next part to move, and the infos from which its oracle reads the target."""
         if hasattr(self.env, "_num_rows"):
             return self._puzzle()
         return self._scene(info) if hasattr(self.env, "_drawer_site_id") else self._cubes(info)
@@ -83,7 +83,7 @@ class Expert:
         return self._press(np.arange(env._num_buttons) if self.play else np.flatnonzero(wrong))
 
     def _press(self, buttons: Any) -> tuple[str, Info]:
-        """Press the first of these buttons, an order that a clone can learn; in play, or if there are none, any."""
+        """Press the first of these buttons: policies can learn a fixed order. In play or without buttons, press any."""
         if self.play or not len(buttons):
             chosen = np.random.choice(buttons if len(buttons) else self.env._num_buttons)
         else:
@@ -92,7 +92,7 @@ class Expert:
             self.env._button_site_ids[chosen]].copy()}  # fmt: skip
 
     def _cubes(self, info: Info) -> tuple[str, Info]:
-        """Move the lowest cube whose goal is free; where all goals are taken, make room."""
+        """Move the cube with the lowest free goal; if all goals are occupied, move a cube out of the way."""
         at, goals = self._places(info)
         tops = [i for i, p in enumerate(at) if not any(beside(p, q) and q[2] > p[2] for q in at)]
         if self.play:
@@ -101,10 +101,10 @@ class Expert:
             place = at[below] + [0, 0, 0.04] if stacks else self._spot()
             return self._carry(chosen, place, np.random.uniform(0, 2 * np.pi))
         away = [i for i in tops if np.linalg.norm(at[i] - goals[i]) > REACHED]
-        taken = [any(beside(goals[i], p) and p[2] > goals[i][2] - 0.02 for j, p in enumerate(at) if j != i)
+        occupied = [any(beside(goals[i], p) and p[2] > goals[i][2] - 0.02 for j, p in enumerate(at) if j != i)
                  for i in range(len(at))]  # fmt: skip
         for i in sorted(away, key=lambda i: goals[i][2]):
-            if not taken[i]:
+            if not occupied[i]:
                 return self._carry(i, goals[i])
         chosen = away[0] if away else tops[0]
         around = np.concatenate([at, goals])
@@ -112,7 +112,7 @@ class Expert:
         return self._carry(chosen, max(spots, key=lambda s: np.linalg.norm(around - s, axis=1).min()))
 
     def _scene(self, info: Info) -> tuple[str, Info]:
-        """Slide, carry and press in the order that locks allow: a cube goes into the open drawer, buttons come last."""
+        """Move the parts in an order that the locks allow: the cube while the drawer is open, and the buttons last."""
         env, (at, goals) = self.env, self._places(info)
         state = {part: env._data.joint(f"{part}_slide").qpos[0] for part in SLIDES}
         inside = env._is_in_drawer(at[0])
@@ -130,7 +130,7 @@ class Expert:
         return self._press(np.flatnonzero(env._cur_button_states != env._target_button_states))
 
     def _scene_play(self, state: dict[str, float], inside: bool) -> tuple[str, Info]:
-        """Draw a part and a target with the probabilities of the suite's datasets."""
+        """Sample a part and a target with the probabilities of the suite's datasets."""
         env, info = self.env, self.env.compute_ob_info()
         weights = np.array([0.0 if inside else 1.0, 1.0, *(1.0 if s else 0.25 for s in env._cur_button_states)])
         part = np.random.choice(["cube", "button", *SLIDES], p=weights / weights.sum())
@@ -144,7 +144,7 @@ class Expert:
         return self._handle(info, part, wide if abs(state[part] - shut) < abs(state[part] - wide) else shut)
 
     def _slide(self, info: Info, part: str, target: float) -> tuple[str, Info]:
-        """Slide the drawer or window, or unlock it first."""
+        """Slide the drawer or window, or press its button first if it is locked."""
         lock = list(SLIDES).index(part)
         return self._handle(info, part, target) if self.env._cur_button_states[lock] else self._press([lock])
 
@@ -159,25 +159,25 @@ class Expert:
         return "cube", {f"privileged/target_block{key}": value for key, value in keys.items()}
 
     def _spot(self) -> np.ndarray:
-        """Return a random place (3,) on the table, m."""
+        """Return a random position (3,) on the table, m."""
         return np.array([*np.random.uniform(*self.env._target_sampling_bounds), 0.02])
 
     def _places(self, info: Info) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the cubes are and should be, (cubes, 3) each, m."""
+        """Return positions and goals of the cubes, (cubes, 3) each, m."""
         ids = self.env._cube_target_mocap_ids
         at = np.stack([info[f"privileged/block_{i}_pos"] for i in range(len(ids))])
         return at, self.env._data.mocap_pos[ids].copy()
 
 
 def beside(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two different places (3,) are in the same column of cubes."""
+    """Return whether two different positions (3,), m, are in the same stack of cubes."""
     return bool(np.any(one != other) and np.linalg.norm((one - other)[:2]) < 0.03)
 
 
 def presses(wrong: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Return the buttons to press (bool) that toggle the buttons `wrong` (rows * columns,), by elimination modulo 2.
+    """Solve Lights Out by Gaussian elimination modulo 2: a press toggles a button and its neighbours.
 
-    A press toggles a button and its neighbours. Boards on which several sets do the same get one of them.
+    Return the buttons to press, bool (rows * columns,), to toggle the buttons `wrong`; one of several solutions.
     """
     n = rows * columns
     x, y = np.divmod(np.arange(n), columns)
@@ -186,9 +186,9 @@ def presses(wrong: np.ndarray, rows: int, columns: int) -> np.ndarray:
     pivots: list[int] = []
     for column in range(n):
         row = len(pivots)
-        found = row + np.flatnonzero(table[row:, column])
-        if len(found):
-            table[[row, found[0]]] = table[[found[0], row]]
+        candidates = row + np.flatnonzero(table[row:, column])
+        if len(candidates):
+            table[[row, candidates[0]]] = table[[candidates[0], row]]
             others = np.flatnonzero(table[:, column])
             table[others[others != row]] ^= table[row]
             pivots.append(column)

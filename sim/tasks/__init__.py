@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _renamed(task: Task, name: str, path: str) -> Task:
-    """Return the task under the name by which it was found, so that its bundle finds it again."""
+    """Return the task under its registered name, by which its bundle refers to it."""
     return task if task.name == name else replace(task, interface=replace(task.interface, task=name))
 
 
@@ -22,9 +22,9 @@ tasks = Registry(
     {
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
-        "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, seen by two cameras only"),
+        "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, observed by two cameras only"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
-        "tabletop": ("sim.tasks.tabletop:TASK", "a Franka Panda does with four objects and a tray what it is told"),
+        "tabletop": ("sim.tasks.tabletop:TASK", "a Franka Panda follows instructions with four objects and a tray"),
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },
     instance_of="sim.tasks.base:Task",
@@ -33,9 +33,9 @@ tasks = Registry(
 
 
 def task_of(robot: str, name: str | None = None) -> Task:
-    """Return the task of this name, which must be for the robot; without a name the robot's first, ours before others'.
+    """Return the robot's task of this name; without a name, its first task, built-in tasks before those of plugins.
 
-    Packages that cannot be imported are skipped if another one has a task.
+    Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot.
     """
     if name is None:
         broken = []
@@ -60,11 +60,11 @@ def task_of(robot: str, name: str | None = None) -> Task:
 
 
 FOREIGN = "gym:"
-"""Prefix of a task that is a Gymnasium environment of another package."""
+"""Prefix of tasks that are Gymnasium environments of other packages."""
 TESTBED = "testbed:"
-"""Prefix of a task of `sim.testbeds`."""
+"""Prefix of tasks in `sim.testbeds`."""
 
 
 def without_robot(task: str) -> bool:
-    """Return whether a task has no robot of ours: another package's Gymnasium environment, a testbed, or a dataset."""
+    """Return whether a task has no `RobotSpec`: a Gymnasium environment of another package, a testbed, or a dataset."""
     return task.startswith((FOREIGN, TESTBED, DATASET))

@@ -1,4 +1,4 @@
-"""A task: an interface for the policy, a scene, a reward, and randomization. It names no engine."""
+"""Definition of a task: interface of the policy, scene, rewards and randomization, for any engine."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ __all__ = ["PLACE", "Task"]
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that defines a task; checked when it is made."""
+    """Complete definition of a task, validated on creation."""
 
     interface: Interface
     scene: Scene
     randomization: tuple[Randomize, ...]
-    """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` starts at its default place."""
+    """Parameters sampled at each reset. An object without `<object>.x`, `.y`, `.z` and `.yaw` has its default pose."""
     expert: str = ""
-    """module:function that builds a scripted demonstrator; empty: there is none."""
+    """module:function that builds the scripted demonstrator; empty: none."""
     expert_observations: tuple[str, ...] = ()
-    """Observation terms of the demonstrator, where it must see more than the policy; empty: the policy's."""
+    """Observation terms of the demonstrator if they differ from the policy's; empty: the same."""
     rewards: tuple[Reward, ...] = ()
     """Reward terms; empty: 1 on success."""
     privileged: tuple[str, ...] = ()
-    """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
+    """Observation terms of the true state for critics, besides object poses and sampled parameters."""
     commands: CommandSchedule | None = None
-    """Generator of the interface's command during an episode."""
+    """Generator of velocity commands during an episode."""
     metrics: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Metrics (n,) of every control period, reported with the reward."""
+    """Metrics (n,) of each control period, reported with the reward."""
     mirror: Mirror | None = None
-    """Left-right symmetry, with every parameter randomized."""
+    """Left-right symmetry of observations and actions, with all parameters randomized."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
-        # Errors that would appear in a policy, on a robot or in an engine are raised where the task is defined.
+        # Fail here rather than later in a policy, on a robot or in an engine.
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = self.interface.tests
-        boxes = [box.name for box in self.scene.objects]
+        objects = [thing.name for thing in self.scene.objects]
         for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
-            if name not in boxes:
-                raise UnknownName("object of the scene", name, boxes)
+            if name not in objects:
+                raise UnknownName("object of the scene", name, objects)
         check_views(self, pipeline, true)
 
     @property
@@ -71,19 +71,19 @@ class Task:
         return replace(self.interface, observations=self.expert_observations or self.interface.observations)
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
-        """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY".
+        """Build the scripted demonstrator for a pipeline of `expert_interface`.
 
-        The pipeline is of `expert_interface`.
+        `skill` is a constant in the demonstrator's module, for example "CLUMSY".
         """
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
             raise ConfigError(f"{what} is {self.expert!r}; it is written module:function")
-        build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
-        return build(pipeline.observer.spec, pipeline.controller, num_envs, steadiness, seed)
+        build, errors = load(self.expert, what), load(f"{module}:{skill}", what)
+        return build(pipeline.observer.spec, pipeline.controller, num_envs, errors, seed)
 
 
 def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
-    """Return the size of each view of a robot's true state in this task, without objects."""
+    """Return the sizes of the views of the robot's true state in this task, without objects."""
     robot, joints = pipeline.robot, len(pipeline.robot.joints)
     sizes = {"joint_position": joints, "joint_velocity": joints, "last_action": pipeline.actions.size}
     if robot.tool:
@@ -104,10 +104,10 @@ def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
 
 
 class _Zeros:
-    """A state of one robot at zero; reading an absent view raises an error with the reason."""
+    """State of one robot with zeros in all views; reading an unavailable view raises ConfigError with the reason."""
 
     def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
-        self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.objects}
+        self.objects = {thing.name: torch.zeros(1, 7) for thing in task.scene.objects}
         for name, size in sizes.items():
             if name not in unseen:
                 setattr(self, name, torch.zeros(1, size))
@@ -123,15 +123,15 @@ class _Zeros:
 
 
 def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
-    """Raise for observation terms, controllers and tests that read absent views."""
+    """Raise ConfigError if an observation term, the controller or a test reads an unavailable view."""
     sizes = view_sizes(task, pipeline)
-    true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
+    true, measured = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)
-    vars(seen)["reference"] = pipeline.controller.reference(1)
+    vars(measured)["reference"] = pipeline.controller.reference(1)
     readers: list[tuple[str, Callable[[Any], Any], Any]] = [
-        ("the controller", lambda s: pipeline.target(s, action), seen)
+        ("the controller", lambda s: pipeline.target(s, action), measured)
     ]
-    for observer, state in ((pipeline.observer, seen), (privileged, true)):
+    for observer, state in ((pipeline.observer, measured), (privileged, true)):
         terms = zip(observer.names, observer.terms, strict=True)
         readers += [(f"observation term {name!r}", term.compute, state) for name, term in terms]
     success = task.interface.success or "of the instructions"

@@ -1,4 +1,4 @@
-"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint setpoints, dense reward, pushes."""
+"""Unitree Go2 tracks velocity commands on flat ground: 50 Hz joint setpoints, dense reward, pushes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.scenes import Camera, Scene
 from sim.tasks.base import Task
 
 _RANDOMIZATION = (
-    # Up to 5 kg more: trained with lighter trunks only, a loaded robot with weak springs leans forward until it falls.
+    # Up to 5 kg more: after training with lighter trunks only, a loaded robot with low stiffness fell forward.
     Randomize("base.mass_scale", 0.85, 1.7, "1"),
     Randomize("base.com_x", -0.03, 0.03, "m"),
     Randomize("base.com_y", -0.02, 0.02, "m"),
@@ -28,7 +28,7 @@ _RANDOMIZATION = (
     Randomize("robot.damping_scale", 0.7, 1.3, "1"),
     Randomize("robot.armature_scale", 0.7, 1.4, "1"),
     Randomize("robot.joint_friction", 0.0, 0.3, "N m"),
-    # In whole physics steps, rounded up: 10 or 20 ms in force. The critic sees the sampled value.
+    # Rounded up to whole physics steps: 10 or 20 ms. The critic observes the sampled value.
     Randomize("robot.action_delay", 0.0, 0.02, "s"),
     Randomize("robot.home_offset", 0.0, 0.1, "rad"),
     Randomize("sensor.encoder_offset", 0.0, 0.02, "rad"),
@@ -44,21 +44,21 @@ _RANDOMIZATION = (
 )
 
 _LEGS = (1, 0, 3, 2)
-"""Mirror image of each leg."""
+"""Index of the leg on the other side, for each leg."""
 _JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
-"""Hips turn the other way in the mirror."""
+"""Reflection of the joints; hip angles change their sign."""
 _VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
 _DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_y" else 1 for r in _RANDOMIZATION])
 
 _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
-"""Positions of the feet, forward and left of the trunk's centre, m."""
+"""Positions of the feet relative to the trunk's centre, forward and left, m."""
 _GAIT = 2.75
-"""Hz"""
+"""Gait frequency, Hz."""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, which leaves room for the policy."""
+"""Swing amplitude of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, to leave room for the policy."""
 _STRIDE = tuple(
     numbers
-    for x, y in _FEET  # the foot moves at (vx - y turn, vy + x turn) over the ground, if the hip does
+    for x, y in _FEET  # the hip moves at (vx - y turn, vy + x turn)
     for numbers in ((0.0, _STEP, x * _STEP), (-_STEP, 0.0, y * _STEP), (0.0, 0.0, 0.0))
 )
 
@@ -68,12 +68,7 @@ TASK = Task(
         robot="go2",
         instruction="walk as commanded",
         observations=(
-            "angular_velocity",
-            "projected_gravity",
-            "command",
-            "gait_clock",
-            "joint_position",
-            "joint_velocity",
+            "angular_velocity", "projected_gravity", "command", "gait_clock", "joint_position", "joint_velocity",
             "last_action",
         ),
         command=(
@@ -83,20 +78,15 @@ TASK = Task(
         gait=_GAIT,
         failure="fallen:60:0.15",
         horizon=1000,
-        # A trot: front left and rear right swing in the second half of the clock; knees bend by as much as lifts 8 cm.
+        # A trot: front left and rear right swing in the second half of the cycle. The knees lift the feet by 8 cm.
         controller=JointOffsetConfig(
-            swing=(0.0, 0.25, -0.5) * 4,
-            swing_from=((0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3),
-            stride=_STRIDE,
+            swing=(0.0, 0.25, -0.5) * 4, swing_from=(0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3, stride=_STRIDE
         ),
         shield=ShieldConfig(velocity=1.0, margin=0.02),
     ),
     scene=Scene(
         cameras=(Camera("side", position=(0.3, -1.5, 0.75), target=(0.0, 0.0, -0.1), follows=True),),
-        timestep=0.01,
-        iterations=4,
-        cone="pyramidal",
-        impratio=1.0,
+        timestep=0.01, iterations=4, cone="pyramidal", impratio=1.0,
     ),
     randomization=_RANDOMIZATION,
     rewards=(
@@ -125,12 +115,10 @@ TASK = Task(
             _PSEUDOVECTOR,  # angular velocity
             _VECTOR,  # gravity
             Reflection(range(3), (1, -1, -1)),  # command
-            Reflection(range(2), (-1, -1)),  # gait clock: the other diagonal's turn
-            _JOINTS,
-            _JOINTS,
-            _JOINTS,
+            Reflection(range(2), (-1, -1)),  # gait clock: the diagonals are exchanged
+            *(_JOINTS,) * 3,
         ),
         privileged=joined(_VECTOR, Reflection(range(1), (1,)), Reflection(_LEGS, (1, 1, 1, 1)), _DRAWN),
         action=_JOINTS,
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A Franka Panda lifts a cube from the table: 20 Hz end-effector control, sparse reward."""
+"""Franka Panda lifts a cube from the table: 20 Hz end-effector control, sparse reward."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ TASK = Task(
         robot="panda",
         instruction="lift the cube",
         observations=(
-            "joint_position",
-            "tool_position",
-            "gripper_width",
-            "object_position:cube",
-            "object_to_tool:cube",
+            "joint_position", "tool_position", "gripper_width", "object_position:cube", "object_to_tool:cube",
             "last_action",
         ),
         success="lifted:cube:0.12",
@@ -44,4 +40,4 @@ TASK = Task(
         Randomize("sensor.object_delay", 0.0, 0.05, "s"),
     ),
     expert="sim.experts.lift:LiftExpert",
-)
+)  # fmt: skip

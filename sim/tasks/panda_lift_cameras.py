@@ -1,4 +1,4 @@
-"""A Franka Panda lifts a cube that it sees with two cameras, one in front of it and one on its hand; looks differ."""
+"""Franka Panda lifts a cube, observed by a front and a wrist camera with randomized appearance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.tasks.panda_lift import TASK as LIFT
 
 WRIST = Camera("wrist", position=(0.1, 0.0, 0.03), target=(0.03, 0.0, 0.14), fovy=75.0, body="hand")
 
-LOOKS = (
+APPEARANCE = (
     Randomize("light.x", -0.8, 0.8, "1"),
     Randomize("light.y", -0.8, 0.8, "1"),
     Randomize("light.strength_scale", 0.5, 1.5, "1", "log_uniform"),
@@ -30,24 +30,24 @@ LOOKS = (
     Randomize("picture.blur", 0.0, 0.7, "px"),
     Randomize("picture.jpeg_loss", 0.0, 40.0, "1"),
 )
-"""As rooms, mountings and cameras differ; the cube is always red."""
+"""Randomized lights, colours, camera mountings and image noise; the cube is always red."""
 
-SELF = ("joint_position", "tool_position", "gripper_width")
-"""What the robot feels. Its last action is left out: a clone that knows where a demonstrator was going need not look,
-and goes nowhere when an episode begins."""
+PROPRIOCEPTION = ("joint_position", "tool_position", "gripper_width")
+"""Proprioceptive observation terms, without the last action: a behavior-cloned policy would infer the demonstrator's
+direction from it, ignore the images, and stay still at the start of an episode."""
 HOME = Randomize("robot.home_offset", 0.0, 0.2, "rad")
-"""Further than where it does not see: else where the arm is tells where the demonstrator is going."""
+"""A wider range than in panda-lift: otherwise the arm's posture reveals the demonstrator's direction."""
 
 TASK = replace(
     LIFT,
     interface=replace(
         LIFT.interface,
         task="panda-lift-cameras",
-        observations=SELF,
-        cameras=(),  # those of the scene
+        observations=PROPRIOCEPTION,
+        cameras=(),  # set by Task to those of the scene
         pictures=(Picture("front"), Picture("wrist")),
     ),
     scene=replace(LIFT.scene, cameras=(*LIFT.scene.cameras, WRIST)),
-    randomization=(*(r for r in LIFT.randomization if r.parameter != HOME.parameter), HOME, *LOOKS),
+    randomization=(*(r for r in LIFT.randomization if r.parameter != HOME.parameter), HOME, *APPEARANCE),
     expert_observations=LIFT.interface.observations,
 )

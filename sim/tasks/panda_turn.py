@@ -1,4 +1,4 @@
-"""A Franka Panda lifts a cube that lies at any angle: 20 Hz control of the tool's position and orientation.
+"""Franka Panda lifts a cube at any yaw angle: 20 Hz control of the tool's position and orientation.
 
 The cube's diagonal is wider than the open gripper, so the hand must align with its sides.
 """
@@ -21,14 +21,8 @@ TASK = replace(
         task="panda-turn",
         instruction="turn the hand to the cube and lift it",
         observations=(
-            "joint_position",
-            "tool_position",
-            "tool_rotation",
-            "gripper_width",
-            "object_position:cube",
-            "object_to_tool:cube",
-            "object_in_tool:cube",
-            "last_action",
+            "joint_position", "tool_position", "tool_rotation", "gripper_width", "object_position:cube",
+            "object_to_tool:cube", "object_in_tool:cube", "last_action",
         ),
         horizon=120,
         controller=ToolDeltaConfig(turn=0.1),
@@ -36,9 +30,9 @@ TASK = replace(
     scene=replace(LIFT.scene, objects=(Object("cube", size=0.0315, mass=0.15),)),
     randomization=(
         *(r for r in LIFT.randomization if r.parameter not in _OTHER),
-        Randomize("cube.yaw", -0.785, 0.785, "rad"),  # its sides look alike every 90 degrees
+        Randomize("cube.yaw", -0.785, 0.785, "rad"),  # a cube is symmetric every 90 degrees
         Randomize("cube.size", 0.03, 0.033, "m", optional=True),
         Randomize("cube.mass", 0.1, 0.4, "kg", "log_uniform"),
     ),
     expert="sim.experts.turn:TurnExpert",
-)
+)  # fmt: skip

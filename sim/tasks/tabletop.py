@@ -1,4 +1,4 @@
-"""A Franka Panda does with four objects and a tray what it is told: 24 instructions, some never asked in training."""
+"""Franka Panda executes 24 language instructions with four objects and a tray; 5 of them are held out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from robot_rl.interface.pipeline import Instruction, Picture
 from sim.randomization import Randomize
 from sim.scenes import Object, Scene
 from sim.tasks.panda_lift import TASK as LIFT
-from sim.tasks.panda_lift_cameras import SELF, WRIST
+from sim.tasks.panda_lift_cameras import PROPRIOCEPTION, WRIST
 from sim.tasks.panda_lift_cameras import TASK as CAMERAS
 
 HALF = 0.055
-"""Half of the tray's inside, m."""
+"""Half of the tray's inner width, m."""
 OBJECTS = (
     Object("red_cube", 0.02, 0.06, rgba=(0.85, 0.15, 0.1, 1)),
     Object("green_ball", 0.02, 0.05, rgba=(0.1, 0.65, 0.15, 1), shape="ball"),
@@ -20,7 +20,7 @@ OBJECTS = (
     Object("yellow_cube", 0.02, 0.06, rgba=(0.95, 0.8, 0.1, 1)),
 )
 TRAY = Object("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1), shape="tray")
-WIDER = {
+WIDER_RANGES = {
     r.parameter: r
     for r in (
         Randomize("robot.stiffness_scale", 0.6, 1.3, "1", "log_uniform"),
@@ -29,28 +29,28 @@ WIDER = {
         Randomize("robot.action_delay", 0.005, 0.07, "s"),
     )
 }
-"""Servos that vary more than panda-lift's, so that those of `robot-rl twin` lie within."""
+"""Wider ranges than in panda-lift, which include the hidden dynamics of `robot-rl twin`."""
 HELD_OUT = (
     "touch the blue cylinder", "lift the yellow cube", "push the green ball to the left",
     "put the red cube next to the blue cylinder", "put the blue cylinder into the tray",
 )  # fmt: skip
-"""Every word of them is known from others."""
+"""Instructions that are not used in training; all their words occur in other instructions."""
 
 
 def _instructions() -> tuple[Instruction, ...]:
     names = [o.name for o in OBJECTS]
-    made: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for k, name in enumerate(names):
-        said, other = f"the {name.replace('_', ' ')}", names[(k + 2) % len(names)]
-        made += [
-            (f"touch {said}", f"reached:{name}:0.03"),
-            (f"lift {said}", f"lifted:{name}:0.1"),
-            (f"push {said} to the left", f"beyond:{name}:0.22"),
-            (f"push {said} to the right", f"beyond:{name}:-0.22"),
-            (f"put {said} next to the {other.replace('_', ' ')}", f"beside:{name}:{other}:0.085"),
-            (f"put {said} into the tray", f"inside:{name}:tray:{HALF}"),
+        words, other = f"the {name.replace('_', ' ')}", names[(k + 2) % len(names)]
+        pairs += [
+            (f"touch {words}", f"reached:{name}:0.03"),
+            (f"lift {words}", f"lifted:{name}:0.1"),
+            (f"push {words} to the left", f"beyond:{name}:0.22"),
+            (f"push {words} to the right", f"beyond:{name}:-0.22"),
+            (f"put {words} next to the {other.replace('_', ' ')}", f"beside:{name}:{other}:0.085"),
+            (f"put {words} into the tray", f"inside:{name}:tray:{HALF}"),
         ]
-    return tuple(Instruction(text, test, text in HELD_OUT) for text, test in made)
+    return tuple(Instruction(text, test, text in HELD_OUT) for text, test in pairs)
 
 
 TASK = replace(
@@ -60,10 +60,10 @@ TASK = replace(
         task="tabletop",
         instruction="do what you are told",
         instructions=_instructions(),
-        observations=SELF,
+        observations=PROPRIOCEPTION,
         success="",
         horizon=160,
-        cameras=(),  # those of the scene
+        cameras=(),  # set by Task to those of the scene
         pictures=(Picture("front"), Picture("wrist")),
     ),
     scene=Scene(
@@ -74,9 +74,7 @@ TASK = replace(
     randomization=(
         *(Randomize(f"{o.name}.{axis}", -0.02, 0.02, "m") for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
         *(Randomize(f"{o.name}.yaw", -0.35, 0.35, "rad") for o in OBJECTS),
-        *(
-            WIDER.get(r.parameter, r) for r in CAMERAS.randomization if not r.parameter.startswith("cube.")
-        ),
+        *(WIDER_RANGES.get(r.parameter, r) for r in CAMERAS.randomization if not r.parameter.startswith("cube.")),
     ),
     expert="sim.experts.tabletop:TabletopExpert",
     expert_observations=(

@@ -1,6 +1,6 @@
-"""A UR5e brings its flange to a target in the air: 20 Hz end-effector control, dense reward.
+"""UR5e moves its flange to a target in the air: 20 Hz end-effector control, dense reward.
 
-The target is an object: on the robot a pose on objects/target/pose with the tracker's noise, bias and delay.
+The target is an object without collisions. On the robot, a tracker publishes it on objects/target/pose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def distance(m: Transition) -> Tensor:
 
 
 def target_distance(m: Transition) -> Tensor:
-    """Return 0 at the target, 0.76 at 10 cm from it, 1 far away: an earlier arrival costs less."""
+    """Return a cost in [0, 1): 0 at the target, 0.76 at a distance of 10 cm."""
     return (distance(m) / 0.1).tanh()
 
 
@@ -31,18 +31,14 @@ TASK = Task(
         robot="ur5e",
         instruction="reach the target",
         observations=(
-            "joint_position",
-            "tool_position",
-            "object_position:target",
-            "object_to_tool:target",
-            "last_action",
+            "joint_position", "tool_position", "object_position:target", "object_to_tool:target", "last_action",
         ),
         success="reached:target:0.02",
     ),
     scene=Scene(
         objects=(Object("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
         cameras=(Camera("front", position=(1.45, 0.0, 0.75), target=(0.35, 0.0, 0.25)),),
-        timestep=0.002,  # a period of its commands
+        timestep=0.002,  # the period of its joint commands
     ),
     randomization=(
         Randomize("target.x", 0.32, 0.63, "m"),
@@ -61,4 +57,4 @@ TASK = Task(
     expert="sim.experts.reach:ReachExpert",
     rewards=(Reward("target_distance", -1.0, target_distance), Reward("action_rate", -0.01, r.action_rate)),
     metrics=lambda m: {"distance": distance(m)},
-)
+)  # fmt: skip

@@ -1,6 +1,6 @@
-"""Small planar tasks as batched tensors: seconds to a minute of learning each, to tell one method from another.
+"""Small planar tasks in batched tensors, to compare learning methods within seconds to a minute of training.
 
-A testbed is four functions of a state (n, S). `TestbedEnv` makes the environment that learners see of them.
+A testbed consists of functions of a state (n, S). `TestbedEnv` wraps them in the interface of a vector environment.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
 SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "RANDOM": 1.5}
-"""Noise of a demonstrator, as a share of the action range: half of it changes every step, half stays for an episode."""
+"""Noise of a demonstrator, as a fraction of the action range: half per step and half constant over an episode."""
 HABITS = {"MIXED": (-0.5, 1.0), "RANDOM": (0.0, 0.0)}
-"""Range of a factor on a demonstrator's actions, drawn for each episode: noise averages out in a clone, a wrong habit
-does not. RANDOM knows nothing of the task."""
+"""Range of a factor on the demonstrator's actions, sampled per episode; unlike noise, it does not average out in
+behavior cloning. RANDOM does not depend on the task."""
 
 
 class Testbed(ABC):
-    """A task of one file: states, dynamics, observation, outcome and a demonstrator."""
+    """Small task: states, dynamics, observation, outcome and a demonstrator."""
 
     name: ClassVar[str]
     horizon: ClassVar[int]
@@ -34,58 +34,60 @@ class Testbed(ABC):
     """Size of observation.state."""
     action: ClassVar[int]
     draws: ClassVar[int]
-    """Uniform numbers that an episode begins with."""
+    """Number of uniform random numbers per initial state."""
     reports_success: ClassVar[bool] = True
     rewards: ClassVar[tuple[str, ...]] = ()
-    """Names of `terms`, whose sum is the reward."""
+    """Names of the reward terms in `terms`."""
     rate: ClassVar[float] = 20.0
-    """Hz"""
+    """Control rate, Hz."""
     goal: ClassVar[str] = ""
-    """What is to be done, and what an action does, in words."""
+    """Description of goal and actions, for language models."""
     fields: ClassVar[tuple[Field, ...]] = ()
-    """Names of the parts of observation.state; (): numbers."""
+    """Fields of observation.state; empty: unnamed numbers."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
-    """Spec of `observe_others`: pictures, instructions, and privileged state for critics and demonstrators."""
+    """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 
     @abstractmethod
     def start(self, u: Tensor) -> Tensor:
-        """Return first states (n, S) for uniform numbers u (n, draws) in [0, 1)."""
+        """Return initial states (n, S) from uniform random numbers u (n, draws) in [0, 1)."""
 
     @abstractmethod
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
-        """Return the states (n, S) after actions a (n, A) in [-1, 1]."""
+        """Return the next states (n, S) after actions a (n, A) in [-1, 1]."""
 
-    @abstractmethod
     def observe(self, s: Tensor) -> Tensor:
-        """Return observations (n, D)."""
+        """Return observations (n, D); by default, the state."""
+        return s
 
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return reward (n,), success (n,) and failure (n,) of arriving in s by a; either of the last two ends the
-        episode."""
+        """Return reward (n,), success (n,) and failure (n,) of reaching states s by actions a.
+
+        Success and failure end the episode.
+        """
 
     def observe_others(self, s: Tensor) -> dict[str, Tensor]:
-        """Return what is observed besides observation.state (n, ...), by the keys of `extra_inputs`."""
+        """Return observations besides observation.state (n, ...), by the keys of `extra_inputs`."""
         return {}
 
     def terms(self, s: Tensor, a: Tensor) -> Tensor:
-        """Return the parts (n, K) of the reward that `rewards` names."""
+        """Return the reward terms (n, K), which sum to the reward."""
         return s.new_zeros(len(s), 0)
 
     @abstractmethod
     def progress(self, s: Tensor) -> Tensor:
-        """Return how far states have come (n,), m or what stands for it, as a person who watches would tell."""
+        """Return the progress (n,) of states towards success, as a human observer would rate it; m or similar."""
 
     @abstractmethod
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Return a demonstrator's actions (n, A); u (n, 4) in [0, 1) is drawn once per episode."""
+        """Return a demonstrator's actions (n, A); u (n, 4) in [0, 1) is constant over an episode."""
 
 
 def uniform(seed: Tensor, episode: Tensor, count: int) -> Tensor:
-    """Return numbers (n, count) in [0, 1) that depend on seed (n,) and episode (n,) alone (SplitMix64, Steele 2014)."""
+    """Return random numbers (n, count) in [0, 1) by seed (n,) and episode (n,) (SplitMix64, Steele 2014)."""
     k = torch.arange(1, count + 1, device=seed.device)
     z = (seed * 1_000_003 + episode)[:, None] * 65_537 + k
-    z = z * -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
+    z = z * -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
     z = z ^ ((z >> 31) & ((1 << 33) - 1))
@@ -93,7 +95,7 @@ def uniform(seed: Tensor, episode: Tensor, count: int) -> Tensor:
 
 
 class TestbedEnv:
-    """n copies of a testbed behind the protocol of `robot_rl.interface.environment.VectorEnv`."""
+    """n copies of a testbed as a `robot_rl.interface.environment.VectorEnv`."""
 
     mirror: Mirror | None = None
     skills = tuple(SKILLS)
@@ -113,15 +115,17 @@ class TestbedEnv:
         return {STATE: self.testbed.observe(state)} | self.testbed.observe_others(state)
 
     def instruction(self, index: int) -> str:
-        """Return what one environment's running episode asks for; the task's name if it is always the same."""
-        seen = self.testbed.observe_others(self.state[index : index + 1])
-        return decode(seen[LANGUAGE])[0] if LANGUAGE in seen else self.info.task
+        """Return the instruction of one environment's episode; the task's name if the testbed has no instructions."""
+        observed = self.testbed.observe_others(self.state[index : index + 1])
+        return decode(observed[LANGUAGE])[0] if LANGUAGE in observed else self.info.task
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start episodes everywhere; environment i gets seed + i, or with options {"group": g} seed + i // g. Other
-        options of our own tasks are ignored."""
+        """Start an episode in every environment.
+
+        Environment i has seed + i, or with options {"group": g} seed + i // g. Other options are ignored.
+        """
         if seed is None:
             self.episode = self.episode + 1
         else:
@@ -155,22 +159,22 @@ class TestbedEnv:
         return self._observation(self.state), reward, terminated, truncated, infos
 
     def hold_action(self) -> Tensor:
-        """Return zero actions (n, A), which hold position in every testbed but the pendulum."""
+        """Return zero actions (n, A), which hold the position in all testbeds except swing."""
         return torch.zeros(self.num_envs, self.info.action, device=self.device)
 
     def progress(self) -> Tensor:
-        """Return how far the running episodes have come (n,)."""
+        """Return the progress (n,) of the current episodes."""
         return self.testbed.progress(self.state)
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
-        """Return the testbed's demonstrator."""
+        """Return the testbed's demonstrator with the errors of a skill."""
         return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, HABITS.get(skill))
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Restore a state; return its observation."""
+        """Restore a state; return its observations."""
         for name, value in state.items():
             setattr(self, name, value.to(self.device))
         return self._observation(self.state)
@@ -180,7 +184,7 @@ class TestbedEnv:
 
 
 class NoisyExpert:
-    """A testbed's expert with action noise, and a bias that is drawn for each episode."""
+    """Testbed's expert with action noise and a bias per episode."""
 
     def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int, habit: tuple[float, float] | None):
         self.testbed, self.noise, self.habit = testbed, noise, habit
@@ -192,7 +196,7 @@ class NoisyExpert:
         return 0.5 * self.noise * torch.randn(count, self.testbed.action, generator=self.rng)
 
     def reset(self, envs: Tensor) -> None:
-        """Draw the constants of new episodes."""
+        """Sample the constants of new episodes."""
         self.u[envs] = torch.rand(len(envs), 4, generator=self.rng)
         self.bias[envs] = self._normal(len(envs))
 
@@ -206,11 +210,11 @@ class NoisyExpert:
 
 
 def describe(testbed: Testbed) -> EnvInfo:
-    """Return the facts about a testbed's environment."""
-    wide, unit = [float("inf")] * testbed.observation, [1.0] * testbed.action
+    """Return the `EnvInfo` of a testbed."""
+    unbounded, unit = [float("inf")] * testbed.observation, [1.0] * testbed.action
     return EnvInfo(
         f"{TESTBED}{testbed.name}",
-        VectorSpec(testbed.fields) if testbed.fields else numbered("state", [-limit for limit in wide], wide),
+        VectorSpec(testbed.fields) if testbed.fields else numbered("state", [-limit for limit in unbounded], unbounded),
         numbered("action", [-limit for limit in unit], unit),
         testbed.rate,
         ObservationSpec(tuple((key, field) for key, field in testbed.extra_inputs.items() if key != PRIVILEGED)),

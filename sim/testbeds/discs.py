@@ -1,5 +1,7 @@
-"""Discs: a point that sees a table from above goes to a disc of the colour that it is told. There are two of each, and
-only the left one counts; any other disc ends the episode."""
+"""Discs: a point goes to the left one of two discs of the instructed colour, by an image of the table from above.
+
+Touching any other disc fails.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,21 @@ COLOURS = {"red": (220, 40, 30), "green": (30, 170, 50), "blue": (40, 60, 220)}
 INSTRUCTIONS = tuple(f"touch the {colour} disc" for colour in COLOURS)
 TEXTS = encode(INSTRUCTIONS)
 TOP, PIXELS = f"{IMAGES}top", 32
-"""The camera, and its height and width."""
+"""Key of the camera image, and its height and width."""
 SIDE, ROWS, JITTER = 0.7, (-0.6, 0.0, 0.6), 0.12
-"""Distance of the discs from the middle line, their places along it, and how much both vary, m."""
+"""Distance of the discs from the centre line, their positions along it, and the range of both, m."""
 STEP, NEAR, START = 0.12, 0.12, 0.2
-"""Largest move per step, distance that touches, and how far from the middle episodes begin, m."""
+"""Maximum motion per step, distance of contact, and range of initial positions, m."""
 
 
 class Discs(Testbed):
-    """State: point (2), discs of each colour on the left (3 x 2) and on the right (3 x 2), m; the instruction (1)."""
+    """State: point (2), left discs by colour (3 x 2), right discs by colour (3 x 2), m; index of the colour (1)."""
 
     name, horizon, observation, action, draws = "discs", 30, 2, 2, 21
-    extra_inputs = ObservationSpec.of(
-        **{
-            PRIVILEGED: ObservationField((15,), kind="privileged"),
-            TOP: picture_field(PIXELS, PIXELS),
-            LANGUAGE: LANGUAGE_FIELD,
-        }
-    )
+    extra_inputs = ObservationSpec.of(**{
+        PRIVILEGED: ObservationField((15,), kind="privileged"), TOP: picture_field(PIXELS, PIXELS),
+        LANGUAGE: LANGUAGE_FIELD,
+    })  # fmt: skip
 
     def start(self, u: Tensor) -> Tensor:
         n, rows = len(u), u.new_tensor(ROWS)
@@ -47,8 +46,8 @@ class Discs(Testbed):
         across = torch.tensor([-SIDE, SIDE], device=u.device)[:, None].expand(n, 2, 3)
         along = rows[u[:, 14:20].view(n, 2, 3).argsort(2)]
         discs = torch.stack([across, along], -1) + jitter
-        told = (u[:, 20:] * len(COLOURS)).floor()
-        return torch.cat([point, discs.flatten(1), told], 1)
+        colour = (u[:, 20:] * len(COLOURS)).floor()
+        return torch.cat([point, discs.flatten(1), colour], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         return torch.cat([(s[:, :2] + STEP * a).clamp(-1, 1), s[:, 2:]], 1)
@@ -57,24 +56,24 @@ class Discs(Testbed):
         return s[:, :2]
 
     def observe_others(self, s: Tensor) -> dict[str, Tensor]:
-        return {PRIVILEGED: s, TOP: self._picture(s), LANGUAGE: TEXTS.to(s.device)[self._told(s)]}
+        return {PRIVILEGED: s, TOP: self._picture(s), LANGUAGE: TEXTS.to(s.device)[self._colour(s)]}
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         touched = (self._discs(s) - s[:, None, :2]).norm(dim=2) < NEAR
-        right = torch.nn.functional.one_hot(self._told(s), 6).bool()  # the left three come first
-        success, failure = (touched & right).any(1), (touched & ~right).any(1)
+        target = torch.nn.functional.one_hot(self._colour(s), 6).bool()  # the first three discs are on the left
+        success, failure = (touched & target).any(1), (touched & ~target).any(1)
         return success.float(), success, failure & ~success
 
     def progress(self, s: Tensor) -> Tensor:
         return -(self._aim(s, torch.zeros(len(s), dtype=torch.bool, device=s.device)) - s[:, :2]).norm(dim=1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go to either disc of the colour."""
+        """Go to one of the two discs of the colour, sampled per episode."""
         way = self._aim(observation, u[:, 0] < 0.5) - observation[:, :2]
         return way / torch.maximum(way.norm(dim=1, keepdim=True), way.new_tensor(STEP))
 
     def _picture(self, s: Tensor) -> Tensor:
-        """Return the table from above (n, PIXELS, PIXELS, 3) uint8, x to the right, y downwards."""
+        """Return images (n, PIXELS, PIXELS, 3) uint8 of the table from above, x to the right, y down."""
         axis = torch.linspace(-1, 1, PIXELS, device=s.device)
         grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)
         shown = torch.full((len(s), PIXELS, PIXELS, 3), 60, dtype=torch.uint8, device=s.device)
@@ -86,15 +85,15 @@ class Discs(Testbed):
         return shown
 
     @staticmethod
-    def _told(s: Tensor) -> Tensor:
-        """Return the number (n,) of the colour that is told."""
+    def _colour(s: Tensor) -> Tensor:
+        """Return the index (n,) of the instructed colour."""
         return s[:, 14].long()
 
     @staticmethod
     def _discs(s: Tensor) -> Tensor:
-        """Return the discs (n, 6, 2)."""
+        """Return the positions of the discs (n, 6, 2), m."""
         return s[:, 2:14].view(-1, 6, 2)
 
     def _aim(self, s: Tensor, right: Tensor) -> Tensor:
-        """Return the disc (n, 2) of the colour on the left, or where `right` (n,) bool on the right."""
-        return self._discs(s)[torch.arange(len(s), device=s.device), self._told(s) + 3 * right]
+        """Return positions (n, 2) of the left disc of the instructed colour, or of the right one if `right` (n,)."""
+        return self._discs(s)[torch.arange(len(s), device=s.device), self._colour(s) + 3 * right]

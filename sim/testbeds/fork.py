@@ -1,4 +1,4 @@
-"""Fork: a point passes an obstacle left or right; demonstrations do both, and their mean runs into it."""
+"""Fork: a point passes an obstacle on the left or right; the mean of the demonstrations hits the obstacle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP = 0.08
-"""Largest motion per step, m."""
+"""Maximum motion per step, m."""
 END = 0.9
-"""The episode ends beyond this y, m."""
+"""Success beyond this y, m."""
 
 
 class Fork(Testbed):
@@ -20,16 +20,13 @@ class Fork(Testbed):
 
     name, horizon, observation, action, draws = "fork", 60, 2, 2, 2
     radius: ClassVar[float] = 0.35
-    """Of the obstacle at the origin, m."""
+    """Radius of the obstacle at the origin, m."""
 
     def start(self, u: Tensor) -> Tensor:
         return torch.stack([0.1 * (2 * u[:, 0] - 1), -0.9 + 0.1 * (2 * u[:, 1] - 1)], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         return (s + STEP * a).clamp(-1.2, 1.2)
-
-    def observe(self, s: Tensor) -> Tensor:
-        return s
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         success, failure = s[:, 1] > END, s.norm(dim=1) < self.radius
@@ -39,7 +36,7 @@ class Fork(Testbed):
         return s[:, 1]
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Steer to one side, drawn for the episode, until the obstacle is passed."""
+        """Steer to one side, sampled per episode, until the obstacle is passed."""
         x, y = observation.unbind(1)
         side = torch.where(u[:, 0] < 0.5, -1.0, 1.0)
         aim = side * 0.65 * (1 - (y / 0.9) ** 2).clamp_min(0.0).sqrt() * 1.0
@@ -49,7 +46,7 @@ class Fork(Testbed):
 
 
 class ForkRight(Fork):
-    """Passing on the left ends the episode without success."""
+    """Fork that fails on the left side."""
 
     name = "fork-right"
 
@@ -61,8 +58,8 @@ class ForkRight(Fork):
 
 
 class ForkFast(Fork):
-    """State: x, y, m. The point moves forward by itself: the obstacle leaves no time to choose a side on the way, and
-    who takes the mean of both runs into it."""
+    """State: x, y, m. The point moves forward by itself, so a side must be chosen at the start; the mean of both sides
+    hits the obstacle."""
 
     name, horizon, action, radius = "fork-fast", 30, 1, 0.57
 
@@ -73,12 +70,12 @@ class ForkFast(Fork):
         return torch.stack([(s[:, 0] + STEP * a[:, 0]).clamp(-1.2, 1.2), s[:, 1] + STEP], 1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Steer to one side at once, drawn for the episode."""
+        """Steer to one side from the start, sampled per episode."""
         side = torch.where(u[:, :1] < 0.5, -0.65, 0.65)
         return ((side - observation[:, :1]) / STEP).clamp(-1, 1)
 
 
 class ForkFastRight(ForkRight, ForkFast):
-    """Both: the first actions decide, so that values of single actions differ by all that there is to win."""
+    """Fork that must be decided at the start and fails on the left: the first action determines the whole return."""
 
     name = "fork-fast-right"

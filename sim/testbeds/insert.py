@@ -1,4 +1,4 @@
-"""Insert: a peg that can tilt goes into a slot with 2 mm of room; success 4 cm deep."""
+"""Insert: a peg that can tilt is inserted into a slot with 2 mm of clearance; success at a depth of 4 cm."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP, TURN = 0.01, 0.05
-"""Largest motion per step, m and rad."""
+"""Maximum motion per step, m and rad."""
 ROOM, TILT = 0.002, 0.04
-"""A peg enters within this distance of the slot, m, and this tilt, rad."""
+"""Maximum distance from the slot, m, and tilt, rad, at which the peg enters."""
 DEEP = 0.04
-"""m"""
+"""Depth of success, m."""
 RUB = 0.5
-"""Share of sideways motion that is left where the peg presses on the table."""
+"""Factor on sideways motion while the peg presses on the table."""
 
 
 class Insert(Testbed):
-    """State: peg x, height y of its tip above the table, m, tilt, rad, and the slot's x, m."""
+    """State: x of the peg and height y of its tip above the table, m; tilt, rad; x of the slot, m."""
 
     name, horizon, observation, action, draws = "insert", 80, 5, 3, 4
 
@@ -34,7 +34,7 @@ class Insert(Testbed):
         pressing = (low <= 0) & ~inside & ~fits
         moved = x + STEP * a[:, 0] * torch.where(pressing, RUB, 1.0)
         turned = (tilt + TURN * a[:, 2]).clamp(-0.6, 0.6)
-        # Inside, the slot's walls hold position and tilt.
+        # Inside, the slot limits position and tilt.
         moved = torch.where(inside, torch.maximum(torch.minimum(moved, slot + ROOM), slot - ROOM), moved)
         turned = torch.where(inside, turned.clamp(-TILT, TILT), turned)
         low = torch.where(pressing, 0.0, low).clamp(-0.05, 0.15)
@@ -53,7 +53,7 @@ class Insert(Testbed):
         return -(x - slot).abs() - 0.2 * tilt.abs() - y
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go above the slot, straighten, then press down, with an aim that is off by up to 4 mm in an episode."""
+        """Move above the slot, straighten, then press down; the aim has an error of up to 4 mm per episode."""
         y, tilt, off = observation[:, 1] / 10, observation[:, 2] / 2, observation[:, 4] / 50
         aim = off + 0.008 * (u[:, 0] - 0.5)
         inside = y < 0

@@ -1,4 +1,4 @@
-"""Maze: a point goes round two walls to any goal; the straight way is seldom the way."""
+"""Maze: a point goes around two walls to a random goal; the straight line is usually blocked."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 STEP = 0.1
-"""Largest motion per step in x and in y, m."""
+"""Maximum motion per step in x and in y, m."""
 NEAR = 0.1
-"""m"""
+"""Distance of success, m."""
 PASSAGES = ((-1 / 3, 0.5, 1.0), (1 / 3, -1.0, -0.5))
-"""y of a wall's middle, and from which x to which x it is open, m."""
+"""Walls: y of the centre line, and left and right end of the opening, m."""
 HALF = 0.1
 """Half the thickness of a wall, m."""
 MARGIN = 1e-3
-"""Least distance from a wall's face, so that it is clear on which side a point is, m."""
+"""Minimum distance from a wall's face, m; it makes the side of a point unambiguous."""
 GATES = torch.tensor([(y + side, *ends) for y, *ends in PASSAGES for side in (-HALF, HALF)])
-"""Lines that a way upwards crosses, from below: y, and between which x, m."""
+"""Faces of the walls' openings from bottom to top: y, left and right end, m."""
 
 
 def gates(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the shortest way between p (n, 2) and goal (n, 2) crosses each gate, (n, gates, 2), and which it
-    crosses, bool (n, gates)."""
+    """Return the points (n, gates, 2) where the shortest path between p (n, 2) and goal (n, 2) crosses each gate, and
+    whether it crosses the gate, bool (n, gates)."""
     low, high = upwards(p, goal)
     y, left, right = GATES.unbind(1)
     through = (low[:, 1:] < y) & (high[:, 1:] >= y)
     at = torch.stack([(left + right) / 2, y], 1).repeat(len(p), 1, 1)
-    for _ in range(20):  # pull the string taut, at one gate after the other
+    for _ in range(20):  # shorten the path at one gate after the other
         for k in range(len(GATES)):
             before = torch.where(through[:, k - 1 : k], at[:, k - 1], low) if k else low
             after = torch.where(through[:, k + 1 : k + 2], at[:, k + 1], high) if k + 1 < len(GATES) else high
@@ -39,24 +39,24 @@ def gates(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def upwards(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lower and the higher of p and goal, (n, 2) each."""
+    """Return p and goal, (n, 2) each, ordered by y."""
     up = (p[:, 1] < goal[:, 1])[:, None]
     return torch.where(up, p, goal), torch.where(up, goal, p)
 
 
-def way(p: Tensor, goal: Tensor) -> Tensor:
-    """Return the length (n,) of the shortest way from p (n, 2) to goal (n, 2), m."""
+def path_length(p: Tensor, goal: Tensor) -> Tensor:
+    """Return the length (n,) of the shortest path from p (n, 2) to goal (n, 2), m."""
     at, through = gates(p, goal)
-    here, end = upwards(p, goal)
+    last, end = upwards(p, goal)
     length = p.new_zeros(len(p))
     for k in range(len(GATES)):
-        there = torch.where(through[:, k : k + 1], at[:, k], here)
-        length, here = length + (there - here).norm(dim=1), there
-    return length + (end - here).norm(dim=1)
+        point = torch.where(through[:, k : k + 1], at[:, k], last)
+        length, last = length + (point - last).norm(dim=1), point
+    return length + (end - last).norm(dim=1)
 
 
 def outside(p: Tensor, before: Tensor | None = None) -> Tensor:
-    """Return positions (n, 2) moved out of walls in y: back to where they came from, or to the nearer face."""
+    """Return positions (n, 2) moved out of the walls in y: to the side of `before` (n, 2), or to the nearer face."""
     x, y = p.unbind(1)
     for middle, left, right in PASSAGES:
         side = torch.where((y if before is None else before[:, 1]) < middle, -HALF - MARGIN, HALF + MARGIN)
@@ -79,7 +79,7 @@ class Maze(Testbed):
         return torch.cat([outside(2 * u[:, :2] - 1), outside(2 * u[:, 2:] - 1)], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
-        """Move in x, then in y; a wall ends either."""
+        """Move in x, then in y; walls stop either motion."""
         p = s[:, :2]
         x = (p[:, 0] + STEP * a[:, 0]).clamp(-1, 1)
         for middle, left, right in PASSAGES:
@@ -87,15 +87,12 @@ class Maze(Testbed):
         y = (p[:, 1] + STEP * a[:, 1]).clamp(-1, 1)
         return torch.cat([outside(torch.stack([x, y], 1), p), s[:, 2:]], 1)
 
-    def observe(self, s: Tensor) -> Tensor:
-        return s
-
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         success = (s[:, :2] - s[:, 2:]).norm(dim=1) < NEAR
         return success.float(), success, torch.zeros_like(success)
 
     def progress(self, s: Tensor) -> Tensor:
-        return -way(s[:, :2], s[:, 2:])
+        return -path_length(s[:, :2], s[:, 2:])
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Go to the next gate, sliding along the wall before it, or to the goal."""

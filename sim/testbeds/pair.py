@@ -1,4 +1,4 @@
-"""Pair: two points go to their goals at once; one's distance is paid a hundred times as much as the other's."""
+"""Pair: two points go to their goals; the reward scales of their distances differ by a factor of 100."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP, NEAR = 0.06, 0.08
-"""Largest motion per step and distance that counts as arrived, m."""
+"""Maximum motion per step and distance of success, m."""
 SCALES = (1.0, 0.01)
-"""Reward per m of distance and step, of the first and of the second point."""
+"""Cost per step and m of distance, for the first and the second point."""
 
 
 class Pair(Testbed):
-    """State: first point (2), second point (2), their goals (2, 2), m."""
+    """State: first point (2), second point (2), their goals (2 x 2), m."""
 
     name, horizon, observation, action, draws = "pair", 50, 8, 4, 8
     rewards = ("first", "second")

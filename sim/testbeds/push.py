@@ -1,4 +1,4 @@
-"""Push: a finger pushes a puck to a goal, without inertia; success within 3 cm."""
+"""Push: a finger pushes a puck without inertia to a goal; success within 3 cm."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 STEP, SUBSTEPS = 0.03, 3
-"""Largest motion of the finger per step, m."""
+"""Maximum motion of the finger per step, m, and substeps of contact."""
 CONTACT = 0.08
 """Sum of the radii of finger and puck, m."""
 WALL = 0.5
-"""Half the width of the arena, m."""
+"""Half of the arena's width, m."""
 NEAR = 0.03
-"""m"""
+"""Distance of success, m."""
 
 
 class Push(Testbed):
@@ -44,7 +44,7 @@ class Push(Testbed):
         return s
 
     def _contact(self, s: Tensor) -> Tensor:
-        """Move the puck out of the finger, and the finger out of a puck that a wall stops."""
+        """Resolve contact: move the puck out of the finger, or the finger out of a puck at a wall."""
         finger, puck, goal = s[:, :2], s[:, 2:4], s[:, 4:]
         away = puck - finger
         distance = away.norm(dim=1, keepdim=True).clamp_min(1e-6)
@@ -64,18 +64,18 @@ class Push(Testbed):
         return success.float(), success, torch.zeros_like(success)
 
     def progress(self, s: Tensor) -> Tensor:
-        """The puck's way to the goal counts three times the finger's way to the puck's far side."""
+        """Return the negative weighted distance: 3 x puck to goal + finger to the pushing side of the puck, m."""
         finger, puck, goal = s[:, :2], s[:, 2:4], s[:, 4:]
         left = (goal - puck).norm(dim=1)
         behind = puck - CONTACT * (goal - puck) / left[:, None].clamp_min(1e-6)
         return -3 * left - (behind - finger).norm(dim=1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go around the puck to the side away from the goal, then push."""
-        puck, goal = observation[:, 6:8], observation[:, 8:10]  # seen from the finger; from the puck
+        """Move around the puck to the side opposite the goal, then push."""
+        puck, goal = observation[:, 6:8], observation[:, 8:10]  # relative to the finger; to the puck
         ahead = goal / goal.norm(dim=1, keepdim=True).clamp_min(1e-6)
         side = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)
-        along = (puck * ahead).sum(1, keepdim=True)  # how far the finger is behind the puck
+        along = (puck * ahead).sum(1, keepdim=True)  # distance of the finger behind the puck
         off = (puck * side).sum(1, keepdim=True)
         pushing = (along > 0.5 * CONTACT) & (off.abs() < 0.02)
         push = ahead + 25 * off * side

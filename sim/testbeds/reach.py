@@ -1,4 +1,4 @@
-"""Reach: a planar arm of two links brings its tip to a random target; success within 2 cm."""
+"""Reach: a planar arm with two links moves its tip to a random target; success within 2 cm."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 LINKS = (0.3, 0.25)
-"""Lengths, m."""
+"""Lengths of the links, m."""
 STEP = 0.12
-"""Largest joint motion per step, rad."""
+"""Maximum joint motion per step, rad."""
 NEAR = 0.02
-"""m"""
+"""Distance of success, m."""
 
 
 def tip(q: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def tip(q: Tensor) -> Tensor:
 
 
 class Reach(Testbed):
-    """State: joint angles (2), target (2)."""
+    """State: joint angles (2), rad; target (2), m."""
 
     name, horizon, observation, action, draws = "reach", 50, 10, 2, 4
     goal = (

@@ -1,4 +1,4 @@
-"""Stones: jump across a river by stones that lie left and near or right and far; the mixes are water."""
+"""Stones: cross a river by jumping to one of two stones, left and near or right and far; between them is water."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 AT, EDGE = 0.8, 0.2
-"""Middle of a stone and its near edge, in units of each component of the action; both are positive or both negative."""
+"""Centre and near edge of a stone in both components of the action; the other stone has negative values."""
 SHIFT = 0.1
-"""Most that an episode's stones are shifted."""
+"""Range of the shift of an episode's stones."""
 JUMPS = 2
 
 
 class Stones(Testbed):
-    """State: jumps made, the shift of the stones (2)."""
+    """State: number of jumps (1), shift of the stones (2)."""
 
     name, horizon, observation, action, draws = "stones", 4, 3, 2, 2
 
@@ -38,7 +38,7 @@ class Stones(Testbed):
         return s[:, 0]
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Jump to one of the two stones, drawn for each jump of the episode."""
+        """Jump to one of the two stones, sampled per jump."""
         jump = (observation[:, 0] * JUMPS).round().long().clamp(0, JUMPS)
         side = torch.where(u.gather(1, jump[:, None]) < 0.5, -1.0, 1.0)
         return side * AT + SHIFT * observation[:, 1:]

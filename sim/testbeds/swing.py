@@ -1,4 +1,4 @@
-"""Swing: a pendulum swings up with a motor too weak to lift it at once; dense reward, as Gymnasium's Pendulum-v1."""
+"""Swing: a pendulum with a weak motor swings up; dynamics and dense reward as in Gymnasium's Pendulum-v1."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 TORQUE, FASTEST, DT = 2.0, 8.0, 0.05
-"""N m, rad/s, s"""
+"""Maximum torque, N m, maximum speed, rad/s, and time step, s."""
 
 
 class Swing(Testbed):
-    """State: angle from upright, rad, and speed, rad/s."""
+    """State: angle from upright, rad; speed, rad/s."""
 
     name, horizon, observation, action, draws = "swing", 200, 3, 1, 2
     reports_success = False
@@ -39,7 +39,7 @@ class Swing(Testbed):
         return s[:, 0].cos()
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Pump energy, then catch (Astrom & Furuta 2000)."""
+        """Swing up by energy control, then stabilize (Astrom & Furuta 2000)."""
         cos, sin, speed = observation.unbind(1)
         energy = speed**2 / 2 + 15 * (cos - 1)
         pump = -torch.sign(energy * torch.where(speed == 0, 1.0, speed))

@@ -1,4 +1,4 @@
-"""A stiff joint gives the torque of its spec at most, or of its model file where that is less, in both engines."""
+"""Torque limit of stiff joints in both engines: the smaller one of spec and model file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FILES = {
     "narrower": ("", 'forcerange="-2 2"', 2.0),
     "narrower_at_the_joint": ('actuatorfrcrange="-3 3"', "", 3.0),
 }
-"""What a file says of joint and actuator, and the torque that is left, N m."""
+"""Attributes of joint and actuator in a file, and the resulting torque limit, N m."""
 
 
 def _arm(path: Path) -> RobotSpec:
-    """A joint for each of FILES, side by side; then the same again, each pulled to 0 by a spring."""
+    """Two joints for each of FILES: one that turns freely, and one with a spring to 0."""
     inertial = f'<inertial pos="0 0 0" mass="1" diaginertia="{INERTIA} {INERTIA} {INERTIA}"/>'
     bodies = actuators = ""
     names = [f"{kind}_{name}" for kind in ("free", "sprung") for name in FILES]
@@ -46,18 +46,13 @@ def _arm(path: Path) -> RobotSpec:
     return RobotSpec("row", joints, (0.0,) * len(joints), str(path))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "mujoco",
-        pytest.param(
-            "genesis",
-            marks=[pytest.mark.skipif(not find_spec("genesis"), reason="not there"), pytest.mark.timeout(600)],
-        ),
-    ],
-)
-def test_a_joint_gives_the_smaller_torque_of_spec_and_file(kind: str, tmp_path: Path) -> None:
-    """Free joints accelerate by torque over inertia; sprung ones sag to where torque and spring are equal."""
+needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["mujoco", pytest.param("genesis", marks=needs_genesis)])
+def test_torque_is_limited_to_the_smaller_one_of_spec_and_file(kind: str, tmp_path: Path) -> None:
+    """Free joints accelerate by torque / inertia; joints with a spring come to rest where torque and spring balance."""
     robot, strength = _arm(tmp_path / "row.xml"), torch.tensor([1.0, 0.5])
     n, count = len(FILES), len(strength)
     if kind == "mujoco":
@@ -77,5 +72,5 @@ def test_a_joint_gives_the_smaller_torque_of_spec_and_file(kind: str, tmp_path: 
     engine.step(target, grip)
     angle, speed = (x[:, n:] for x in engine.joint_state())
     engine.close()
-    assert speed.abs().max() < 1e-3, "at rest"
+    assert speed.abs().max() < 1e-3
     assert torch.allclose(angle, torque / SPRING, atol=2e-3)

@@ -1,4 +1,4 @@
-"""A task in Genesis, from the outside: learning, resuming, replaying what diverged, on a GPU where there is one."""
+"""A legged robot's task in Genesis: training, resuming, replay of diverged episodes, and a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ from sim.randomization import Randomize
 from sim.replay import replay
 from sim.tasks import tasks
 
-needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
+needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
 pytestmark = [pytest.mark.timeout(600), needs_genesis]
 
 N = 4
@@ -32,23 +34,42 @@ WILD = (
     Randomize("robot.stiffness_scale", 1, 3000, "1", "log_uniform"),
     Randomize("robot.strength_scale", 1, 3000, "1", "log_uniform"),
 )
-"""Gains that no motor has: under some of them physics blow up."""
+"""Impossible gains, some of which make the physics diverge."""
 
 
-def wandering(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
-    """What came back from random actions that wander."""
-    rng, out = torch.Generator().manual_seed(seed), []
+def explore(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
+    """Return the results of temporally correlated random actions."""
+    rng, results = torch.Generator().manual_seed(seed), []
     action = torch.zeros(N, env.pipeline.actions.size)
     for _ in range(steps):
         action = 0.8 * action + 0.6 * torch.randn(action.shape, generator=rng)
         observation, reward, terminated, truncated, _ = env.step(action.clamp(-1, 1))
-        out.append(observation | {"reward": reward, "terminated": terminated, "truncated": truncated})
-    return out
+        results.append(observation | {"reward": reward, "terminated": terminated, "truncated": truncated})
+    return results
 
 
-def test_another_number_of_threads_is_refused_and_not_ignored() -> None:
+def test_several_threads_are_refused() -> None:
     with pytest.raises(ConfigError, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
         TaskEnv(WALK, N, engine="genesis", device="cpu", threads=2)
+
+
+def test_ground_friction_brakes_a_sliding_robot() -> None:
+    env = TaskEnv(
+        replace(WALK, scene=replace(WALK.scene, iterations=50)), N, engine="genesis", device="cpu", randomize=False
+    )
+    engine: Any = env.engine
+    friction, home = np.array([0.05, 0.1, 0.2, 1.0]), torch.tensor(env.robot.home).expand(N, 100, 12)
+    engine.parameters["ground.friction"](np.arange(N), friction)
+    engine.reset(np.arange(N), np.tile(env.robot.home, (N, 1)), {})
+    engine.step(home, torch.zeros(N, 100, 1))
+    speed = torch.zeros(N, engine.solver.n_dofs)
+    speed[:, engine.world.dofs[1]] = 1.0  # all robots slide to the left
+    engine.solver.set_dofs_velocity(speed)
+    engine.step(home[:, :15], torch.zeros(N, 15, 1))
+    slowed = 1.0 - engine.qvel[:, 1]
+    assert slowed[:3] == pytest.approx(friction[:3] * 9.81 * 15 * WALK.scene.timestep, rel=0.3)
+    assert (np.diff(slowed) > 0).all()
+    env.close()
 
 
 def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,16 +83,16 @@ def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert bundle.provenance["engine"] == "genesis" and bundle.interface.task == "go2-velocity"
 
 
-def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
-    """Through a file and in another environment: engine, sensors, commands, pushes and the episodes to come."""
+def test_a_resumed_task_continues_bit_identically(tmp_path: Path) -> None:
+    """Through a file and in another environment: engine, sensors, commands, pushes and later episodes."""
     first, second = (TaskEnv(WALK, N, engine="genesis", device="cpu") for _ in range(2))
     first.reset(seed=7, options={"stagger": True})
     second.reset(seed=1)
-    wandering(first, 25, seed=0)
+    explore(first, 25, seed=0)
     save_state(first.state_dict(), tmp_path / "state")
     observation = second.load_state_dict(load_state(tmp_path / "state"))
     assert all(torch.equal(observation[k], first.episodes.observation()[k]) for k in observation)
-    ours, theirs = (wandering(env, 60, seed=1) for env in (first, second))
+    ours, theirs = (explore(env, 60, seed=1) for env in (first, second))
     assert any(step["terminated"].any() or step["truncated"].any() for step in ours), "also across a reset"
     for a, b in zip(ours, theirs, strict=True):
         assert all(torch.equal(a[name], b[name]) for name in a)
@@ -79,14 +100,14 @@ def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
     second.close()
 
 
-def test_an_episode_that_diverged_is_kept_and_diverges_again(tmp_path: Path) -> None:
+def test_a_diverged_episode_is_saved_and_diverges_in_its_replay(tmp_path: Path) -> None:
     others = tuple(r for r in WALK.randomization if r.parameter not in {w.parameter for w in WILD})
     wild = replace(WALK, randomization=others + WILD)
     env = TaskEnv(wild, N, seed=3, engine="genesis", device="cpu", diverged=tmp_path)
     env.reset(seed=3)
-    back = wandering(env, 30, seed=0)
+    steps = explore(env, 30, seed=0)
     env.close()
-    assert env.divergences >= 2 and all(x.isfinite().all() for step in back for x in step.values())
+    assert env.divergences >= 2 and all(x.isfinite().all() for step in steps for x in step.values())
     files = sorted(tmp_path.iterdir())[:2]
     results = [replay(file, task=wild) for file in files]
     assert [r.diverged for r in results] == [r.recorded for r in results]
@@ -95,7 +116,7 @@ def test_an_episode_that_diverged_is_kept_and_diverges_again(tmp_path: Path) -> 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA GPU")
 def test_a_gpu_trains_and_evaluates(tmp_path: Path) -> None:
-    """In processes of their own: in this one Genesis runs on the CPU already."""
+    """In separate processes, since Genesis runs on the CPU in this one."""
     program, common = [sys.executable, "-m", "robot_rl.cli.main"], ["--engine", "genesis", "--device", "cuda", "--json"]
     sizes = ["--training.steps", "240", "--training.num-envs", str(N), "--training.rollout", "20"]
     train = ["train", "go2-velocity", *sizes, "--out", str(tmp_path / "r")]

@@ -1,4 +1,4 @@
-"""Objects of every shape: they rest where they are put, weigh what they should, and a tray holds what falls in."""
+"""Objects of every shape: resting poses, masses and inertias, and contacts with a tray."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def scene(*shapes: str) -> Scene:
 
 @pytest.fixture
 def engine() -> Iterator[MujocoEngine]:
-    made = MujocoEngine(PANDA, scene(*SHAPES), 2, threads=1)
-    yield made
-    made.close()
+    engine = MujocoEngine(PANDA, scene(*SHAPES), 2, threads=1)
+    yield engine
+    engine.close()
 
 
 def settle(engine: Engine, objects: dict[str, np.ndarray], steps: int = 40) -> None:
-    """Reset with objects (7,) in every environment and let them come to rest."""
+    """Reset all environments with objects at poses (7,), and simulate until they rest."""
     ids, home = np.arange(engine.num_envs), np.tile(PANDA.home, (engine.num_envs, 1))
     engine.reset(ids, home, {name: np.tile(pose, (engine.num_envs, 1)) for name, pose in objects.items()})
     joints = torch.from_numpy(home).float()[:, None].expand(-1, 5, -1)
@@ -46,7 +46,7 @@ def pose(x: float, y: float, z: float) -> np.ndarray:
     return np.array([x, y, z, 1.0, 0, 0, 0])
 
 
-def test_every_shape_stays_where_it_rests(engine: MujocoEngine) -> None:
+def test_objects_of_all_shapes_rest_where_they_start(engine: MujocoEngine) -> None:
     at = {o.name: pose(0.4 + 0.15 * (k % 2), -0.2 + 0.1 * k, o.rest) for k, o in enumerate(engine.scene.objects)}
     settle(engine, at)
     for name, start in at.items():
@@ -54,7 +54,7 @@ def test_every_shape_stays_where_it_rests(engine: MujocoEngine) -> None:
 
 
 @pytest.mark.parametrize("shape", ["box", "ball", "cylinder"])
-def test_a_changed_size_and_mass_has_the_inertia_that_mujoco_gives_it(engine: MujocoEngine, shape: str) -> None:
+def test_changed_size_and_mass_give_the_compiled_inertia(engine: MujocoEngine, shape: str) -> None:
     ids = np.array([1])
     engine.parameters[f"{shape}.size"](ids, np.array([0.03]))
     engine.parameters[f"{shape}.mass"](ids, np.array([0.25]))
@@ -67,11 +67,11 @@ def test_a_changed_size_and_mass_has_the_inertia_that_mujoco_gives_it(engine: Mu
         engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id], model.geom_rbound[geom]
     )
     nominal = engine.model.body_inertia[mine]
-    np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal, err_msg="the other one's stays")
+    np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_genesis_gets_the_inertia_of_the_shape_at_another_mass(engine: MujocoEngine, shape: str) -> None:
+def test_inertias_for_genesis_are_the_compiled_ones_at_another_mass(engine: MujocoEngine, shape: str) -> None:
     size = 0.06 if shape == "tray" else 0.02
     model = compile_model(PANDA, Scene((Object(shape, size, 0.25, shape=shape),), CAMERAS))  # type: ignore[arg-type]
     inertia = inertia_at(engine.model, shape, np.array([[0.1], [0.25]]))
@@ -80,7 +80,7 @@ def test_genesis_gets_the_inertia_of_the_shape_at_another_mass(engine: MujocoEng
         np.testing.assert_allclose(row, np.diag(theirs.body(SCENE + shape).inertia), rtol=1e-9)
 
 
-def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
+def test_a_tray_holds_objects_that_fall_into_it(engine: MujocoEngine) -> None:
     tray = pose(0.5, 0.0, TRAY_HEIGHT / 2)
     for name in ("box", "ball", "cylinder"):
         away = {n: pose(0.45, y, 0.02) for n, y in (("box", 0.25), ("ball", -0.25), ("cylinder", -0.35)) if n != name}
@@ -91,14 +91,14 @@ def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
     assert weight == pytest.approx(0.1)
 
 
-def test_a_tray_has_a_fixed_size_and_an_unknown_shape_is_refused() -> None:
+def test_a_tray_has_no_parameters_and_unknown_shapes_are_refused() -> None:
     names = MujocoEngine.can_randomize(PANDA, scene(*SHAPES))
     assert "ball.size" in names and "cylinder.mass" in names and not {n for n in names if n.startswith("tray.")}
     with pytest.raises(ValueError, match="object 'ball': unknown shape 'bal'; did you mean ball"):
         replace(Object("ball", 0.02, 0.1), shape="bal")  # type: ignore[arg-type]
 
 
-def test_two_objects_or_cameras_of_one_name_are_refused() -> None:
-    for twins in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
+def test_duplicate_names_of_objects_or_cameras_are_refused() -> None:
+    for duplicates in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
         with pytest.raises(ValueError, match="are named '(cube|front)'"):
-            Scene(**twins)  # type: ignore[arg-type]
+            Scene(**duplicates)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Model files as makers ship them: names, feet and base are found by the spec, and scenes keep their own settings."""
+"""Manufacturers' model files: names, feet and base are found by the spec, and do not affect the scene's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOOT = '<geom name="{leg}" class="foot"/><body name="{leg}_foot" pos="0 0 -0.2"/
 
 
 def quadruped(path: Path, foot: str = FOOT, head: str = "", world: str = "") -> Path:
-    """An MJCF in the form of Unitree's go2.xml, with one joint a leg."""
+    """Write an MJCF in the form of Unitree's go2.xml, with one joint per leg."""
     inertia = '<inertial pos="0 0 0" mass="{}" diaginertia="0.01 0.01 0.01"/>'
     legs = "".join(
         f'<body name="{leg}_calf" pos="{x} {y} 0">{inertia.format(0.3)}<joint name="{leg}_joint"/>'
@@ -70,15 +70,15 @@ def dog(model: Path, **base: Any) -> RobotSpec:
         ('<body name="{leg}_foot" pos="0 0 -0.2"><geom class="foot" pos="-0.002 0 0"/></body>', "{}_foot"),
     ],
 )
-def test_a_makers_quadruped_stands_on_feet_of_any_form(tmp_path: Path, foot: str, feet: str) -> None:
-    """A trunk of another name with a free joint, motors, sensors and a keyframe; feet as bodies, shapes or sites."""
+def test_a_quadruped_stands_on_feet_of_any_form(tmp_path: Path, foot: str, feet: str) -> None:
+    """Trunk with another name and a free joint; motors, sensors and a keyframe; feet as bodies, geoms or sites."""
     names = tuple(feet.format(leg) for leg, *_ in LEGS)
     robot = dog(quadruped(tmp_path / "dog.xml", foot), feet=names)
     engine = MujocoEngine(robot, SCENE, 1, threads=1)
     engine.reset(np.array([0]), np.zeros((1, 4)), {"cube": np.array([[0.6, 0.5, 0.02, 1, 0, 0, 0]])})
     assert engine.model.nu == 4 and engine.model.nkey == 0 and engine.model.nsensor == 12
     file = mujoco.MjModel.from_xml_path(str(tmp_path / "dog.xml"))
-    assert engine.model.body_mass.sum() == pytest.approx(file.body_mass.sum() + 0.1), "its shape adds nothing to a foot"
+    assert engine.model.body_mass.sum() == pytest.approx(file.body_mass.sum() + 0.1), "the geom of a foot has no mass"
     position = engine.foot_state()["foot_position"].view(4, 3)
     assert torch.allclose(position[:, :2], torch.tensor([[x, y] for _, x, y in LEGS]), atol=3e-3)
     joints = torch.zeros(1, 300, 4)
@@ -94,8 +94,8 @@ def test_a_makers_quadruped_stands_on_feet_of_any_form(tmp_path: Path, foot: str
     assert any("base_link" in f.found for f in found if f.what == "bodies")
 
 
-def test_scenes_of_makers_keep_their_ground_to_themselves(tmp_path: Path) -> None:
-    """Their `scene.xml` includes the robot's file and adds a floor, which would be there twice."""
+def test_the_ground_of_a_manufacturers_scene_is_removed(tmp_path: Path) -> None:
+    """A `scene.xml` includes the robot's file and adds a floor."""
     quadruped(tmp_path / "dog.xml")
     (tmp_path / "scene.xml").write_text(
         '<mujoco><include file="dog.xml"/><worldbody><geom name="floor" type="plane" size="0 0 1"/></worldbody>'
@@ -108,19 +108,15 @@ def test_scenes_of_makers_keep_their_ground_to_themselves(tmp_path: Path) -> Non
         assert (ours.nq, ours.ngeom, ours.nkey) == (9, compile_model(PANDA, Scene()).ngeom, 0), name
 
 
-def test_a_trunk_that_hangs_on_another_body_is_named(tmp_path: Path) -> None:
+def test_a_trunk_with_a_parent_is_refused(tmp_path: Path) -> None:
     file = quadruped(tmp_path / "dog.xml")
-    text = (
-        file.read_text()
-        .replace("<freejoint/>", "")
-        .replace('<body name="base_link"', '<body name="root"><body name="base_link"')
-    )
+    text = file.read_text().replace("<freejoint/>", "")
+    text = text.replace('<body name="base_link"', '<body name="root"><body name="base_link"')
     file.write_text(text.replace("</body></worldbody>", "</body></body></worldbody>"))
     with pytest.raises(ConfigError, match=r"dog\.xml: the trunk 'base' hangs on body 'root'"):
         compile_model(dog(file), Scene())
 
 
-# ---- names and settings of the file ------------------------------------------------------------------------------
 ARM = """<mujoco><compiler angle="radian" {compiler}/><option {option}/><default>{default}</default>
 <asset><material name="table"/><texture name="table" type="2d" builtin="flat" width="8" height="8"/></asset>
 <worldbody>{before}<body name="cube" {place}><geom name="table" size="0.03" mass="0.5"/>
@@ -137,7 +133,7 @@ def arm(path: Path, text: str = ARM, **parts: str) -> RobotSpec:
     return RobotSpec("arm", (Joint("turn", -1.0, 1.0, 3.0, 30.0, 5.0),), (0.0,), str(path))
 
 
-def test_names_of_robot_and_scene_may_be_the_same(tmp_path: Path) -> None:
+def test_robot_and_scene_may_have_equal_names(tmp_path: Path) -> None:
     engine = MujocoEngine(arm(tmp_path / "arm.xml"), SCENE, 1, threads=1)
     pose = np.array([[0.4, 0.1, 0.02, 1, 0, 0, 0]])
     engine.reset(np.array([0]), np.zeros((1, 1)), {"cube": pose})
@@ -146,7 +142,7 @@ def test_names_of_robot_and_scene_may_be_the_same(tmp_path: Path) -> None:
     assert torch.allclose(engine.object_pose("cube"), torch.from_numpy(pose).float(), atol=1e-3)
     engine.parameters["cube.mass"](np.array([0]), np.array([0.3]))
     masses = engine.batch.expanded("body_mass")[0].tolist()
-    assert sorted(masses) == [0.0, 0.3, 0.5, 1.0], "the object's, not that of the robot's body of this name"
+    assert sorted(masses) == [0.0, 0.3, 0.5, 1.0], "the object has changed, not the body of this name"
     engine.close()
 
 
@@ -160,7 +156,7 @@ def test_names_of_robot_and_scene_may_be_the_same(tmp_path: Path) -> None:
         {"option": 'gravity="0 0 -1" density="1000"'},
     ],
 )
-def test_defaults_and_options_of_a_robots_file_do_not_reach_the_scene(tmp_path: Path, parts: dict[str, str]) -> None:
+def test_defaults_and_options_of_a_robot_file_do_not_affect_the_scene(tmp_path: Path, parts: dict[str, str]) -> None:
     plain, other = (compile_model(arm(tmp_path / "arm.xml", **p), SCENE) for p in ({}, parts))
     for model in (plain, other):
         assert model.opt.gravity.tolist() == [0, 0, -9.81] and model.opt.density == 0
@@ -178,11 +174,9 @@ def test_defaults_and_options_of_a_robots_file_do_not_reach_the_scene(tmp_path: 
     assert (plain.dof_armature[dofs[0] :] == other.dof_armature[dofs[1] :]).all()
 
 
-def test_springs_of_a_spec_do_not_take_the_files_defaults(tmp_path: Path) -> None:
-    file = quadruped(
-        tmp_path / "dog.xml", head='<default><motor ctrlrange="-0.1 0.1" ctrllimited="true" gear="30"/></default>'
-    )
-    model = compile_model(dog(file), Scene())
+def test_motors_of_a_spec_do_not_have_the_defaults_of_the_file(tmp_path: Path) -> None:
+    head = '<default><motor ctrlrange="-0.1 0.1" ctrllimited="true" gear="30"/></default>'
+    model = compile_model(dog(quadruped(tmp_path / "dog.xml", head=head)), Scene())
     assert not model.actuator_ctrllimited.any() and (model.actuator_gear[:, 0] == 1).all()
 
 
@@ -192,16 +186,15 @@ def test_a_file_that_scales_all_masses_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["body", "joint"])
-def test_two_equal_names_are_said_with_the_file(tmp_path: Path, kind: str) -> None:
-    twin = {"body": '<body name="arm"/>', "joint": '<body><joint name="pan"/><geom size="0.1"/></body>'}[kind]
-    robot = arm(tmp_path / "arm.xml", inside=twin)
-    if kind == "joint":  # the file has both the driver's name and that of the model
+def test_duplicate_names_in_a_file_are_refused(tmp_path: Path, kind: str) -> None:
+    second = {"body": '<body name="arm"/>', "joint": '<body><joint name="pan"/><geom size="0.1"/></body>'}[kind]
+    robot = arm(tmp_path / "arm.xml", inside=second)
+    if kind == "joint":  # the file has both the driver's and the model's name of a joint
         robot = replace(robot, joints=(replace(robot.joints[0], model_name="pan"),))
     with pytest.raises(ConfigError, match=r"arm\.xml .*repeated name"):
         compile_model(robot, Scene())
 
 
-# ---- where the base is -------------------------------------------------------------------------------------------
 TABLE = '<body name="bench" pos="0.2 0 0.15"><geom type="box" size="0.5 0.5 0.15"/></body>'
 
 
@@ -216,8 +209,8 @@ TABLE = '<body name="bench" pos="0.2 0 0.15"><geom type="box" size="0.5 0.5 0.15
         ("", 'pos="0 0 0.2"><freejoint/'),
     ],
 )
-def test_the_base_is_at_the_origin_wherever_the_file_has_it(tmp_path: Path, before: str, place: str) -> None:
-    """With it moves what stands around it, for example the bench that it is bolted to."""
+def test_the_base_is_moved_to_the_origin(tmp_path: Path, before: str, place: str) -> None:
+    """Its surroundings move as well, for example the bench on which it is mounted."""
     text = ARM.replace("</body></body></worldbody>", "</body></body></frame></worldbody>") if "frame" in before else ARM
     model = compile_model(arm(tmp_path / "arm.xml", text, before=before, place=place), Scene())
     base = model.body("cube")
@@ -225,17 +218,17 @@ def test_the_base_is_at_the_origin_wherever_the_file_has_it(tmp_path: Path, befo
     if TABLE in before:
         bench = model.body("bench")
     if before == TABLE:
-        assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15]), "0.1 m before the base, below it"
+        assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
     elif TABLE in before:
-        assert bench.pos == pytest.approx([0.2, 0, 0.15]), "in one frame with the base"
+        assert bench.pos == pytest.approx([0.2, 0, 0.15])
 
 
-def test_a_base_that_is_moved_is_in_the_check(tmp_path: Path) -> None:
+def test_a_moved_base_is_reported(tmp_path: Path) -> None:
     found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
     assert any(f.what == "base" and "0 0 0.3" in f.found for f in found)
 
 
-def test_cameras_and_light_follow_the_robot_and_not_the_files_first_body(tmp_path: Path) -> None:
+def test_cameras_and_light_follow_the_robot_instead_of_the_first_body(tmp_path: Path) -> None:
     camera = Camera("side", (0.0, 1.0, 0.3), (0.0, 0.0, 0.2), follows=True)
     robot = dog(quadruped(tmp_path / "dog.xml", world='<body name="wall" pos="3 0 0"><geom size="0.1"/></body>'))
     model = compile_model(robot, Scene(cameras=(camera,)))
@@ -243,7 +236,6 @@ def test_cameras_and_light_follow_the_robot_and_not_the_files_first_body(tmp_pat
     assert model.camera("scene/side").bodyid == trunk and model.light("scene/sun").bodyid == trunk
 
 
-# ---- encodings ---------------------------------------------------------------------------------------------------
 URDF = """<?xml version="1.0" encoding="{encoding}"?><robot name="Übung"><!-- für Prüfstände --><link name="base"/>
 <joint name="turn" type="revolute"><parent link="base"/><child link="{link}"/><limit lower="-1" upper="1" effort="5"
 velocity="3"/></joint><link name="{link}"><inertial><mass value="1"/>
@@ -257,10 +249,10 @@ def test_a_urdf_may_have_any_encoding_and_name(tmp_path: Path, encoding: str, na
     text = URDF.format(encoding=encoding.removesuffix("-sig"), link="hübsch")
     (tmp_path / name).write_bytes(text.encode(encoding))
     model = compile_model(robot, Scene())
-    assert model.body("hübsch").mass == 1 and model.nu == 1, "with servos, as every URDF"
+    assert model.body("hübsch").mass == 1 and model.nu == 1
 
 
-def test_a_urdf_with_an_umlaut_is_checked_in_a_c_locale(tmp_path: Path) -> None:
+def test_a_urdf_with_an_umlaut_is_checked_in_the_c_locale(tmp_path: Path) -> None:
     (tmp_path / "arm.urdf").write_text(URDF.format(encoding="utf-8", link="hübsch"), encoding="utf-8")
     code = "import sys; from robot_rl.cli.main import main; sys.exit(main(['robots', 'check', *sys.argv[1:]]))"
     (tmp_path / "lab.py").write_text(
@@ -274,15 +266,19 @@ def test_a_urdf_with_an_umlaut_is_checked_in_a_c_locale(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("text", ['<?xml version="1.0" encoding="no-such"?><robot/>', "<robot", "\0"])
-def test_what_no_parser_reads_is_refused_with_the_file(tmp_path: Path, text: str) -> None:
-    robot = arm(tmp_path / "arm.urdf")
-    (tmp_path / "arm.urdf").write_text(text)
-    with pytest.raises(ConfigError, match=r"arm\.urdf is not a readable MJCF or URDF file: .*; correct it"):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("arm.urdf", '<?xml version="1.0" encoding="no-such"?><robot/>'), ("arm.urdf", "<robot"), ("arm.urdf", "\0"),
+     ("arm.xml", "<mujoco"), ("arm.xml", "no XML at all")],
+)  # fmt: skip
+def test_unreadable_files_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    robot = arm(tmp_path / name)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"arm\.\w+ is not a readable MJCF or URDF file: [^\n]*; correct it$"):
         compile_model(robot, Scene())
 
 
-def test_an_mjcf_whose_names_are_not_utf_8_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_an_mjcf_with_names_that_are_not_utf_8_is_refused(tmp_path: Path) -> None:
     robot = arm(tmp_path / "arm.xml", inside='<body name="hübsch"/>')
     text = (tmp_path / "arm.xml").read_text(encoding="utf-8")
     (tmp_path / "arm.xml").write_bytes(text.encode("latin-1"))
@@ -290,7 +286,6 @@ def test_an_mjcf_whose_names_are_not_utf_8_is_refused_with_a_remedy(tmp_path: Pa
         compile_model(robot, Scene())
 
 
-# ---- grippers ----------------------------------------------------------------------------------------------------
 HAND = """<body name="{name}" pos="0 {y} 0.2">
 <joint name="{name}" type="slide" axis="0 {way} 0" range="0 0.03" armature="0.02"/>
 <geom size="0.01" mass="0.05"/></body>"""
@@ -307,11 +302,11 @@ def hand(path: Path, actuator: str = GRIP, **facts: Any) -> RobotSpec:
     return replace(arm(path, text, inside=inside), gripper=gripper)
 
 
-def test_a_gripper_keeps_what_its_file_says_unless_the_spec_says_otherwise(tmp_path: Path) -> None:
-    theirs = compile_model(hand(tmp_path / "arm.xml"), Scene())
-    grip = theirs.actuator("grip")
+def test_values_of_a_grippers_spec_replace_those_of_its_file(tmp_path: Path) -> None:
+    shipped = compile_model(hand(tmp_path / "arm.xml"), Scene())
+    grip = shipped.actuator("grip")
     assert (grip.gainprm[0], *grip.biasprm[1:3]) == (300, -300, -20) and grip.forcerange.tolist() == [-15, 15]
-    assert theirs.dof_armature[1:3].tolist() == [0.02, 0.02]
+    assert shipped.dof_armature[1:3].tolist() == [0.02, 0.02]
     assert any("gripper 15 of 60" in f.found for f in check_robot(hand(tmp_path / "arm.xml")) if f.what == "effort")
     own = compile_model(hand(tmp_path / "arm.xml", force=9.0, stiffness=600.0, damping=50.0, armature=0.4), Scene())
     grip = own.actuator("grip")
@@ -327,6 +322,6 @@ def test_a_gripper_keeps_what_its_file_says_unless_the_spec_says_otherwise(tmp_p
         (GRIP.replace('ctrlrange="0 0.03"', 'ctrlrange="0 0.01"'), "told to close and to open to 0.060 m"),
     ],
 )
-def test_a_gripper_that_does_not_open_as_told_is_found(tmp_path: Path, actuator: str, what: str) -> None:
+def test_a_gripper_that_does_not_follow_commands_is_reported(tmp_path: Path, actuator: str, what: str) -> None:
     errors = [f.found for f in check_robot(hand(tmp_path / "arm.xml", actuator)) if f.severity == "error"]
     assert len(errors) == 1 and what in errors[0], errors

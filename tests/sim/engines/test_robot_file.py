@@ -1,4 +1,4 @@
-"""A robot's file that contradicts itself or the robot's facts is refused with its name, before any engine runs."""
+"""Model files that contradict themselves or the spec are refused with the file's name, before an engine is built."""
 
 from __future__ import annotations
 
@@ -42,28 +42,20 @@ def refusal(robot: Any, path: Path, text: str) -> str:
         (r'upper="1.0472"', 'upper="0.5"', "'FL_hip_joint' reaches from -1.0472 to 0.5000 rad.*-1.0472 to 1.0472"),
         ('value="6.921"', 'value="inf"', "body 'base' has a mass of inf kg"),
         ('xyz="0.021112 0 -0.005366"', 'xyz="nan 0 0"', "the centre of mass of body 'base' is nan 0 0; give it finite"),
-        (
-            f"{CALF}revolute",
-            r"\1prismatic",
-            "'FL_calf_joint' does not turn, but robot 'go2' gives it angles; make it rev",
-        ),
-        (
-            f"{CALF}revolute",
-            r"\1fixed",
-            r"lacks the joints \['FL_calf_joint'\]",
-        ),
+        (f"{CALF}revolute", r"\1prismatic", "'FL_calf_joint' does not turn, but .* gives it angles; make it rev"),
+        (f"{CALF}revolute", r"\1fixed", r"lacks the joints \['FL_calf_joint'\]"),
         ('"FR_hip_joint"', '"FL_hip_joint"', "joint 'FL_hip_joint' is there 2 times"),
         ('name="FL_foot"', 'name="FL_fot"', r"lacks the bodies \['FL_foot'\] of robot 'go2'; did you mean FL_fot"),
     ],
 )
-def test_a_urdf_that_cannot_be_is_refused(go2: Any, tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_impossible_urdf_is_refused(go2: Any, tmp_path: Path, old: str, new: str, message: str) -> None:
     text, count = re.subn(old, new, robot_model(go2).read_text(), count=1)
     text = text.replace('link="FL_foot"', f'link="{"FL_fot" if "fot" in new else "FL_foot"}"')
     assert count == 1
     assert re.search(message, refusal(go2, tmp_path / "mine.urdf", text))
 
 
-def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp_path: Path) -> None:
+def test_compile_errors_have_a_remedy(go2: Any, panda: Any, tmp_path: Path) -> None:
     text, count = re.subn('size="[0-9. ]+"', 'size="0 1 1"', robot_model(go2).read_text(), count=1)
     assert count == 1
     (tmp_path / "mine.urdf").write_text(text)
@@ -76,7 +68,7 @@ def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp
 
 @pytest.fixture
 def arm(panda: Any) -> Any:
-    """One joint that turns by 10 degrees."""
+    """Robot with one joint of +-10 degrees."""
     turn = replace(panda.joints[0], name="turn", low=-0.1745, high=0.1745)
     return replace(panda, joints=(turn,), home=(0.0,), tool=None, gripper=None, collision_bodies=())
 
@@ -97,7 +89,7 @@ def written(**changes: str) -> str:
         ({"range": "-9 10"}, "'turn' reaches from -0.1571 to 0.1745 rad"),
     ],
 )
-def test_an_mjcf_that_cannot_be_is_refused(arm: Any, tmp_path: Path, changes: dict[str, str], message: str) -> None:
+def test_an_impossible_mjcf_is_refused(arm: Any, tmp_path: Path, changes: dict[str, str], message: str) -> None:
     assert message in refusal(arm, tmp_path / "arm.xml", written(**changes))
 
 
@@ -105,22 +97,20 @@ def test_an_mjcf_that_cannot_be_is_refused(arm: Any, tmp_path: Path, changes: di
     "changes",
     [
         {},
-        {"inertia": ""},  # weighs as much as its shapes
+        {"inertia": ""},  # mass of its geoms
         {"inertia": "", "geom": 'mass="0"', "inside": f'<body name="inside">{INERTIA}</body>'},
-        {"range": "0 0"},  # turns freely
+        {"range": "0 0"},  # no limits
         {"range": "-20 20"},
     ],
 )
-def test_what_weighs_and_reaches_enough_is_taken(arm: Any, tmp_path: Path, changes: dict[str, str]) -> None:
+def test_sufficient_masses_and_ranges_are_accepted(arm: Any, tmp_path: Path, changes: dict[str, str]) -> None:
     (tmp_path / "arm.xml").write_text(written(**changes))
     assert robot_model_spec(arm, Scene(), str(tmp_path / "arm.xml")).compile().nbody >= 2
 
 
-def test_bodies_that_collide_must_be_there(panda: Any) -> None:
+def test_unknown_collision_bodies_are_refused(panda: Any) -> None:
     misspelt = replace(panda, collision_bodies=("hand", "left_fingr"))
-    with pytest.raises(
-        ConfigError, match=r"panda\.xml: it lacks the bodies \['left_fingr'\].*did you mean left_finger"
-    ):
+    with pytest.raises(ConfigError, match=r"panda\.xml: it lacks the bodies \['left_fingr'\].*mean left_finger"):
         robot_model_spec(misspelt, Scene())
 
 
@@ -130,17 +120,12 @@ def test_bodies_that_collide_must_be_there(panda: Any) -> None:
         ("", "no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
         ('<motor joint="turn"/>', "no position actuator for the joints ['turn']"),
         ('<velocity joint="turn" kv="3"/>', "no position actuator for the joints ['turn']"),
-        (
-            '<position joint="turn" kp="5" gear="3"/>',
-            "the actuators of the joints ['turn'] of robot 'panda' have a gear",
-        ),
+        ('<position joint="turn" kp="5" gear="3"/>', "actuators of the joints ['turn'] of robot 'panda' have a gear"),
         (f'{SERVO}<motor joint="turn"/>', "several actuators for the joints ['turn']"),
         (f'{SERVO}<motor name="grip" site="s"/>', "the actuators ['grip'] are nothing of robot 'panda'"),
     ],
 )
-def test_an_arm_gets_angles_and_nothing_takes_them_for_torques(
-    arm: Any, tmp_path: Path, actuators: str, message: str
-) -> None:
+def test_joints_need_exactly_one_position_actuator(arm: Any, tmp_path: Path, actuators: str, message: str) -> None:
     text = written(actuators=actuators, inside='<site name="s"/>')
     assert message in refusal(arm, tmp_path / "mine.xml", text)
 
@@ -148,5 +133,5 @@ def test_an_arm_gets_angles_and_nothing_takes_them_for_torques(
 def test_a_gripper_needs_an_actuator(panda: Any, tmp_path: Path) -> None:
     text, count = re.subn(r'<general[^>]*name="actuator8"[^>]*/>', "", robot_model(panda).read_text())
     assert count == 1
-    said = refusal(panda, tmp_path / "mine.xml", text)
-    assert "no actuator for the gripper of robot 'panda', ['finger_joint1', 'finger_joint2']; add one" in said
+    message = refusal(panda, tmp_path / "mine.xml", text)
+    assert "no actuator for the gripper of robot 'panda', ['finger_joint1', 'finger_joint2']; add one" in message

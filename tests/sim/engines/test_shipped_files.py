@@ -1,4 +1,4 @@
-"""Every robot file that genesis-world ships works, or is refused with a sentence that says what to do."""
+"""Every robot file in genesis-world either works or is refused with a remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REFUSED = {
 
 
 def spec_of(path: Path) -> RobotSpec:
-    """A spec of all joints of a file that turn, within its limits."""
+    """Return a spec of all hinge joints of a file, with its limits."""
     joints = []
     try:
         model = mujoco.MjModel.from_xml_path(str(path)) if path.suffix == ".xml" else None
@@ -50,14 +50,14 @@ def spec_of(path: Path) -> RobotSpec:
                 limits = (float(low), float(high)) if low < high else (-math.pi, math.pi)
                 joints.append(Joint(joint.name, *limits, 10.0, 100.0, 10.0))
     except ValueError:
-        pass  # the loader is to say why
+        pass  # the loader reports the reason
     joints = joints or [Joint("none", -1.0, 1.0, 1.0, 1.0, 1.0)]
     return RobotSpec("some", tuple(joints), tuple(min(max(0.0, j.low), j.high) for j in joints), str(path))
 
 
-@pytest.mark.skipif(not PACKAGE, reason="genesis-world, which has the files, is not there")
+@pytest.mark.skipif(not PACKAGE, reason="genesis-world is not installed")
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_works_or_is_refused_with_what_to_do(name: str) -> None:
+def test_a_file_works_or_is_refused_with_a_remedy(name: str) -> None:
     robot = spec_of(ASSETS / name)
     try:
         engine = MujocoEngine(robot, Scene(), 1, threads=1)

@@ -1,4 +1,4 @@
-"""URDFs of arms: meshes are found, joints get servos, and what cannot be read is refused with a remedy."""
+"""URDFs of arms: meshes are found, joints get servos, and unreadable files are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def turn(path: Path, effort: float = 9.0, shape: str = "collision", geometry: st
 
 @pytest.fixture
 def panda_urdf(panda: Any) -> Any:
-    """The Panda by the URDF that Bullet ships: meshes by package://, a gripper with a mimic joint, no actuators."""
+    """Bullet's URDF of the Panda: meshes by package://, a gripper with a mimic joint, no actuators."""
     return replace(
         panda,
         joints=tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints),
@@ -50,28 +50,27 @@ def panda_urdf(panda: Any) -> Any:
     )
 
 
-def test_a_urdf_arm_with_a_gripper_goes_where_it_is_told(panda_urdf: Any) -> None:
+def test_a_urdf_arm_with_a_gripper_reaches_its_targets(panda_urdf: Any) -> None:
     engine = MujocoEngine(panda_urdf, Scene(), 1, threads=1)
     engine.reset(np.array([0]), np.array([panda_urdf.home]), {})
     goal = torch.tensor([panda_urdf.home]) + torch.tensor([0.2, -0.1, 0.1, 0.2, -0.2, 0.1, 0.3])
     engine.step(goal[:, None].repeat(1, 400, 1), torch.full((1, 400, 1), 0.03))
     assert torch.allclose(engine.joint_state()[0], goal, atol=2e-3)
     assert engine.gripper_width().item() == pytest.approx(0.03, abs=1e-3) and not engine.diverged()
-    picture = engine.model
-    assert picture.nmesh == 18, "9 shapes that are seen and 9 that collide, of the same names in other folders"
+    assert engine.model.nmesh == 18, "9 visual and 9 collision meshes with equal names in different folders"
 
 
 def test_the_kinematics_of_a_urdf_are_checked(panda_urdf: Any) -> None:
     found = {f.what: f for f in check_robot(panda_urdf)}
     assert found["frames"].severity == found["joints"].severity == found["motion"].severity == "ok"
-    assert found["limits"].severity == "warning", "the URDF reaches a little further than the maker says"
+    assert found["limits"].severity == "warning", "the URDF has slightly wider limits than the spec"
 
 
 @pytest.mark.parametrize(("effort", "left"), [(9.0, 5.0), (3.0, 3.0)])
-def test_the_smaller_effort_of_spec_and_urdf_holds(tmp_path: Path, effort: float, left: float) -> None:
+def test_effort_is_the_smaller_one_of_spec_and_urdf(tmp_path: Path, effort: float, left: float) -> None:
     model = compile_model(turn(tmp_path / "turn.urdf", effort), Scene())
     assert model.actuator_forcerange.tolist() == [[-left, left]]
-    assert model.body("base").pos.tolist() == [0, 0, 0], "the base frame is that of the root link"
+    assert model.body("base").pos.tolist() == [0, 0, 0], "the root link is the base frame"
     assert (model.dof_damping[0], model.dof_frictionloss[0]) == (0.1, 0.2)
 
 
@@ -93,12 +92,9 @@ def test_the_smaller_effort_of_spec_and_urdf_holds(tmp_path: Path, effort: float
         ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
     ],
 )
-def test_meshes_are_found_from_the_file(tmp_path: Path, file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, folder in (
-        ("AMENT_PREFIX_PATH", "ros"),
-        ("ROS_PACKAGE_PATH", "workspace"),
-        ("GAZEBO_MODEL_PATH", "models"),
-    ):
+def test_meshes_are_found(tmp_path: Path, file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = {"AMENT_PREFIX_PATH": "ros", "ROS_PACKAGE_PATH": "workspace", "GAZEBO_MODEL_PATH": "models"}
+    for variable, folder in folders.items():
         monkeypatch.setenv(variable, f"{tmp_path / 'nothing'}:{tmp_path / folder}")
     name = name.format(here=tmp_path / "my_arm" / "urdf")
     robot = turn(tmp_path / "my_arm" / "urdf" / "turn.urdf", geometry=f'<mesh filename="{name}"/>')
@@ -109,33 +105,30 @@ def test_meshes_are_found_from_the_file(tmp_path: Path, file: str, name: str, mo
     assert model.nmesh == 1 and model.mesh_vertnum[0] == 8
 
 
-def test_a_visual_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_a_missing_visual_mesh_is_omitted_and_reported(tmp_path: Path) -> None:
     robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="gone.dae"/>')
     assert compile_model(robot, Scene()).nmesh == 0
+    assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
-        (
-            {"geometry": '<mesh filename="model://a/b.stl"/>'},
-            "'model://a/b.stl' of link 'arm' is not .*GAZEBO_MODEL_PATH",
-        ),
+        ({"geometry": '<mesh filename="model://a/b.stl"/>'}, "'model://a/b.stl' of link 'arm' .*GAZEBO_MODEL_PATH"),
         ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
         ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
         ({"kind": "prismatic"}, "joint 'turn' does not turn"),
-        ({"geometry": "<box"}, "not a readable MJCF or URDF"),
         ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+def test_unreadable_urdfs_are_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     (tmp_path / "turn.dae").touch()
     with pytest.raises(ConfigError, match=message):
         compile_model(turn(tmp_path / "turn.urdf", **changes), Scene())  # type: ignore[arg-type]
 
 
-def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> None:
+def test_a_quadrupeds_folder_can_be_moved(go2: Any, tmp_path: Path) -> None:
     shutil.copytree(robot_model(go2).parents[1], tmp_path / "go2")
     moved = replace(go2, model=str(tmp_path / "go2" / "urdf" / "go2.urdf"))
     ours, shipped = compile_model(moved, Scene()), compile_model(go2, Scene())
@@ -144,7 +137,6 @@ def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> No
         robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))
 
 
-# ---- what nobody drives ------------------------------------------------------------------------------------------
 LINK = """<link name="{name}">{inertial}<visual><geometry><sphere radius="0.01"/></geometry></visual></link>
 <joint name="{name}" type="{type}"><parent link="{parent}"/><child link="{name}"/><axis xyz="0 1 0"/>
 <limit lower="0" upper="0.03" effort="10" velocity="1"/>{mimic}</joint>"""
@@ -164,14 +156,14 @@ def with_links(path: Path, *links: str) -> Any:
     return robot
 
 
-def test_joints_that_nobody_drives_are_in_the_check(tmp_path: Path) -> None:
+def test_joints_without_commands_are_reported(tmp_path: Path) -> None:
     robot = with_links(tmp_path / "turn.urdf", link("k1"), link("k2", mimic="k1"))
     robot = replace(robot, collision_bodies=("k1",))
     found = check_robot(robot)
     assert not [f for f in found if f.severity == "error"]
     assert any("2 joints nobody drives: k1, k2" in f.found for f in found if f.severity == "warning")
     driven = replace(robot, gripper=Gripper(("k1",), 0.03, 10.0))
-    assert not [f for f in check_robot(driven) if "nobody drives" in f.found], "the second follows the first"
+    assert not [f for f in check_robot(driven) if "nobody drives" in f.found], "the second joint mimics the first"
 
 
 def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
@@ -183,8 +175,8 @@ def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
     assert fingers == pytest.approx([0.01, 0.01], abs=1e-3)
 
 
-def test_links_without_inertia_that_carry_nothing_are_welded_and_named(tmp_path: Path) -> None:
-    """A caster, and a sensor on a turntable; a link that the spec moves must have a mass."""
+def test_massless_links_are_welded_and_reported(tmp_path: Path) -> None:
+    """A caster, and a sensor on a turntable. A link that the spec drives, or that carries mass, needs a mass."""
     links = (
         link("caster", type="continuous", mass=False),
         link("table", mass=False),
@@ -193,8 +185,8 @@ def test_links_without_inertia_that_carry_nothing_are_welded_and_named(tmp_path:
     robot = with_links(tmp_path / "turn.urdf", *links)
     model = compile_model(robot, Scene())
     assert model.nv == 1 and model.body("eye").id > 0
-    (said,) = [f for f in check_robot(robot) if f.what == "masses" and f.severity == "warning"]
-    assert "caster" in said.found and "table" in said.found and said.remedy
+    (finding,) = [f for f in check_robot(robot) if f.what == "masses" and f.severity == "warning"]
+    assert "caster" in finding.found and "table" in finding.found and finding.remedy
     moved = replace(robot, gripper=Gripper(("table",), 0.03, 10.0))
     with pytest.raises(ConfigError, match="body 'table' moves and has no mass; give its link an <inertial>"):
         compile_model(moved, Scene())
@@ -203,25 +195,20 @@ def test_links_without_inertia_that_carry_nothing_are_welded_and_named(tmp_path:
         compile_model(carries, Scene())
 
 
-def test_an_inertia_that_no_body_has_is_named_and_balanced(tmp_path: Path) -> None:
+def test_an_impossible_inertia_is_repaired_and_reported(tmp_path: Path) -> None:
     robot = with_links(tmp_path / "turn.urdf", link("eye", type="fixed").replace('izz="1e-4"', 'izz="3e-4"'))
     assert compile_model(robot, Scene()).body("eye").inertia == pytest.approx([5e-4 / 3] * 3)
     assert any("eye" in f.found for f in check_robot(robot) if f.what == "masses" and f.severity == "warning")
 
 
-def test_a_flat_mesh_is_no_obstacle(tmp_path: Path) -> None:
-    """A sticker on a link: it has no volume, and a URDF's links do not get their mass from shapes."""
+def test_a_flat_mesh_is_accepted(tmp_path: Path) -> None:
+    """A sticker on a link has no volume; links of a URDF do not get their mass from geoms."""
     (tmp_path / "flat.obj").write_text("v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0.1 0.1 0\nf 1 2 3\nf 2 4 3\n")
     robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="flat.obj"/>')
     assert compile_model(robot, Scene()).nmesh == 1
 
 
-def test_visual_meshes_that_are_not_drawn_are_in_the_check(tmp_path: Path) -> None:
-    robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="gone.dae"/>')
-    assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
-
-
-def test_fingers_that_turn_are_refused(tmp_path: Path) -> None:
+def test_revolute_fingers_are_refused(tmp_path: Path) -> None:
     robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
     with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
         compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())

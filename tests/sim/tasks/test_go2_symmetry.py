@@ -1,4 +1,4 @@
-"""The walking task in the mirror: a reflected action in a reflected state leads to the reflected state."""
+"""Mirror symmetry of go2-velocity: a reflected action in a reflected state gives the reflected next state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = torch.tensor([[0.6, 0.3, -0.5]])
 
 
 def other_side(name: str) -> str:
-    """The body on the other side: FL_foot of FR_foot, Head of Head."""
+    """Return the body on the other side: FL_foot for FR_foot, Head for Head."""
     swap = {"FL": "FR", "FR": "FL", "RL": "RR", "RR": "RL"}
     return swap.get(name[:2], name[:2]) + name[2:]
 
@@ -35,9 +35,9 @@ def inertia(model: mujoco.MjModel, body: int) -> np.ndarray:
 
 
 def symmetrize(env: TaskEnv) -> float:
-    """Give both sides the same masses and inertias; return by how much the maker's differ, relative to the largest."""
+    """Give both sides equal inertias; return the largest relative difference of the manufacturer's."""
     engine: Any = env.engine
-    model, away = engine.model, 0.0
+    model, difference = engine.model, 0.0
     new = {}
     for body in range(1, model.nbody):
         twin = model.body(other_side(model.body(body).name)).id
@@ -48,7 +48,8 @@ def symmetrize(env: TaskEnv) -> float:
         assert model.body_mass[body] == pytest.approx(model.body_mass[twin])
         assert np.allclose(model.body_pos[body], VECTOR * model.body_pos[twin], atol=1e-9)
         if model.body_mass[body]:
-            away = max(away, float(np.abs(inertia(model, body) - reflected).max() / np.abs(mean).max()))
+            gap = np.abs(inertia(model, body) - reflected).max() / np.abs(mean).max()
+            difference = max(difference, float(gap))
         moments, axes = np.linalg.eigh(mean)
         axes[:, 0] *= np.linalg.det(axes)
         quat = np.zeros(4)
@@ -58,19 +59,19 @@ def symmetrize(env: TaskEnv) -> float:
         for field, value in zip(("body_inertia", "body_iquat", "body_ipos"), values, strict=True):
             engine.batch.expand(field)[:, body] = value
     engine.batch.set_const()
-    return away
+    return difference
 
 
-def instruction_set(command: Tensor) -> Callable[..., Tensor]:
-    """A schedule that asks for one thing all the time."""
+def constant(command: Tensor) -> Callable[..., Tensor]:
+    """Return a command schedule with one constant command."""
     return lambda spec, keys, steps, rate: command.expand(len(keys), -1)
 
 
 def pair(walk: Build, symmetric: bool) -> tuple[TaskEnv, TaskEnv]:
-    """A robot and the one in the mirror, each told to walk its way."""
+    """Return environments of a robot and of its mirror image, with reflected commands."""
     reflected = COMMAND * torch.tensor([1.0, -1.0, -1.0])
-    envs = [TaskEnv(walk((), commands=instruction_set(c)), 1, threads=1) for c in (COMMAND, reflected)]
-    # The mirror exchanges the diagonals of a trot: its clock is half a cycle ahead.
+    envs = [TaskEnv(walk((), commands=constant(c)), 1, threads=1) for c in (COMMAND, reflected)]
+    # The mirror exchanges the diagonals of a trot, so its clock is half a cycle ahead.
     clock = envs[1].pipeline.phase
     envs[1].pipeline.phase = lambda steps: (clock(steps) + 0.5) % 1.0  # type: ignore[method-assign]
     for env in envs:
@@ -81,17 +82,17 @@ def pair(walk: Build, symmetric: bool) -> tuple[TaskEnv, TaskEnv]:
 
 
 def privileged() -> Reflection:
-    """The privileged observation without randomized values, since nothing is randomized."""
+    """Return the reflection of the privileged observation without randomized parameters."""
     return Reflection(MIRROR.privileged.index[:8], MIRROR.privileged.sign[:8])
 
 
 def apart(walk: Build, steps: int, symmetric: bool) -> list[float]:
-    """Largest difference between an observation and the reflection of the other robot's, after each step."""
+    """Return the largest difference between one robot's observations and the other's reflected ones, per step."""
     robot, image = pair(walk, symmetric)
     rng, found, walked = torch.Generator().manual_seed(0), [], 0.0
     action = torch.zeros(1, 12)
     for _ in range(steps):
-        action = 0.7 * action + 0.2 * torch.randn(1, 12, generator=rng)  # more of it and it falls
+        action = 0.7 * action + 0.2 * torch.randn(1, 12, generator=rng)  # small enough not to fall
         seen, reward, terminated, _, _ = robot.step(action)
         other, reward_there, ended_there, _, _ = image.step(MIRROR.action(action))
         assert torch.equal(terminated, ended_there) and not terminated.any()
@@ -99,24 +100,24 @@ def apart(walk: Build, steps: int, symmetric: bool) -> list[float]:
         behind = privileged()(other["observation.environment_state"]) - seen["observation.environment_state"]
         found.append(max(float(gap), float(behind.abs().max()), float((reward - reward_there).abs())))
         walked = max(walked, float(seen["observation.state"].abs().max()))
-    assert walked > 3.0, "they have moved"
+    assert walked > 3.0, "the robots move"
     return found
 
 
-def test_a_mirrored_robot_lives_in_a_mirrored_world(walk: Build) -> None:
+def test_a_mirrored_robot_moves_as_its_mirror_image(walk: Build) -> None:
     assert max(apart(walk, 30, symmetric=True)) < 1e-4
 
 
-def test_the_makers_robot_is_nearly_symmetric(walk: Build) -> None:
-    """Its URDF is not exactly: products of inertia of the trunk and some of the legs' differ from side to side."""
+def test_the_manufacturers_model_is_nearly_symmetric(walk: Build) -> None:
+    """In the URDF, some inertias of trunk and legs are not symmetric."""
     env = TaskEnv(walk(()), 1, threads=1)
     assert 0 < symmetrize(env) < 0.05
     assert max(apart(walk, 5, symmetric=False)) < 0.1
 
 
 @pytest.mark.parametrize("wrong", ["observation", "action"])
-def test_a_wrong_sign_would_be_seen(walk: Build, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hips turned the wrong way round: the test above is able to fail."""
+def test_a_wrong_sign_is_detected(walk: Build, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong signs of two hips, to show that the first test can fail."""
     right = getattr(MIRROR, wrong)
     sign = right.sign.clone()
     sign[-12] *= -1
@@ -125,14 +126,14 @@ def test_a_wrong_sign_would_be_seen(walk: Build, wrong: str, monkeypatch: pytest
     assert max(apart(walk, 5, symmetric=True)) > 1e-3
 
 
-def test_what_was_drawn_is_reflected_by_its_name() -> None:
+def test_only_lateral_parameters_change_their_sign() -> None:
     names = [r.parameter for r in tasks.get("go2-velocity").randomization]
     signs = MIRROR.privileged.sign[8:].tolist()
     assert [n for n, sign in zip(names, signs, strict=True) if sign < 0] == ["base.com_y"]
     assert MIRROR.privileged.index[8:].tolist() == list(range(8, 8 + len(names)))
 
 
-def test_names_of_reflected_components_are_those_of_the_other_side() -> None:
+def test_components_are_exchanged_with_those_of_the_other_side() -> None:
     env = TaskEnv("go2-velocity", 1, threads=1)
     for spec, reflection in (
         (env.pipeline.observer.spec, MIRROR.observation), (env.pipeline.actions, MIRROR.action),

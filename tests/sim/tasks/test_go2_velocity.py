@@ -1,4 +1,4 @@
-"""The walking task as an environment: episodes, commands, pushes, metrics."""
+"""go2-velocity as an environment: episodes, commands, pushes, metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_spaces_and_shapes() -> None:
     assert env.privileged_size == 3 + 1 + 4 + len(env.randomization)
 
 
-def test_a_bad_action_keeps_the_set_points() -> None:
+def test_a_nan_action_keeps_the_setpoints() -> None:
     env = TaskEnv("go2-velocity", 2, threads=1)
     env.reset(seed=0)
     first, bad = moves(2, 2)
@@ -61,8 +61,8 @@ def test_a_bad_action_keeps_the_set_points() -> None:
 @pytest.mark.parametrize(
     "command", [(1.0, 0.0, 0.0), (-0.8, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 1.0), (0.5, 0.3, -0.7)]
 )
-def test_the_feet_of_the_stride_move_with_the_ground(walk: Build, command: tuple[float, float, float]) -> None:
-    """Seen from a trunk that moves as commanded; at 0.7 of the ground's speed, which leaves the policy the rest."""
+def test_stance_feet_move_with_the_ground(walk: Build, command: tuple[float, float, float]) -> None:
+    """In the frame of a trunk that moves as commanded, at 0.7 of the ground's speed."""
     task = walk()
     pipeline, gait = Pipeline(task.interface), task.interface.gait
     model = compile_model(pipeline.robot, task.scene)
@@ -75,14 +75,14 @@ def test_the_feet_of_the_stride_move_with_the_ground(walk: Build, command: tuple
         mujoco.mj_kinematics(model, data)
         return np.array([data.body(name).xpos - data.body("base").xpos for name in pipeline.robot.base.feet])[:, :2]
 
-    for begins, on_ground in ((0.0, [0, 3]), (0.5, [1, 2])):
-        moved = (feet(begins + 0.45) - feet(begins + 0.05))[on_ground] / (0.4 / gait)
-        at = feet(begins + 0.25)[on_ground]
+    for start, stance in ((0.0, [0, 3]), (0.5, [1, 2])):
+        moved = (feet(start + 0.45) - feet(start + 0.05))[stance] / (0.4 / gait)
+        at = feet(start + 0.25)[stance]
         ground = -np.array(command[:2]) - command[2] * np.stack([-at[:, 1], at[:, 0]], -1)
         assert np.abs(moved - 0.7 * ground).max() < 0.12 * np.abs(ground).max()
 
 
-def test_a_robot_told_to_stand_stands(walk: Build) -> None:
+def test_zero_velocity_command_lets_the_robot_stand(walk: Build) -> None:
     env = TaskEnv(walk(commands=CommandSchedule(standing=1.0), horizon=100), 8, threads=1)
     env.reset(seed=0)
     for _ in range(99):
@@ -103,8 +103,8 @@ def test_a_fall_terminates_and_is_no_success(walk: Build) -> None:
     assert reward.isfinite().all()
     assert torch.equal(infos["_final_obs"], terminated)
     gravity = env.pipeline.observer.spec.slice("projected_gravity")
-    assert infos["final_obs"]["observation.state"][1, gravity][2] > 0.9, "the last observation is upside down"
-    assert observation["observation.state"][1, gravity][2] < -0.9, "the next episode stands"
+    assert infos["final_obs"]["observation.state"][1, gravity][2] > 0.9, "upside down"
+    assert observation["observation.state"][1, gravity][2] < -0.9, "upright"
     assert env.steps.tolist() == [2, 0, 2]
 
 
@@ -118,7 +118,7 @@ def test_a_fall_at_the_horizon_is_a_fall(walk: Build) -> None:
     assert infos["success"].tolist() == [False, True]
 
 
-def test_a_simulation_that_blows_up_is_neither_success_nor_fall(walk: Build) -> None:
+def test_divergence_is_neither_success_nor_fall(walk: Build) -> None:
     env = TaskEnv(walk(horizon=2), 2, threads=1)
     env.reset(seed=0)
     env.step(still(2))
@@ -129,7 +129,7 @@ def test_a_simulation_that_blows_up_is_neither_success_nor_fall(walk: Build) -> 
     assert observation["observation.state"].isfinite().all()
 
 
-def test_the_reward_is_the_sum_of_its_reported_parts(walk: Build) -> None:
+def test_the_reward_is_the_sum_of_its_terms(walk: Build) -> None:
     env = TaskEnv(walk(horizon=30), 6, threads=1)
     env.reset(seed=2)
     names = {r.name for r in env.task.rewards}
@@ -146,7 +146,7 @@ def test_the_reward_is_the_sum_of_its_reported_parts(walk: Build) -> None:
     for name, value in seen.items():
         assert not value.isinf().any() and not value.isnan().all(), name
         assert name not in names or value.isfinite().all(), name
-        assert name == "alive" or value.nan_to_num().std() > 0, f"{name} never changes"
+        assert name == "alive" or value.nan_to_num().std() > 0, f"{name} is constant"
 
 
 def test_commands_change_on_schedule(walk: Build) -> None:
@@ -156,23 +156,23 @@ def test_commands_change_on_schedule(walk: Build) -> None:
     path = [observation["observation.state"][:, columns]]
     for _ in range(90):
         path.append(env.step(still(2))[0]["observation.state"][:, columns])
-    asked = torch.stack(path)
-    changes = (asked.diff(dim=0) != 0).any(2)
+    commands = torch.stack(path)
+    changes = (commands.diff(dim=0) != 0).any(2)
     assert (changes.nonzero()[:, 0].unique() + 1).tolist() == [*range(1, 26), *range(51, 76)], "ramps of half a second"
     assert changes.all(1).sum() == 50
-    assert not torch.equal(asked[:, 0], asked[:, 1]), "each robot is asked for its own"
+    assert not torch.equal(commands[:, 0], commands[:, 1]), "commands differ between robots"
     spec = env.pipeline.command
-    assert ((asked >= spec.low) & (asked <= spec.high)).all()
+    assert ((commands >= spec.low) & (commands <= spec.high)).all()
 
 
-def test_rewards_compare_with_the_command_that_was_seen(walk: Build) -> None:
-    """At a change, the period that ends is judged by the command at its start: the new one was not known then."""
+def test_rewards_use_the_command_that_the_policy_observed(walk: Build) -> None:
+    """A control period is judged by the command at its start."""
     env = TaskEnv(walk(commands=CommandSchedule(hold=0.04, standing=0.0)), 1, threads=1, randomize=False)
     env.reset(seed=0)
     for _ in range(6):
-        known = env.state.command
+        observed = env.state.command
         infos = env.step(still(1))[4]
-        wanted = (env.true.base_velocity[:, :2] - known[:, :2]).norm(dim=1)
+        wanted = (env.true.base_velocity[:, :2] - observed[:, :2]).norm(dim=1)
         assert torch.allclose(infos["metrics"]["velocity_error"], wanted, atol=1e-6)
 
 
@@ -184,38 +184,33 @@ def test_staggered_first_episodes_end_at_different_times(walk: Build) -> None:
     assert 20 < float(steps.float().mean()) < 30
     _, _, _, truncated, infos = env.step(still(200))
     assert torch.equal(truncated, steps == 49) and torch.equal(infos["episode_steps"], steps + 1)
-    assert (env.steps[truncated] == 0).all(), "the next episode has its whole length"
+    assert (env.steps[truncated] == 0).all(), "later episodes have full length"
     few = TaskEnv(walk(horizon=50), 2, threads=1)
     few.reset(seed=0, options={"stagger": True})
-    assert torch.equal(few.steps, steps[:2]), "whatever the number of environments"
+    assert torch.equal(few.steps, steps[:2]), "for any number of environments"
     few.reset(seed=0)
     assert not few.steps.any()
 
 
-def test_pushes_come_at_their_interval_and_speed(walk: Build) -> None:
+def test_pushes_have_the_sampled_interval_and_speed(walk: Build) -> None:
     speed = 0.5
-    drawn = [Randomize("push.speed", speed, speed, "m/s"), Randomize("push.interval", 0.2, 0.2, "s")]
-    pushed = TaskEnv(walk(drawn), 6, threads=1)
-    alone = TaskEnv(walk(drawn), 6, threads=1, without=["push.speed"])
+    ranges = [Randomize("push.speed", speed, speed, "m/s"), Randomize("push.interval", 0.2, 0.2, "s")]
+    pushed = TaskEnv(walk(ranges), 6, threads=1)
+    alone = TaskEnv(walk(ranges), 6, threads=1, without=["push.speed"])
     for env in (pushed, alone):
         env.reset(seed=0)
-    ways = []
     for k in range(11):
         for env in (pushed, alone):
             env.step(still(6))
         apart = (pushed.true.base_velocity - alone.true.base_velocity)[:, :2]
-        if k < 10:
-            assert not apart.any(), "no push before its time"
-        else:
-            ways.append(apart)
-    # The legs have held against it for one control period by the time that it is seen.
-    size = ways[0].norm(dim=1)
+        assert k == 10 or not apart.any()
+    # The legs have already counteracted the push for one control period.
+    size = apart.norm(dim=1)
     assert ((size > 0.4 * speed) & (size < 1.1 * speed)).all()
-    heading = torch.atan2(ways[0][:, 1], ways[0][:, 0])
-    assert heading.std() > 0.5, "in all directions"
+    assert torch.atan2(apart[:, 1], apart[:, 0]).std() > 0.5, "in all directions"
 
 
-def test_the_start_is_what_was_drawn(walk: Build) -> None:
+def test_the_initial_state_has_the_sampled_values(walk: Build) -> None:
     offset = Randomize("robot.home_offset", 0.1, 0.1, "rad")
     env = TaskEnv(walk([offset, Randomize("payload.mass", 1.0, 3.0, "kg")]), 4, threads=1)
     observation, _ = env.reset(seed=0)
@@ -235,7 +230,7 @@ def test_sensors_are_noisy_but_the_privileged_observation_is_true(walk: Build) -
     assert torch.equal(*(o["observation.environment_state"][:, columns] for o in first))
 
 
-def test_evaluation_reports_the_tasks_measures(walk: Build) -> None:
+def test_evaluation_reports_the_metrics_of_the_task(walk: Build) -> None:
     env = TaskEnv(walk(horizon=20), 4, threads=1)
     summary = evaluate(RandomPolicy(12), env, 6).summary()
     for name in ("velocity_error", "base_height"):
@@ -243,17 +238,17 @@ def test_evaluation_reports_the_tasks_measures(walk: Build) -> None:
     assert 0.1 < summary["base_height"]["mean"] < 0.5
 
 
-def test_no_other_engine_parameter_is_needed(walk: Build) -> None:
+def test_without_randomization_all_robots_are_equal() -> None:
     shipped = tasks.get("go2-velocity")
     env = TaskEnv(shipped, 2, threads=1, without=[r.parameter for r in shipped.randomization])
     assert env.randomization == () and env.sampled.shape == (2, 0)
     observation, _ = env.reset(seed=0)
     columns = env.pipeline.observer.spec.slice("command")
     others = np.delete(observation["observation.state"].numpy(), range(columns.start, columns.stop), 1)
-    assert (others == others[0]).all(), "without randomization all robots are alike but for what they are asked"
+    assert (others == others[0]).all(), "except for their commands"
 
 
-def test_a_task_without_privileged_terms_shows_what_was_drawn(walk: Build) -> None:
+def test_sampled_parameters_are_always_privileged_observations(walk: Build) -> None:
     env = TaskEnv(replace(walk(), privileged=()), 2, threads=1)
     observation, _ = env.reset(seed=0)
     assert torch.allclose(observation["observation.environment_state"], env.sampled.float())

@@ -1,4 +1,4 @@
-"""The shipped lift task can be done, by its demonstrator and not by chance."""
+"""panda-lift: its demonstrator succeeds, and holding still does not."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def expert(env: TaskEnv, seed: int = 0) -> LiftExpert:
     return LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, env.num_envs, STEADY, seed)
 
 
-def test_the_interface_names_the_scenes_cameras(task: Build) -> None:
+def test_the_interface_has_the_cameras_of_the_scene(task: Build) -> None:
     scene = replace(task().scene, cameras=(Camera("wrist", (1, 0, 1), (0, 0, 0)), Camera("side", (0, 1, 1), (0, 0, 0))))
     assert replace(task(), scene=scene).interface.cameras == ("wrist", "side")
 
 
-def test_the_steady_expert_lifts(task: Build) -> None:
+def test_the_steady_expert_lifts_the_cube(task: Build) -> None:
     env = TaskEnv(task(), 32, threads=1)
     operator = expert(env)
     observation, _ = env.reset(seed=500)
@@ -39,7 +39,7 @@ def test_the_steady_expert_lifts(task: Build) -> None:
     assert env.divergences == 0
 
 
-def test_doing_nothing_does_not_lift(task: Build) -> None:
+def test_zero_actions_do_not_lift_the_cube(task: Build) -> None:
     env = TaskEnv(task(horizon=20), 8, threads=1)
     env.reset(seed=500)
     for _ in range(20):
@@ -48,7 +48,7 @@ def test_doing_nothing_does_not_lift(task: Build) -> None:
     assert truncated.all()
 
 
-def test_expert_forgets_ended_episodes_only(task: Build) -> None:
+def test_the_expert_resets_ended_episodes_only(task: Build) -> None:
     env = TaskEnv(task(), 4, threads=1)
     operator = expert(env)
     aim, speed = operator.aim.clone(), operator.speed.clone()

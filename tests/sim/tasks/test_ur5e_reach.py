@@ -1,4 +1,4 @@
-"""The demonstrator solves the shipped reaching task, and chance does not; its target is where it was sampled."""
+"""ur5e-reach: its demonstrator succeeds, zero actions do not, and the target stays where it was sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sim.tasks import tasks
 
 
 def attempt(env: TaskEnv, act: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Success and return (n,) of everyone's first episode, and the extremes of its motion."""
+    """Return success and return (n,) of the first episodes, and the extremes of their motion."""
     observation, _ = env.reset(seed=500)
     n = env.num_envs
     success, done, earned = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool), torch.zeros(n)
@@ -48,23 +48,23 @@ def test_the_steady_expert_reaches_smoothly() -> None:
     assert success.float().mean() >= 0.95 and env.divergences == 0
     assert -1.5 < earned.mean() < 0
     assert (motion["speed"] < env.robot.limit("velocity")).all()
-    assert motion["tilt"] < 0.01, "the flange points down, within 8 degrees"
+    assert motion["tilt"] < 0.01, "the flange points down within 8 degrees"
     assert env.shield_events == {"nonfinite": 0, "position": 0, "workspace": 0}
 
 
-def test_doing_nothing_does_not_reach() -> None:
+def test_zero_actions_do_not_reach_the_target() -> None:
     env = TaskEnv("ur5e-reach", 32, threads=1)
     success, earned, _ = attempt(env, lambda _: torch.zeros(32, 3))
     assert success.float().mean() <= 0.1 and earned.mean() < -2.5
 
 
-def test_the_target_stays_where_it_was_drawn_also_inside_the_arm() -> None:
+def test_the_target_stays_at_its_sampled_position_even_inside_the_arm() -> None:
     env = TaskEnv("ur5e-reach", 4, threads=1)
     env.reset(seed=3)
     drawn = env.sampled[:, :3].clone()
     assert np.allclose(env.true.objects["target"][:, :3], drawn, atol=1e-6)
     first = [r.parameter for r in env.randomization[:3]]
-    assert first == ["target.x", "target.y", "target.z"], "the twin draws these alone"
+    assert first == ["target.x", "target.y", "target.z"], "the first parameters, which the twin samples alone"
     wrist = env.engine.model.body("wrist_1_link").id  # type: ignore[attr-defined]
     pose = np.tile([*env.engine.batch.bind("xpos")[0, wrist], 1.0, 0, 0, 0], (4, 1))  # type: ignore[attr-defined]
     env.engine.place("target", pose)
@@ -74,16 +74,16 @@ def test_the_target_stays_where_it_was_drawn_also_inside_the_arm() -> None:
     assert torch.allclose(env.engine.object_pose("target"), before, atol=1e-6)
 
 
-def test_off_policy_learners_see_success_and_not_the_dense_reward(tmp_path: Path) -> None:
+def test_off_policy_learners_get_success_as_reward(tmp_path: Path) -> None:
     env = TaskEnv("ur5e-reach", 2, threads=1)
     collect(env, tmp_path / "data", 2, seed=0, skill="STEADY", image_size=0)
     recorded = Dataset(tmp_path / "data").columns(["next.reward"])["next.reward"]
-    assert (recorded < 0).any(), "the dataset keeps what the task paid"
+    assert (recorded < 0).any(), "the dataset has the dense reward"
     for episode in load_episodes(tmp_path / "data", EnvInfo.of(env.pipeline)):
         assert episode["reward"].tolist() == [0.0] * (len(episode["reward"]) - 1) + [1.0]
 
 
-def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
+def test_every_task_is_registered_in_gymnasium() -> None:
     assert sim.gym.IDS["robot_rl/Ur5eReach-v0"] == "ur5e-reach" and sim.gym.IDS["robot_rl/PandaLift-v0"] == "panda-lift"
     assert set(sim.gym.IDS.values()) == set(tasks)
     env = gymnasium.make("robot_rl/Ur5eReach-v0")
@@ -93,13 +93,13 @@ def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("registry", "wrong", "right"), [(tasks, "ur5-reach", "ur5e-reach"), (robots, "ur5", "ur5e")])
-def test_a_wrong_name_suggests_the_nearest(registry: Any, wrong: str, right: str) -> None:
+def test_an_unknown_name_suggests_the_nearest(registry: Any, wrong: str, right: str) -> None:
     with pytest.raises(UnknownName, match=f"did you mean {right}"):
         registry.get(wrong)
 
 
 @pytest.mark.parametrize("name", ["mass", "friction"])
-def test_what_a_mark_cannot_have_is_refused(name: str) -> None:
+def test_mass_and_friction_of_an_object_without_collisions_are_refused(name: str) -> None:
     shipped = tasks.get("ur5e-reach")
     more = (*shipped.randomization, Randomize(f"target.{name}", 0.1, 0.2, "1"))
     with pytest.raises(UserError, match=f"cannot randomize target.{name}; it can: .*target.size"):
