@@ -73,7 +73,7 @@ class Bundle:
         """Return the policy's observations and actions; raise WrongBundle if unknown."""
         if (found := self.specs) is None:
             raise WrongBundle(
-                f"{self.called} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"
+                f"{self.label} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"
             )
         return found
 
@@ -81,11 +81,11 @@ class Bundle:
     def interface(self) -> Interface:
         """Return the contract; raise WrongBundle without one."""
         if self.contract is None:
-            raise WrongBundle(f"{self.called} is for {self.task}, which no robot runs; take one of a robot's task")
+            raise WrongBundle(f"{self.label} is for {self.task}, which no robot runs; take one of a robot's task")
         return self.contract
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Return the name of the policy in messages."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
@@ -98,7 +98,7 @@ class Bundle:
         ours = self.robot | {"interface": self.interface.robot}
         if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.name:
             raise BundleError(
-                f"{self.called} does not hold the robot's {', '.join(sorted(missing))}: an earlier robot-rl wrote it; "
+                f"{self.label} does not hold the robot's {', '.join(sorted(missing))}: an earlier robot-rl wrote it; "
                 "train it again"
             )
         different = [k for k, v in theirs.items() if ours.get(k) != v]
@@ -108,36 +108,36 @@ class Bundle:
             if ours.get("name") == robot.name:
                 whom = f"another {robot.name!r} than this robot"
             raise WrongBundle(
-                f"{self.called} is for {whom}: {', '.join(different)} "
+                f"{self.label} is for {whom}: {', '.join(different)} "
                 f"differ ({name} is {ours.get(name)} in the bundle, {theirs[name]} on the robot)"
             )
         try:
             pipeline, size = Pipeline(self.interface, robot), self.policy.size
         except (UserError, ValueError) as error:
             raise WrongBundle(
-                f"{self.called} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
+                f"{self.label} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
             ) from None
         for test in self.interface.tests:
             if unseen := [name for name in objects_of(test) if name not in pipeline.objects]:
                 raise WrongBundle(
-                    f"{self.called} ends its episodes by {test!r}, but observes no object {unseen[0]!r}; "
+                    f"{self.label} ends its episodes by {test!r}, but observes no object {unseen[0]!r}; "
                     f"{nearest(unseen[0], pipeline.objects)}"
                 )
         for picture in self.interface.pictures:
             if robot.cameras and picture.camera not in robot.cameras:
                 raise WrongBundle(
-                    f"{self.called} sees camera {picture.camera!r}, which robot {robot.name!r} lacks: it has "
+                    f"{self.label} sees camera {picture.camera!r}, which robot {robot.name!r} lacks: it has "
                     f"{', '.join(robot.cameras)}; name it in `cameras` of the robot's spec once it is there"
                 )
         wanted = (pipeline.observer.spec.size, pipeline.actions.size)
         if (size.observation, size.action) != wanted:
             raise WrongBundle(
-                f"{self.called} does not fit together: the policy reads {size.observation} numbers and writes "
+                f"{self.label} does not fit together: the policy reads {size.observation} numbers and writes "
                 f"{size.action}, its interface has {wanted[0]} and {wanted[1]}; train it again"
             )
         if size.extra_inputs != pipeline.extra_inputs:
             raise WrongBundle(
-                f"{self.called} does not fit together: besides numbers the policy reads {_listed(size.extra_inputs)}, "
+                f"{self.label} does not fit together: besides numbers the policy reads {_listed(size.extra_inputs)}, "
                 f"its interface has {_listed(pipeline.extra_inputs)}; train it again"
             )
 
@@ -152,7 +152,7 @@ class Bundle:
             ours, theirs = getattr(self.interface, name), getattr(interface, name)
             if ours != theirs:
                 raise WrongBundle(
-                    f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
+                    f"{self.label} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
                     f"{theirs!r} in the task; train it again, or use the commit in its provenance"
                 )
 

@@ -82,7 +82,7 @@ def collect(
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=robot)
     with writer:
         done_before = writer.num_episodes
-        go_on(writer, settings)
+        store_settings(writer, settings)
         start = training_seed(seed, done_before)
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = hosted.reset(seed=start)
@@ -106,7 +106,7 @@ def collect(
             success = infos.get("success", torch.zeros_like(done))
             rows.add(
                 observation["observation.state"], action, action, reward, success, done, pictures=pictures,
-                told=instructions, truncated=truncated if TRUNCATED in writer.features else None,
+                instructions=instructions, truncated=truncated if TRUNCATED in writer.features else None,
             )  # fmt: skip
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
@@ -149,15 +149,15 @@ def _settings(
     return {"task": env.info.task, "seed": seed} | options | simulation
 
 
-def go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
+def store_settings(writer: DatasetWriter, now: dict[str, Any]) -> None:
     """Store the settings of a new dataset; raise ConfigError if an existing dataset has other settings."""
     if writer.num_episodes:
-        require_same(writer.root, now)
+        check_settings(writer.root, now)
     else:
         replace_file(writer.root / SETTINGS, json.dumps(now, indent=2).encode())
 
 
-def require_same(root: Path, now: dict[str, Any]) -> None:
+def check_settings(root: Path, now: dict[str, Any]) -> None:
     """Raise ConfigError if the episodes of a dataset were recorded with other settings."""
     try:
         before = json.loads((root / SETTINGS).read_bytes())
@@ -174,7 +174,7 @@ def require_same(root: Path, now: dict[str, Any]) -> None:
 def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
     """Raise if a dataset has other columns, or if its episodes were recorded with other settings."""
     if dataset.num_episodes:
-        require_same(dataset.root, now)
+        check_settings(dataset.root, now)
     for key, feature in columns.items():
         found = dataset.features.get(key)
         if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape) or dataset.fps != fps:

@@ -54,7 +54,7 @@ def demonstrator(env: Any, skill: str, seed: int, policy: Bundle | None = None) 
     """Return the environment's scripted demonstrator, or `policy` as a demonstrator."""
     if policy is not None:
         if policy.task != env.info.task:
-            raise ConfigError(f"{policy.called} is for task {policy.task!r}, not {env.info.task!r}")
+            raise ConfigError(f"{policy.label} is for task {policy.task!r}, not {env.info.task!r}")
         return PolicyDemonstrator(env, policy, seed)
     if not env.info.demonstrator:
         raise ConfigError(

@@ -29,7 +29,7 @@ class ServedBundle(Bundle):
     address: str = ""
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         return f"the policy at {self.address}"
 
     def close(self) -> None:

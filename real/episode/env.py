@@ -144,7 +144,7 @@ class RobotEnv(Rig, VectorEnv):
         self.steps += 1
         self._steer(decision.operator)
         self.state = self.read()
-        if self._note_change("instruction", self.instruction()) and self.asked:
+        if self._note_change("instruction", self.instruction()) and self.instructions:
             self._publish("running")
         self._observed = time.monotonic()
         if self.loop.legged:
@@ -163,7 +163,7 @@ class RobotEnv(Rig, VectorEnv):
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
-        if self.asked:
+        if self.instructions:
             infos["instruction"] = [self.judge.judged_instruction]
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
@@ -171,7 +171,7 @@ class RobotEnv(Rig, VectorEnv):
         if self.observers:
             row = {"state": self.pipeline.observer(before), "reward": float(outcome.success)}
             row |= {"done": outcome.done, "truncated": truncated}
-            row |= {"instruction": [instruction]} if self.asked else {}
+            row |= {"instruction": [instruction]} if self.instructions else {}
             for observe in self.observers:
                 observe(infos | row)
         if outcome.done:
@@ -213,8 +213,8 @@ class RobotEnv(Rig, VectorEnv):
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
-        state |= self.asked.read() if self.asked else {}
-        self._observed_instruction = self.asked.text if self.asked else ""
+        state |= self.instructions.read() if self.instructions else {}
+        self._observed_instruction = self.instructions.text if self.instructions else ""
         pictures = self.pictures.read(self.loop.safety.lost_timeout)
         return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 
@@ -239,6 +239,7 @@ class RobotEnv(Rig, VectorEnv):
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.legged else {}
-        asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
+        heard = self.instructions
+        instructions = {"instructions": {"changed": heard.changes, "refused": heard.refused}} if heard else {}
         own = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
-        return self.loop.summary() | own | asked | guard
+        return self.loop.summary() | own | instructions | guard

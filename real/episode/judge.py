@@ -70,8 +70,9 @@ class Judge:
 
     def _won(self, state: RobotState) -> bool:
         """Return whether the success test, or the classifier, has held for long enough."""
-        if self.rig.asked and self.rig.asked.text != self.judged_instruction:  # count anew for a new instruction
-            self.judged_instruction = self.rig.asked.text
+        instructions = self.rig.instructions
+        if instructions and instructions.text != self.judged_instruction:  # a new instruction starts a new count
+            self.judged_instruction = instructions.text
             self.hold.reset()
         return bool(self.hold(self._succeeds_now(state)))
 
@@ -79,12 +80,12 @@ class Judge:
         """Return the success test's result now, (1,); false for old pictures and for instructions without a test."""
         rig, safety, nothing = self.rig, self.rig.loop.safety, torch.zeros(1, dtype=torch.bool)
         if rig.classifier is not None:
-            known = rig.asked is None or rig.classifier.knows(rig.asked.text)
+            known = rig.instructions is None or rig.classifier.knows(rig.instructions.text)
             if not known or rig.pictures.age() > safety.picture_timeout:
                 return nothing
             observation = {STATE: rig.pipeline.observer(state)} | rig.pictures.read(safety.lost_timeout)
-            return rig.classifier.sees_success(observation | (rig.asked.read() if rig.asked else {}))
-        if rig.pipeline.success is None or (rig.asked and rig.asked.index is None):
+            return rig.classifier.sees_success(observation | (rig.instructions.read() if rig.instructions else {}))
+        if rig.pipeline.success is None or (rig.instructions and rig.instructions.index is None):
             return nothing
         return rig.pipeline.success(state)
 

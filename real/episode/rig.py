@@ -66,7 +66,7 @@ class Rig:
         self.driver = open_driver(node, self.pipeline.robot, objects, cameras, dry_run)
         self.driver.needed = seen
         self.pictures = Pictures(self.driver, pictures)
-        self.asked = InstructionInput(node, interface, instruction, words) if interface.instructions else None
+        self.instructions = InstructionInput(node, interface, instruction, words) if interface.instructions else None
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
@@ -114,7 +114,7 @@ class Rig:
         if self.pipeline.command.fields:
             state.command = self.command
         state.reference = self.reference
-        if self.asked and (index := self.asked.index) is not None:
+        if self.instructions and (index := self.instructions.index) is not None:
             state.instruction = index
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
@@ -190,7 +190,7 @@ class Rig:
 
     def instruction(self, index: int = 0) -> str:
         """Return the current instruction; `index`, of a simulation's environment, is ignored."""
-        return self.asked.text if self.asked else self.interface.instruction
+        return self.instructions.text if self.instructions else self.interface.instruction
 
     @property
     def on_twin(self) -> bool:

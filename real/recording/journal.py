@@ -78,7 +78,7 @@ class Journal:
         row |= {"seconds": round(time.monotonic() - self._opened, 2)}
         row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
         row |= {"stopped": env.loop.stopped}
-        row |= {"instruction": env.asked.text} if env.asked else {}
+        row |= {"instruction": env.instructions.text} if env.instructions else {}
         if env.steering is not None:
             row |= {
                 "falls": env.falls - self._falls,

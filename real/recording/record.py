@@ -39,7 +39,7 @@ class Progress:
     """resetting, let go, waiting, running; then saved, failed or discarded"""
     began: float = 0.0
     """Start of the phase, monotonic s."""
-    asked: str = ""
+    instruction: str = ""
     """Instruction of the running episode; empty without instructions."""
 
 
@@ -90,7 +90,7 @@ class Recording:
         seed = training_seed(self.seed, progress.saved) + self._attempt
         env.reset(seed=seed, options={"await_operator": True})
         facts, over, discarded = self._facts(), False, False
-        progress.asked = facts["instruction"] if env.pipeline.interface.instructions else ""
+        progress.instruction = facts["instruction"] if env.pipeline.interface.instructions else ""
         while not (over or discarded):
             self._pictures, self._hold = self.look(), env.hold_action()
             self._width = float(env.state.gripper_width.sum())

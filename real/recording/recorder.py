@@ -80,7 +80,8 @@ class Recorder:
         self.rows.add(
             step["state"], step["executed"], step["policy_action"], torch.tensor([step["reward"]]), step["success"],
             torch.tensor([step["done"]]), intervention=step["intervention"], pictures=frames,
-            truncated=torch.tensor([step["truncated"]]) if self._has_truncated else None, told=step.get("instruction"),
+            truncated=torch.tensor([step["truncated"]]) if self._has_truncated else None,
+            instructions=step.get("instruction"),
         )  # fmt: skip
 
     def end_episode(self, record: Mapping[str, Any]) -> None:

@@ -55,9 +55,9 @@ class Fit:
         save_classifier(classifier, out)
         summary = {"classifier": str(out)} | classifier.summary()
         show(summary | {"seconds": round(time.monotonic() - begin, 1)}, self.json, "classifier")
-        if not classifier.pays:
+        if not classifier.reaches_bar:
             sys.stderr.write(f"robot-rl: {classifier.refusal}\n")
-        return int(not classifier.pays)
+        return int(not classifier.reaches_bar)
 
 
 @dataclass

@@ -154,7 +154,7 @@ class Evaluate:
             task, python, named = bundle.task, self.env_python, bundle.provenance.get("env_python")
             if named and python is None:
                 raise ConfigError(
-                    f"{bundle.called} was trained with {named}, which no file starts: add --env-python {named}"
+                    f"{bundle.label} was trained with {named}, which no file starts: add --env-python {named}"
                 )
             simulation["episode_steps"] = self.episode_steps or bundle.provenance.get("episode_steps")
             if bundle.contract is not None:

@@ -86,7 +86,7 @@ class Record:
         from robot_rl.cli.record_display import display
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
-        from sim.collect import go_on, require_same
+        from sim.collect import check_settings, store_settings
         from sim.tasks import task_of, tasks, without_robot
 
         torch.set_num_threads(1)
@@ -104,9 +104,9 @@ class Record:
             settings["keep_failures"] = self.keep_failures
             exists = self.resume and (out / "meta" / "info.json").exists()
             if exists and _check_columns(out, env.pipeline, cameras.sizes).num_episodes:
-                require_same(out, settings)
+                check_settings(out, settings)
             recorder = stack.enter_context(closing(Recorder(out, env.pipeline, cameras.sizes, self.resume)))
-            go_on(recorder.writer, settings)
+            store_settings(recorder.writer, settings)
             say = stack.enter_context(display(env.pipeline.interface, self.seconds))
             recording = Recording(
                 env, recorder, cameras.look, self.episodes, self.seed, self.keep_failures, self.keep_pauses, say,

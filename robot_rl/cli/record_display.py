@@ -49,7 +49,7 @@ def display(interface: Interface, seconds: float) -> Iterator[Any]:
             text.append(f" {time.monotonic() - progress.began:4.1f}{limit}")
         counts = f"   saved {progress.new}, failed {progress.failures}, discarded {progress.discarded}"
         text.append(counts, "dim")
-        return text.append(f"   {progress.asked}", "bold") if progress.asked else text
+        return text.append(f"   {progress.instruction}", "bold") if progress.instruction else text
 
     if not console.is_terminal:
 

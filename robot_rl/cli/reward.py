@@ -43,14 +43,14 @@ class _OnTask:
         """Return the task's environments and its goal in words. Raises ConfigError if the goal is unknown."""
         import torch
 
-        from robot_rl.rewards.written.env import paid_info
+        from robot_rl.rewards.written.env import written_reward_info
         from robot_rl.rewards.written.vetting import STARTS
         from robot_rl.rewards.written.writer import goal_of
         from robot_rl.util.errors import ConfigError
         from sim.make import describe, make
 
         torch.set_num_threads(episodes.threads)
-        info = paid_info(describe(self.task, episodes.env_python, episodes.episode_steps))
+        info = written_reward_info(describe(self.task, episodes.env_python, episodes.episode_steps))
         if not info.reports_success:
             raise ConfigError(f"{self.task} reports no success, so no reward can be vetted on it")
         env: Any = make(self.task, STARTS, episodes.env_python, episodes.episode_steps)
@@ -102,13 +102,13 @@ class Write(_OnTask):
     def run(self) -> int:
         from robot_rl.assistant import ReplyModel
         from robot_rl.cli.console import console
-        from robot_rl.rewards.written.file import WrittenReward, describing, read_reward
+        from robot_rl.rewards.written.file import WrittenReward, description_path, read_reward
         from robot_rl.rewards.written.writer import conversation, revision, write
         from robot_rl.training.run import provenance
         from robot_rl.util.errors import ConfigError
 
         model, out = ReplyModel(self.config), self.out or default_file(self.task)
-        if describing(out).exists() != out.exists() or (out.exists() and not self.feedback):
+        if description_path(out).exists() != out.exists() or (out.exists() and not self.feedback):
             raise ConfigError(f"{out} is there already; revise it with --feedback, or choose another --out")
         env, goal = self.opened(self.episodes)
         messages, history = conversation(env, goal), []
@@ -144,7 +144,7 @@ class Vet(_OnTask):
     def run(self) -> int:
         from robot_rl.assistant import fenced
         from robot_rl.rewards.written.code import compile_reward
-        from robot_rl.rewards.written.file import WrittenReward, describing, read_source
+        from robot_rl.rewards.written.file import WrittenReward, description_path, read_source
         from robot_rl.rewards.written.vetting import vet
         from robot_rl.rewards.written.views import Views
         from robot_rl.training.run import provenance
@@ -152,7 +152,7 @@ class Vet(_OnTask):
 
         text = read_source(self.file)
         source, out = text if self.file.suffix == ".py" else fenced(text), self.out or self.file.with_suffix(".py")
-        describing(out)
+        description_path(out)
         if out.exists() and out.resolve() != self.file.resolve():
             raise ConfigError(f"{out} is there already; choose another --out")
         env, goal = self.opened(self.episodes)

@@ -49,7 +49,7 @@ class EpisodeRows:
         intervention: Tensor | None = None,
         truncated: Tensor | None = None,
         pictures: Mapping[str, Any] | None = None,
-        told: Sequence[str] | None = None,
+        instructions: Sequence[str] | None = None,
     ) -> None:
         """Add one control period to every episode.
 
@@ -77,8 +77,8 @@ class EpisodeRows:
         for i, episode in enumerate(self._rows):
             for key, values in rows.items():
                 episode.setdefault(key, []).append(values[i])
-            if told is not None:
-                self._tasks[i].append(told[i])
+            if instructions is not None:
+                self._tasks[i].append(instructions[i])
 
     def count(self, i: int = 0) -> int:
         """Return the current number of rows of an episode."""

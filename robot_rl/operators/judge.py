@@ -21,7 +21,7 @@ def judge_of(bundle: Bundle) -> Judge:
     """
     policy, saved = bundle.policy, bundle.agent
     unsuitable = ConfigError(
-        f"{bundle.called} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
+        f"{bundle.label} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
         "--base, for example one of rlpd"
     )
     if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:

@@ -74,7 +74,7 @@ class CorrectedRecipe(Recipe):
                 agent.critic.load_state_dict(bundle.critic)
             except RuntimeError:
                 raise ConfigError(
-                    f"{bundle.called} has critics of another kind; take one of rlpd, sac, td3, resfit or hil-serl"
+                    f"{bundle.label} has critics of another kind; take one of rlpd, sac, td3, resfit or hil-serl"
                 ) from None
             agent.target.load_state_dict(bundle.critic)
         return agent

@@ -23,7 +23,7 @@ from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs
 from robot_rl.rewards import RewardName
 from robot_rl.rewards.classifier import load_classifier
 from robot_rl.rewards.judged import ClassifierWrapper, judged_info
-from robot_rl.rewards.written.env import RewardWrapper, paid_info
+from robot_rl.rewards.written.env import RewardWrapper, written_reward_info
 from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
@@ -115,12 +115,12 @@ class Job:
             )
         named = self.base.task if self.base.contract is None else self.base.interface.task
         if named != self.info.task:
-            raise ConfigError(f"{self.base.called} is for task {named!r}, not {self.info.task!r}")
+            raise ConfigError(f"{self.base.label} is for task {named!r}, not {self.info.task!r}")
         if self.info.interface is None:
             size = self.base.policy.size
             if size != self.size:
                 raise ConfigError(
-                    f"{self.base.called} observes {size.observation} numbers and acts with {size.action}, and "
+                    f"{self.base.label} observes {size.observation} numbers and acts with {size.action}, and "
                     f"{self.info.task} now has {self.size.observation} and {self.size.action}; train it again"
                 )
             return self.base
@@ -200,7 +200,7 @@ def open_job(
     if settings.get("reward"):
         if settings.get("classifier"):
             raise ConfigError("--classifier and --reward both say what is paid; leave out one")
-        written, info = load_reward(settings["reward"]), paid_info(info)
+        written, info = load_reward(settings["reward"]), written_reward_info(info)
         make_env = lambda count: RewardWrapper(make(task, count, python, **physics), written)  # noqa: E731
     if settings.get("choose"):
         plain = make_env

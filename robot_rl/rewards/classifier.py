@@ -136,7 +136,7 @@ class Classifier:
         return f"classifier {self.folder}" if self.folder else "this classifier"
 
     @property
-    def pays(self) -> bool:
+    def reaches_bar(self) -> bool:
         """Whether precision and recall reach the bar."""
         return self.measured.clears(self.at_least)
 
@@ -152,7 +152,7 @@ class Classifier:
     @property
     def refusal(self) -> str:
         """Reason why the classifier may not give rewards, with the remedy; empty if it may."""
-        if self.pays:
+        if self.reaches_bar:
             return ""
         shown = [
             f"{name} {'unknown (it claimed nothing)' if rate['mean'] is None else format(rate['mean'], '.3f')}"
@@ -206,7 +206,7 @@ class Classifier:
             "precision": self.measured.precision,
             "recall": self.measured.recall,
             "at_least": self.at_least,
-            "pays_rewards": self.pays,
+            "pays_rewards": self.reaches_bar,
         }
 
 

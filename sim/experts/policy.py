@@ -20,7 +20,7 @@ class ExpertPolicy:
         self.skill, self.seed, self.num_envs = skill, seed, env.num_envs
         self.expert = demonstrator(env, skill, seed)
 
-    def beside(self, env: Any) -> ExpertPolicy:
+    def for_env(self, env: Any) -> ExpertPolicy:
         """Return the same demonstrator for another environment of the task."""
         return ExpertPolicy(env, self.skill, self.seed)
 

@@ -37,7 +37,7 @@ def record(
     """
     env, draw = filmed(task, python, **simulation)
     every = max(1, round(env.info.rate / MAX_RATE))
-    policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
+    policy = policy.for_env(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.hold_action)
     instructions: list[str] = []
     write_video(_frames(env, draw, runner, episodes, seed, every, instructions), path, env.info.rate / every)

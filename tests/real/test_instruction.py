@@ -40,7 +40,7 @@ def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot
     robot.cube = np.array([0.5, -0.25, 0.022])
     for _ in range(6):
         observation, _, terminated, truncated, infos = e.step(STILL)
-    assert not (terminated or truncated), "right of the centre, but left is asked for"
+    assert not (terminated or truncated), "right of the centre, but left is the instruction"
 
     def changed_to(text: str) -> bool:
         voice.publish(make("std_msgs/msg/String", data=text))
@@ -53,10 +53,10 @@ def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot
     assert decode(observation[LANGUAGE]) == ["do a somersault"]
     assert not (terminated or truncated), "only a person can judge an unknown instruction"
 
-    refused = e.asked.refused
+    refused = e.instructions.refused
     for wrong in ("  ", "a" * (LONGEST + 1)):
         voice.publish(make("std_msgs/msg/String", data=wrong))
-    eventually(lambda: e.step(STILL) and e.asked.refused >= refused + 2, "two refusals")
+    eventually(lambda: e.step(STILL) and e.instructions.refused >= refused + 2, "two refusals")
     assert e.instruction(0) == "do a somersault", "unchanged"
 
     steps = e.steps
@@ -86,7 +86,7 @@ def test_unknown_words_are_refused(robot_env: Build, topic_robot: Build, eventua
     def refused() -> bool:
         voice.publish(make("std_msgs/msg/String", data="stop"))
         e.step(STILL)
-        return bool(e.asked.refused)
+        return bool(e.instructions.refused)
 
     eventually(refused, "a refusal")
     assert e.instruction(0) == "push the cube to the left"

@@ -16,7 +16,7 @@ from robot_rl.rewards.written.views import Views, final_observation
 from robot_rl.util.errors import ConfigError, UserError
 
 
-def paid_info(info: EnvInfo) -> EnvInfo:
+def written_reward_info(info: EnvInfo) -> EnvInfo:
     """Return a task's facts with a written reward; ConfigError for a task with several instructions."""
     if info.interface is not None and info.interface.instructions:
         raise ConfigError(f"{info.task} asks for one of several things, and a written reward knows only one")
@@ -30,7 +30,7 @@ class RewardWrapper(EnvWrapper):
         """Raise ConfigError if the reward was written for another task."""
         super().__init__(env)
         self.written = reward
-        self.info, self.views = paid_info(env.info), Views.of(env)
+        self.info, self.views = written_reward_info(env.info), Views.of(env)
         reward.require_task(env.info.task, self.views)
         self.before: Observation = {}
 

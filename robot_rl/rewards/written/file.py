@@ -73,7 +73,7 @@ class WrittenReward:
         return {"task": self.task, "reads": ", ".join(self.reads), "sha256": self.sha256} | self.vetting.summary()
 
 
-def describing(path: Path) -> Path:
+def description_path(path: Path) -> Path:
     """Return the path of the JSON file beside a reward's source; ConfigError unless the source is a .py file."""
     if path.suffix != ".py":
         raise ConfigError(f"{path} is no name for a reward: it must end in .py")
@@ -84,7 +84,7 @@ def save_reward(reward: WrittenReward, path: Path) -> None:
     """Write both files. A kill between the two writes leaves different hashes, and reading refuses the pair."""
     meta = {"format": FORMAT, "task": reward.task, "sha256": reward.sha256, "reads": reward.reads}
     meta |= {"vetting": asdict(reward.vetting), "provenance": reward.provenance}
-    described = describing(path)
+    described = description_path(path)
     replace_file(path, reward.source.encode())
     replace_file(described, strict_json.dumps(meta, indent=2).encode())
 
@@ -92,7 +92,7 @@ def save_reward(reward: WrittenReward, path: Path) -> None:
 def read_reward(path: Path | str) -> WrittenReward:
     """Read a reward to show it; `load_reward` also requires passed vetting."""
     path = Path(path)
-    described = describing(path)
+    described = description_path(path)
     if not path.is_file() or not described.is_file():
         missing = described if path.is_file() else path
         raise ConfigError(f"{missing} is missing; make it with `robot-rl reward write` or `robot-rl reward vet`")

@@ -68,7 +68,7 @@ def test_a_saved_classifier_predicts_the_same(saved: Path, verdict: Build) -> No
 def test_a_classifier_below_its_bar_is_read_but_not_loaded_for_rewards(verdict: Build, tmp_path: Path) -> None:
     weak = verdict(front=(32, 32), measured=Measured(40, 20, 20, 18))
     save_classifier(weak, tmp_path / "weak")
-    assert not read_classifier(tmp_path / "weak").pays
+    assert not read_classifier(tmp_path / "weak").reaches_bar
     with pytest.raises(ConfigError, match=r"precision 0.900 and recall 0.900 on 40 held-out episodes.*0.95 for both"):
         load_classifier(tmp_path / "weak")
 
