@@ -26,7 +26,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for learners in subprocesses, because two
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # set by `make test`; some tests run make
 REALTIME = (
-    "tests/real/test_clock.py",
     "tests/real/test_remote.py",
     "tests/robot_rl/cli/test_bench_loop.py",
     "tests/robot_rl/cli/test_doctor.py::test_json_is_one",

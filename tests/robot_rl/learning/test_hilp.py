@@ -12,7 +12,7 @@ from robot_rl.data.replay import NEXT
 from robot_rl.data.sources import GOAL, Hindsight
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.learning.algorithms.hilp import HILP, HILPConfig
-from sim.testbeds.maze import HALF, PASSAGES, STEP, Maze, way
+from sim.testbeds.maze import HALF, PASSAGES, STEP, Maze, path_length
 from tests.robot_rl.learning.conftest import rng as generator
 
 PLACES = GoalIndices((0, 1), (2, 3))
@@ -102,13 +102,13 @@ def test_distances_count_steps_and_the_policy_reaches_both_ends() -> None:
 def test_shortest_path_is_straight_or_around_the_walls() -> None:
     starts = Maze().start(torch.rand(500, 4, generator=generator()))
     p, goal = starts[:, :2], starts[:, 2:]
-    length, back, straight = way(p, goal), way(goal, p), (p - goal).norm(dim=1)
+    length, back, straight = path_length(p, goal), path_length(goal, p), (p - goal).norm(dim=1)
     assert torch.allclose(length, back, atol=1e-5) and bool((length >= straight - 1e-5).all())
     below = (p[:, 1] < PASSAGES[0][0] - HALF) & (goal[:, 1] < PASSAGES[0][0] - HALF)
     assert int(below.sum()) > 10 and torch.allclose(length[below], straight[below])
     middle, corner, _ = PASSAGES[0]
     under, over = torch.tensor([[-1.0, middle - HALF - 1e-3]]), torch.tensor([[-1.0, middle + HALF + 1e-3]])
-    assert abs(float(way(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces and through"
+    assert abs(float(path_length(under, over)) - 2 * (corner + 1) - 2 * HALF) < 1e-3, "along both faces and through"
 
 
 def test_steps_are_limited_and_end_outside_walls() -> None:
