@@ -33,8 +33,7 @@ class Collected:
     frames: int
     new_episodes: int
     attempts: int
-    successes: int
-    """Successful attempts."""
+    successes: int  # successful attempts
 
 
 PERMANENT_FAILURE = 500

@@ -32,8 +32,7 @@ class Button(Enum):
 
     HELD = "held"
     RELEASED = "released"
-    LOST = "lost"
-    """The device fell silent."""
+    LOST = "lost"  # the device fell silent
 
     @classmethod
     def of(cls, operator: Operator | None) -> Button:
@@ -60,11 +59,9 @@ _NEXT = {
 class Decision:
     """Executed action of one control period."""
 
-    action: Tensor
-    """(1, A) in [-1, 1]"""
+    action: Tensor  # (1, A) in [-1, 1]
     phase: Phase
-    takeover: bool
-    """A correction begins in this step."""
+    takeover: bool  # a correction begins in this step
     operator: Operator | None
 
 

@@ -17,8 +17,7 @@ class Randomize:
     reproducible from (seed, episode), and easy to sweep or stratify.
     """
 
-    parameter: str
-    """Name of the parameter, for example "cube.mass"."""
+    parameter: str  # name of the parameter, for example "cube.mass"
     low: float
     high: float
     unit: str
