@@ -16,10 +16,8 @@ PURPOSE = 1  # key of the random numbers of an episode's commands, see `episode_
 
 @dataclass(frozen=True)
 class CommandSchedule:
-    """Commands sampled uniformly from the ranges of the interface and held for a fixed time.
-
-    An episode begins with a zero command. Commands change linearly, within `COMMAND_RAMP`.
-    """
+    """Commands sampled uniformly from the ranges of the interface and held for a fixed time. An episode begins with a
+    zero command. Commands change linearly, within `COMMAND_RAMP`."""
 
     hold: float = 4.0  # time between two changes of the command, s
     standing: float = 0.1  # share of zero commands, 0 to 1

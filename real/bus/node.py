@@ -59,10 +59,8 @@ class Publisher(ABC):
 
     @abstractmethod
     def other_writers(self, process: bool = False) -> list[str]:
-        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known.
-
-        A command topic should have none.
-        """
+        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known. A
+        command topic should have none."""
 
     @abstractmethod
     def close(self) -> None:
@@ -165,10 +163,7 @@ class Node(ABC):
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until a predicate about the graph holds; return whether it does.
-
-        Example: ``node.wait_for(lambda: pub.matched > 0, 5.0)``.
-        """
+        """Wait up to ``timeout`` s until a predicate holds, ``lambda: pub.matched > 0``; return whether it does."""
 
     @abstractmethod
     def incompatible(self) -> list[str]:

@@ -79,10 +79,8 @@ def _ros_type(type_name: str) -> Any:
 
 
 def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
-    """Return the full node name of each endpoint, or its participant's GUID if the node is not announced.
-
-    `process` adds the GUID to all names: rclpy knows neither process nor host.
-    """
+    """Return the full node name of each endpoint, or its participant's GUID if the node is not announced. `process`
+    adds the GUID to all names: rclpy knows neither process nor host."""
 
     def name(endpoint: Any) -> str:
         if _UNKNOWN in endpoint.node_name:

@@ -44,20 +44,11 @@ class RobotEnv(Rig, VectorEnv):
     num_envs = 1
 
     def __init__(
-        self,
-        node: Node,
-        interface: Interface,
-        *,
-        cameras: tuple[str, ...] = (),
-        operator: OperatorInput | None = None,
-        dry_run: bool = False,
-        safety: SafetyConfig | None = None,
-        schedule: Schedule | None = None,
-        observers: Iterable[StepObserver] = (),
-        instruction: str = "",
-        classifier: Classifier | None = None,
+        self, node: Node, interface: Interface, *, cameras: tuple[str, ...] = (), operator: OperatorInput | None = None,
+        dry_run: bool = False, safety: SafetyConfig | None = None, schedule: Schedule | None = None,
+        observers: Iterable[StepObserver] = (), instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
-    ):
+    ):  # fmt: skip
         """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands without a person or
         `cmd_vel`. `instruction`: the first one. `words`: those that the policy knows; (): any. `classifier`: success
         test in place of the task's."""

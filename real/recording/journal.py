@@ -25,17 +25,11 @@ class Journal:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        env: RobotEnv,
-        done: int = 0,
-        more: Callable[[], dict[str, Any]] = dict,
+        self, folder: Path, env: RobotEnv, done: int = 0, more: Callable[[], dict[str, Any]] = dict,
         keep: Callable[[dict[str, Any]], None] = lambda row: None,
-    ):
-        """Begin a log after the folder's first `done` episodes.
-
-        At an episode's end `more` returns additional keys of its row, and `keep` receives the row.
-        """
+    ):  # fmt: skip
+        """Begin a log after the folder's first `done` episodes. At an episode's end `more` returns additional keys of
+        its row, and `keep` receives the row."""
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []  # rows of the episodes that ended in this run
         self.drop_rows_from(done)

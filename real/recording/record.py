@@ -42,17 +42,10 @@ class Recording:
     """
 
     def __init__(
-        self,
-        env: Any,
-        recorder: Recorder,
-        look: Callable[[], dict[str, np.ndarray]],
-        episodes: int,
-        seed: int = 0,
-        keep_failures: bool = False,
-        keep_pauses: bool = False,
-        show: Callable[[Progress], None] = lambda _progress: None,
-        on_step: Callable[[Any], None] = lambda _env: None,
-    ):
+        self, env: Any, recorder: Recorder, look: Callable[[], dict[str, np.ndarray]], episodes: int, seed: int = 0,
+        keep_failures: bool = False, keep_pauses: bool = False,
+        show: Callable[[Progress], None] = lambda _progress: None, on_step: Callable[[Any], None] = lambda _env: None,
+    ):  # fmt: skip
         """Args:
         look: returns the current pictures by camera.
         keep_pauses: keep control periods without command and motion. Learners imitate such pauses.

@@ -82,13 +82,9 @@ class Driver(ABC):
     needed: tuple[str, ...] = ()  # cameras that the policy sees; without them the driver is not ready
 
     def __init__(
-        self,
-        node: Node,
-        robot: RobotSpec,
-        objects: Sequence[str] = (),
-        cameras: Sequence[str] = (),
+        self, node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (),
         dry_run: bool = False,
-    ):
+    ):  # fmt: skip
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self._raised = dry_run  # the bus's threads have real-time priority
         self.commands: list[Publisher] = []  # publishers of commands; each should be the only one on its topic

@@ -47,14 +47,9 @@ class ArmTwin(Twin):
     """Simulated arm that follows streamed joint positions."""
 
     def __init__(
-        self,
-        node: Node,
-        task: Task,
-        hidden: HiddenArm | None = None,
-        seed: int = 0,
-        cameras: bool = True,
+        self, node: Node, task: Task, hidden: HiddenArm | None = None, seed: int = 0, cameras: bool = True,
         mjcf: str = "",
-    ):
+    ):  # fmt: skip
         # To run in real time, a physics tick must be a command period of the robot.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))

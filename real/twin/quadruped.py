@@ -27,9 +27,7 @@ CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90  # battery of a Go2: cell
 @dataclass(frozen=True)
 class HiddenQuadruped:
     """Hidden dynamics of the robot, all at or beyond the edge of the training ranges (`sim/tasks/go2_velocity.py`).
-
-    Noises are standard deviations.
-    """
+    Noises are standard deviations."""
 
     action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
     stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
@@ -51,22 +49,13 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """Simulated robot that lies on the ground until its motors are commanded.
-
-    Battery and temperatures are constants of a robot that has just been switched on. `push_every`: interval of pushes,
-    s; 0: never.
-    """
+    """Simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants of
+    a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
 
     def __init__(
-        self,
-        node: Node,
-        task: Task,
-        hidden: HiddenQuadruped | None = None,
-        seed: int = 0,
-        cameras: bool = True,
-        mjcf: str = "",
-        push_every: float = 0.0,
-    ):
+        self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
+        mjcf: str = "", push_every: float = 0.0,
+    ):  # fmt: skip
         super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf)
         ros, base = self.robot.ros, self.robot.base
         assert isinstance(ros, UnitreeInterface) and base is not None
