@@ -38,6 +38,9 @@ class Stamped:
         return self._msg
 
 
+OnSample = Callable[[Stamped], None] | None
+
+
 class Publisher(ABC):
     """Publisher of one message type on one topic."""
 
@@ -73,9 +76,7 @@ class Publisher(ABC):
 class Subscription(ABC):
     """Subscription that keeps a topic's newest sample and calls its callback, if any, with every sample."""
 
-    def __init__(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None, log: logging.Logger
-    ) -> None:
+    def __init__(self, type_name: str, topic: str, qos: QoS, callback: OnSample, log: logging.Logger) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
         self.latest: Stamped | None = None  # newest sample; None before the first. Samples are not queued
         self._callback = callback
@@ -136,9 +137,7 @@ class Node(ABC):
         message(type_name)  # raises for an unknown type
         return self._publisher(type_name, self.resolve(topic), qos)
 
-    def subscribe(
-        self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: Callable[[Stamped], None] | None = None
-    ) -> Subscription:
+    def subscribe(self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: OnSample = None) -> Subscription:
         """Open a subscription; ``callback`` runs in the reader thread and must return quickly."""
         message(type_name)
         return self._subscribe(type_name, self.resolve(topic), qos, callback)
@@ -183,6 +182,4 @@ class Node(ABC):
     def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher: ...
 
     @abstractmethod
-    def _subscribe(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> Subscription: ...
+    def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription: ...

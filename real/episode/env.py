@@ -55,10 +55,8 @@ class RobotEnv(Rig, VectorEnv):
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
-        if self.pipeline.command.fields:
-            self.steering = Steering(
-                node, self.pipeline.command, self.period, schedule, frames(node, self.pipeline.robot)
-            )
+        if (command := self.pipeline.command).fields:
+            self.steering = Steering(node, command, self.period, schedule, frames(node, self.pipeline.robot))
         self.reset_procedure: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)

@@ -73,11 +73,8 @@ class Journal:
         row |= {"stopped": env.loop.stopped}
         row |= {"instruction": env.instructions.text} if env.instructions else {}
         if env.steering is not None:
-            row |= {
-                "falls": env.falls - self._falls,
-                "stalls": env.stalls - self._stalls,
-                "commanded_steps": dict(self._command_sources),
-            }
+            row |= {"falls": env.falls - self._falls, "stalls": env.stalls - self._stalls}
+            row |= {"commanded_steps": dict(self._command_sources)}
         row |= self.more()
         with uninterrupted():  # row and `keep` are atomic
             self._write("episodes.jsonl", row)

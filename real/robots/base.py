@@ -92,10 +92,8 @@ class Driver(ABC):
         self.accepted = dict.fromkeys(objects, 0)  # number of finite poses of each object
         self._seen: dict[str, tuple[Tensor, float]] = {}
         """Newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
-        self.images = {
-            name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
-            for name in cameras
-        }
+        image, pose, kind = robot.ros.image, robot.ros.object_pose, "geometry_msgs/msg/PoseStamped"
+        self.images = {c: node.subscribe("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in cameras}
         self.rejected = 0  # number of malformed or non-finite states
         self.repeated = 0  # number of states and object poses with the stamp of the previous one; they are ignored
         self._stamps: dict[str, float] = {}  # stamp of the newest pose of each object, s
@@ -105,12 +103,7 @@ class Driver(ABC):
         self._warned: set[str] = set()
         # Poses may arrive during the next statement.
         self.poses = {
-            name: node.subscribe(
-                "geometry_msgs/msg/PoseStamped",
-                robot.ros.object_pose.format(object=name),
-                qos.SENSOR,
-                partial(self._on_pose, name),
-            )
+            name: node.subscribe(kind, pose.format(object=name), qos.SENSOR, partial(self._on_pose, name))
             for name in objects
         }
         self._connect()

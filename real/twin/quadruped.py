@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,15 +188,9 @@ class QuadrupedTwin(Twin):
     def _publish_truth(self, base: dict[str, np.ndarray]) -> None:
         linear, angular = (dict(zip("xyz", base[n].tolist(), strict=True))
                            for n in ("base_velocity", "base_angular_velocity"))  # fmt: skip
-        self.truth.publish(
-            make(
-                "nav_msgs/msg/Odometry",
-                header=self._header("odom"),
-                child_frame_id="base",
-                pose={"pose": pose(base["base_position"], base["base_quat"])},
-                twist={"twist": {"linear": linear, "angular": angular}},
-            )  # fmt: skip
-        )
+        motion: dict[str, Any] = {"pose": {"pose": pose(base["base_position"], base["base_quat"])}}
+        motion |= {"twist": {"twist": {"linear": linear, "angular": angular}}}
+        self.truth.publish(make("nav_msgs/msg/Odometry", header=self._header("odom"), child_frame_id="base", **motion))
 
     def summary(self) -> str:
         return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"
