@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from robot_rl.util.errors import UserError
 
 BACKENDS = ("auto", "dds", "rclpy")
-BACKEND = "ROBOT_RL_BUS"  # environment variable with one of BACKENDS
+BACKEND = "ROBOT_RL_BUS"
+"""Environment variable with one of BACKENDS."""
 FAST, TOO_FAST = 100.0, 250.0
 """Control rates, Hz, from which DDS is preferred, and above which rclpy is refused. A 500 Hz loop on rclpy was stopped
 in two of two runs, with 10 % of its ticks late."""

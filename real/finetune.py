@@ -23,7 +23,8 @@ from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
-PERMANENT_FAILURE = 2  # exit status of a learner that would fail again after a restart: bad input, or NaN
+PERMANENT_FAILURE = 2
+"""Exit status of a learner that would fail again after a restart: bad input, or NaN."""
 
 
 class LearnerProcess:
@@ -100,7 +101,8 @@ class FinetuneSession:
         self.rng = torch.Generator().manual_seed(seed)
         self.cameras = RobotCameras(env)
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, self.cameras.sizes)
-        self._pictures: dict[str, Any] = {}  # pictures at the policy's last observation
+        self._pictures: dict[str, Any] = {}
+        """Pictures at the policy's last observation."""
         # A row must be recorded before the journal ends its episode.
         env.observers.append(self._record)
         film.attach(env)

@@ -33,7 +33,8 @@ class Collected:
     frames: int
     new_episodes: int
     attempts: int
-    successes: int  # successful attempts
+    successes: int
+    """Successful attempts."""
 
 
 PERMANENT_FAILURE = 500

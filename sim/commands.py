@@ -11,7 +11,8 @@ from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
-PURPOSE = 1  # key of the random numbers of an episode's commands, see `episode_keys`
+PURPOSE = 1
+"""Key of the random numbers of an episode's commands, see `episode_keys`."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,10 @@ class CommandSchedule:
     """Commands sampled uniformly from the ranges of the interface and held for a fixed time. An episode begins with a
     zero command. Commands change linearly, within `COMMAND_RAMP`."""
 
-    hold: float = 4.0  # time between two changes of the command, s
-    standing: float = 0.1  # share of zero commands, 0 to 1
+    hold: float = 4.0
+    """Time between two changes of the command, s."""
+    standing: float = 0.1
+    """Share of zero commands, 0 to 1."""
 
     def __call__(self, spec: VectorSpec, keys: Tensor, steps: Tensor, rate: float) -> Tensor:
         """Return commands (n, C) of episodes `keys` (n,) at control periods `steps` (n,); `rate` in Hz."""

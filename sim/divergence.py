@@ -20,8 +20,10 @@ from torch import Tensor
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file, sync_folder
 
-MAX_FILES = 8  # largest number of files per process: a task that always diverges does not fill the disk
-FORMAT = 1  # version of the file format
+MAX_FILES = 8
+"""Largest number of files per process: a task that always diverges does not fill the disk."""
+FORMAT = 1
+"""Version of the file format."""
 _PACKAGES = {"mujoco": "mujoco", "genesis": "genesis-world"}
 """Package of each engine: its version determines the results."""
 

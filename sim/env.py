@@ -63,7 +63,8 @@ class TaskEnv(VectorEnv):
     Episode e of environment i is sampled from (seed + i, e) only: results do not depend on num_envs or threads.
     """
 
-    skills = ("CLUMSY", "STEADY")  # skills of the scripted demonstrators
+    skills = ("CLUMSY", "STEADY")
+    """Skills of the scripted demonstrators."""
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(

@@ -24,12 +24,18 @@ _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 class EpisodeReplay:
     """The result of a replay."""
 
-    episode: dict[str, Any]  # header of the kept episode
-    recorded: int  # recorded step of divergence, counted from 1
-    version: str  # version of the engine in the replay
-    diverged: int | None = None  # step of divergence in the replay; None if it did not diverge
-    first: str = ""  # degree of freedom that moved fastest when the physics diverged
-    trace: list[dict[str, Any]] = field(default_factory=list)  # one row per tick of the joint commands
+    episode: dict[str, Any]
+    """Header of the kept episode."""
+    recorded: int
+    """Recorded step of divergence, counted from 1."""
+    version: str
+    """Version of the engine in the replay."""
+    diverged: int | None = None
+    """Step of divergence in the replay; None if it did not diverge."""
+    first: str = ""
+    """Degree of freedom that moved fastest when the physics diverged."""
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    """One row per tick of the joint commands."""
 
 
 def read(file: Path) -> tuple[dict[str, Any], Tensor]:

@@ -20,11 +20,16 @@ class Transition:
     """One control period of n robots."""
 
     robot: RobotSpec
-    home: Tensor  # the robot's home posture (J,), rad
-    before: RobotState  # true state at the start; `before.command` is the command of this period
-    now: RobotState  # true state at the end; `now.last_action` is the action of this period
-    feet: FootTracker  # foot contacts; None for a robot without feet: its tasks have no reward terms of feet
-    period: float  # length of a control period, s
+    home: Tensor
+    """The robot's home posture (J,), rad."""
+    before: RobotState
+    """True state at the start; `before.command` is the command of this period."""
+    now: RobotState
+    """True state at the end; `now.last_action` is the action of this period."""
+    feet: FootTracker
+    """Foot contacts; None for a robot without feet: its tasks have no reward terms of feet."""
+    period: float
+    """Length of a control period, s."""
 
     @cached_property
     def commanded(self) -> Tensor:
@@ -43,7 +48,8 @@ class Reward:
 
     name: str
     weight: float
-    term: Callable[[Transition], Tensor]  # function of a transition that returns (n,)
+    term: Callable[[Transition], Tensor]
+    """Function of a transition that returns (n,)."""
 
 
 def total(rewards: tuple[Reward, ...], transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:

@@ -14,8 +14,10 @@ from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
-SCENE = "scene/"  # prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names
-TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004  # height of a tray and thickness of its walls, m
+SCENE = "scene/"
+"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names."""
+TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
+"""Height of a tray and thickness of its walls, m."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,17 @@ class Object:
     """A free object that rests on the table unless the task places it."""
 
     name: str
-    size: float  # half of the width, m; of a tray, half of the inner width
-    mass: float  # kg
-    friction: float = 1.0  # sliding friction coefficient
+    size: float
+    """Half of the width, m; of a tray, half of the inner width."""
+    mass: float
+    """kg"""
+    friction: float = 1.0
+    """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     shape: Shape = "box"
     """A cube, a ball, a cylinder of equal height and width, or a square tray that objects are put into."""
-    solid: bool = True  # False: a fixed marker without collisions
+    solid: bool = True
+    """False: a fixed marker without collisions."""
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # a colon separates the arguments of a term
@@ -54,9 +60,12 @@ class Camera:
     """A camera that looks at a point, fixed in the scene or to a part of the robot."""
 
     name: str
-    position: tuple[float, float, float]  # m, in the base frame or in the frame of `body`
-    target: tuple[float, float, float]  # m, in the same frame
-    fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0  # vertical field of view, degrees
+    position: tuple[float, float, float]
+    """m, in the base frame or in the frame of `body`"""
+    target: tuple[float, float, float]
+    """m, in the same frame"""
+    fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
+    """Vertical field of view, degrees."""
     follows: bool = False
     """Move with the robot's trunk: position and target are relative to the trunk, along the world's axes."""
     body: str = ""
@@ -79,9 +88,12 @@ class Scene:
     places: tuple[tuple[float, float], ...] = ()
     """Places (x, y), m, one per object: an episode assigns them at random, and `<object>.x` and `.y` are offsets from
     the assigned place. Empty: `<object>.x` and `.y` are coordinates."""
-    timestep: float = 0.005  # physics step, s
-    iterations: PositiveInt = 50  # maximum number of contact solver iterations per physics step
-    cone: Cone = "elliptic"  # friction cone: elliptic is exact, pyramidal is 25 % faster
+    timestep: float = 0.005
+    """Physics step, s."""
+    iterations: PositiveInt = 50
+    """Maximum number of contact solver iterations per physics step."""
+    cone: Cone = "elliptic"
+    """Friction cone: elliptic is exact, pyramidal is 25 % faster."""
     impratio: PositiveFloat = 10.0
     """Ratio of frictional to normal stiffness; large values prevent slow sliding of grasped objects."""
 

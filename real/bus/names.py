@@ -25,7 +25,8 @@ class Remap:
 
     old: str
     new: str
-    node: str | None = None  # name of the node that the rule applies to; None: all nodes
+    node: str | None = None
+    """Name of the node that the rule applies to; None: all nodes."""
 
 
 def check_node_name(name: str) -> str:

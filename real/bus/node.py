@@ -23,10 +23,14 @@ class Stamped:
     __slots__ = ("_msg", "_type", "count", "raw", "received", "source_ns")
 
     def __init__(self, raw: bytes, type_name: str, received: float, source_ns: int, count: int) -> None:
-        self.raw = raw  # received CDR bytes
-        self.received = received  # time of arrival, local `time.monotonic()`, s
-        self.source_ns = source_ns  # time of publication, the writer's wall clock, ns; 0 if unknown
-        self.count = count  # number of samples received so far, including this one
+        self.raw = raw
+        """Received CDR bytes."""
+        self.received = received
+        """Time of arrival, local `time.monotonic()`, s."""
+        self.source_ns = source_ns
+        """Time of publication, the writer's wall clock, ns; 0 if unknown."""
+        self.count = count
+        """Number of samples received so far, including this one."""
         self._type = type_name
         self._msg: Any = None
 
@@ -78,7 +82,8 @@ class Subscription(ABC):
 
     def __init__(self, type_name: str, topic: str, qos: QoS, callback: OnSample, log: logging.Logger) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
-        self.latest: Stamped | None = None  # newest sample; None before the first. Samples are not queued
+        self.latest: Stamped | None = None
+        """Newest sample; None before the first. Samples are not queued."""
         self._callback = callback
         self._log = log
         self._arrived = threading.Condition()

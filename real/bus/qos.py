@@ -11,10 +11,14 @@ from real.bus.names import BusError
 class QoS:
     """Quality of service offered by a publisher or requested by a subscription. A request must not exceed the offer."""
 
-    depth: int = 10  # number of samples kept (keep-last)
-    reliable: bool = True  # resend lost samples; False: best effort
-    transient_local: bool = False  # send the last ``depth`` samples to late joiners
-    lifespan: float | None = None  # time after which a sample is dropped, s; None: never
+    depth: int = 10
+    """Number of samples kept (keep-last)."""
+    reliable: bool = True
+    """Resend lost samples; False: best effort."""
+    transient_local: bool = False
+    """Send the last ``depth`` samples to late joiners."""
+    lifespan: float | None = None
+    """Time after which a sample is dropped, s; None: never."""
     blocking: float = 0.1
     """Longest wait of ``publish`` for a slow reliable reader, s. Finite, unlike ROS's: a dead reader must not stall a
     control loop."""

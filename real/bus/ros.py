@@ -58,7 +58,8 @@ _shared: dict[int | None, _Shared] = {}
 _lock = threading.Lock()
 
 
-_UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rclpy's name for the node of an unannounced endpoint
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"
+"""rclpy's name for the node of an unannounced endpoint."""
 
 
 def _profile(qos: QoS) -> Any:
@@ -172,7 +173,8 @@ class RosNode(Node):
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self._domain, self._closed = domain, False
         self._mismatches: list[str] = []
-        self.subscriptions: list[RosSubscription] = []  # open subscriptions
+        self.subscriptions: list[RosSubscription] = []
+        """Open subscriptions."""
         with _lock:
             if domain not in _shared:
                 _shared[domain] = _Shared(domain)

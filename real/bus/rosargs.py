@@ -23,7 +23,8 @@ class RosArgs:
     namespace: str
     remaps: list[Remap] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
-    log_level: int = LEVELS["info"]  # lowest logged level: 10 debug to 50 fatal
+    log_level: int = LEVELS["info"]
+    """Lowest logged level: 10 debug to 50 fatal."""
 
 
 class _Loader(yaml.SafeLoader):

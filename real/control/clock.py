@@ -17,11 +17,16 @@ from typing import Any
 import numpy as np
 
 logger = logging.getLogger(__name__)
-SPIN = 0.0002  # busy-wait before a deadline instead of sleeping, s: the scheduler may wake the thread that late
-STALL = 0.025  # lateness of a tick above which the process counts as stalled, s: half of the robot's watchdog time-outs
-SMALLEST = 1e-8  # shorter durations are counted as 0, s
-WIDTH = math.log(1.01)  # width of a histogram bin on the logarithmic axis: percentiles are within 0.5 %
-BINS = 2800  # number of histogram bins; the last one ends at 3 hours
+SPIN = 0.0002
+"""Busy-wait before a deadline instead of sleeping, s: the scheduler may wake the thread that late."""
+STALL = 0.025
+"""Lateness of a tick above which the process counts as stalled, s: half of the robot's watchdog time-outs."""
+SMALLEST = 1e-8
+"""Shorter durations are counted as 0, s."""
+WIDTH = math.log(1.01)
+"""Width of a histogram bin on the logarithmic axis: percentiles are within 0.5 %."""
+BINS = 2800
+"""Number of histogram bins; the last one ends at 3 hours."""
 _CENTRES = np.concatenate([[0.0], SMALLEST * np.exp(WIDTH * (np.arange(1, BINS) - 0.5))])
 
 
@@ -105,9 +110,12 @@ class Drift:
     ticks: int = 0
     mean_time: float = 0.0
     mean_late: float = 0.0
-    variance: float = 0.0  # sum of squared deviations of the grid times from their mean, s^2
-    covariance: float = 0.0  # sum of products of the deviations of grid times and lateness, s^2
-    span: float = 0.0  # time from the first tick to the last on the grid, s
+    variance: float = 0.0
+    """Sum of squared deviations of the grid times from their mean, s^2."""
+    covariance: float = 0.0
+    """Sum of products of the deviations of grid times and lateness, s^2."""
+    span: float = 0.0
+    """Time from the first tick to the last on the grid, s."""
 
     def add(self, planned: float, late: float) -> None:
         """Add a tick that was planned `planned` s after the first tick and came `late` s late."""
@@ -135,8 +143,10 @@ class Timing:
     """Lateness of a loop with a given `period`, s."""
 
     period: float
-    late: Histogram = field(default_factory=Histogram)  # lateness of the ticks, s
-    missed: int = 0  # number of deadlines that passed entirely while an earlier tick was late
+    late: Histogram = field(default_factory=Histogram)
+    """Lateness of the ticks, s."""
+    missed: int = 0
+    """Number of deadlines that passed entirely while an earlier tick was late."""
     drift: Drift = field(default_factory=Drift)
     _first: float = math.nan
 

@@ -34,21 +34,28 @@ from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
-COMMAND_TIMEOUT = 0.05  # maximum age of a command that is passed on, s
-WATCH = 0.5  # interval between checks for other publishers on the guard's topics, s
-DRAIN = 4.0  # maximum time that `close` waits for the policy's process to stop sending, s
-SILENCE, STALE_STATE = QUIET = ("silence", "stale state")  # reasons for damping that are not a refused command
+COMMAND_TIMEOUT = 0.05
+"""Maximum age of a command that is passed on, s."""
+WATCH = 0.5
+"""Interval between checks for other publishers on the guard's topics, s."""
+DRAIN = 4.0
+"""Maximum time that `close` waits for the policy's process to stop sending, s."""
+SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
+"""Reasons for damping that are not a refused command."""
 GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
-_L2, _B = (2, 0x20), (3, 0x02)  # byte and bit in `wireless_remote`
+_L2, _B = (2, 0x20), (3, 0x02)
+"""Byte and bit in `wireless_remote`."""
 
 
 class ReceivedCommand(NamedTuple):
     """The newest command and the result of its check."""
 
     raw: bytes = b""
-    bad: str = ""  # reason for refusing the command; empty if valid
+    bad: str = ""
+    """Reason for refusing the command; empty if valid."""
     command: np.ndarray | None = None
-    received: float = -float("inf")  # monotonic, s
+    received: float = -float("inf")
+    """Monotonic, s."""
 
 
 class BackgroundPrinter:
@@ -79,13 +86,18 @@ class CommandCheck:
 
     def __init__(self, motors: Motors):
         self.motors = motors
-        self.damping = SILENCE  # reason for the present damping; empty while commands are passed on
-        self.latched = True  # damping ends only with a command that begins standing up
-        self.foreign_publisher = ""  # other publisher of commands or of the robot's state; empty if none
-        self.alive = -float("inf")  # arrival of the robot's last new state, monotonic s
+        self.damping = SILENCE
+        """Reason for the present damping; empty while commands are passed on."""
+        self.latched = True
+        """Damping ends only with a command that begins standing up."""
+        self.foreign_publisher = ""
+        """Other publisher of commands or of the robot's state; empty if none."""
+        self.alive = -float("inf")
+        """Arrival of the robot's last new state, monotonic s."""
         self.position, self.remote = np.full(motors.count, np.nan), False
         """Positions of the motors, rad, and whether L2 and B are pressed, in the newest state."""
-        self._soft = -float("inf")  # time of the last command with low or no stiffness, monotonic s
+        self._soft = -float("inf")
+        """Time of the last command with low or no stiffness, monotonic s."""
 
     def reason(self, now: float, newest: ReceivedCommand) -> str:
         """Return the reason to damp in this tick; empty if the newest command may be passed on."""
@@ -121,12 +133,16 @@ class Guard(CommandCheck):
         self.robot = robot
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
-        self.events: dict[str, int] = {}  # number of times that damping began, by reason
-        self.stalls = 0  # number of ticks that came more than `STALL` s late
+        self.events: dict[str, int] = {}
+        """Number of times that damping began, by reason."""
+        self.stalls = 0
+        """Number of ticks that came more than `STALL` s late."""
         self.timing: dict[str, Any] = {}
-        self._tick = -1  # tick counter of the robot's newest state, ms
+        self._tick = -1
+        """Tick counter of the robot's newest state, ms."""
         self._newest = ReceivedCommand()
-        self._raised = False  # the bus's threads have real-time priority
+        self._raised = False
+        """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
         self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never blocks

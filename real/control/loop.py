@@ -27,11 +27,16 @@ logger = logging.getLogger(__name__)
 class Goal:
     """Joint positions to reach `duration` seconds after `posted`."""
 
-    position: Tensor  # (1, J) rad
-    start: Tensor  # (1, J) previous goal, rad
-    gripper: float  # m
-    posted: float  # monotonic time, s
-    duration: float  # s
+    position: Tensor
+    """(1, J) rad"""
+    start: Tensor
+    """(1, J) previous goal, rad"""
+    gripper: float
+    """m"""
+    posted: float
+    """Monotonic time, s."""
+    duration: float
+    """s"""
 
 
 @dataclass
@@ -59,11 +64,15 @@ class CommandLoop(threading.Thread):
         super().__init__(name="command-loop", daemon=True)
         self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
         self.events = Events()
-        self.goals = 0  # number of posted goals, including refused ones
-        self.stopped = ""  # reason of the latched stop; empty while running
+        self.goals = 0
+        """Number of posted goals, including refused ones."""
+        self.stopped = ""
+        """Reason of the latched stop; empty while running."""
         self.ticker: Ticker | None = None
-        self.state_ages = Histogram()  # age of the joint state at the ticks, s
-        self.stall = -math.inf, 0.0  # end, monotonic s, and duration, s, of this thread's last stall
+        self.state_ages = Histogram()
+        """Age of the joint state at the ticks, s."""
+        self.stall = -math.inf, 0.0
+        """End, monotonic s, and duration, s, of this thread's last stall."""
         self.error: BaseException | None = None
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with an event and its details at stops and resets, from any thread."""
@@ -72,14 +81,21 @@ class CommandLoop(threading.Thread):
         self._lock = threading.Lock()
         self._nonfinite = 0
         self._holding = ""
-        self._fresh = True  # no goal was accepted since `arm` or `reset_stop`
-        self._ticked = math.inf  # time of the last tick, monotonic s
-        self._last_tracking_ok = math.inf  # last time at which a held arm was at its held position, monotonic s
-        self._before: tuple[Any, ...] = ()  # switch interval and scheduling before `arm`
+        self._fresh = True
+        """No goal was accepted since `arm` or `reset_stop`."""
+        self._ticked = math.inf
+        """Time of the last tick, monotonic s."""
+        self._last_tracking_ok = math.inf
+        """Last time at which a held arm was at its held position, monotonic s."""
+        self._before: tuple[Any, ...] = ()
+        """Switch interval and scheduling before `arm`."""
         self.legged = pipeline.robot.base is not None
-        self.is_damped = self.legged  # a legged robot is damped and has to stand up
-        self.resting = False  # no goals are expected between episodes: a legged robot is then damped without a latch
-        self._stiff_since = -math.inf  # start of the newest sequence of commands with stiffness, monotonic s
+        self.is_damped = self.legged
+        """A legged robot is damped and has to stand up."""
+        self.resting = False
+        """No goals are expected between episodes: a legged robot is then damped without a latch."""
+        self._stiff_since = -math.inf
+        """Start of the newest sequence of commands with stiffness, monotonic s."""
         self._limits = PostureLimits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------

@@ -18,22 +18,27 @@ STALE_STATE, STALE_GOAL = "stale state", "stale goal"
 class SafetyConfig:
     """Time-outs and limits of the command loop."""
 
-    state_timeout: float = 0.05  # maximum age of a joint state to move on, s
-    goal_timeout: float = 0.15  # maximum age of an arm's goal, s: three control periods at 20 Hz
+    state_timeout: float = 0.05
+    """Maximum age of a joint state to move on, s."""
+    goal_timeout: float = 0.15
+    """Maximum age of an arm's goal, s: three control periods at 20 Hz."""
     patience: float = 0.3
     """Maximum age of a legged robot's goal, s. Damping makes it fall, so it stands through short gaps."""
     start_mismatch: float = 0.2
     """Maximum distance, beyond its reach, of the first goal after a start or hold, and of a held arm, rad."""
     moved_patience: float = 0.1
     """Time for which a held arm must be further away before it is held there, s: one state may be wrong."""
-    object_timeout: float = 0.2  # maximum age of an object pose for posting a goal, s
+    object_timeout: float = 0.2
+    """Maximum age of an object pose for posting a goal, s."""
     picture_timeout: float = 0.15
     """Maximum age of a picture, s: three at 20 Hz. An older picture of the policy's cameras stops goals; an older one
     of another camera is recorded again."""
     lost_timeout: float = 0.5
     """Age of the joint state, or of one of the policy's pictures, at which the episode ends with an error, s."""
-    max_nonfinite: int = 3  # number of consecutive non-finite goals that latches a stop
-    tilt: float = 60.0  # tilt of a legged robot's trunk above which a stop latches, degrees
+    max_nonfinite: int = 3
+    """Number of consecutive non-finite goals that latches a stop."""
+    tilt: float = 60.0
+    """Tilt of a legged robot's trunk above which a stop latches, degrees."""
     overspeed: float = 1.2
     """Multiple of a joint's speed limit; three consecutive states above it latch a legged robot's stop."""
     guard_patience: float = 0.2

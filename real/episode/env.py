@@ -68,7 +68,8 @@ class RobotEnv(Rig, VectorEnv):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-        self.inference = Histogram()  # time from observation to action in each control period, s
+        self.inference = Histogram()
+        """Time from observation to action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()

@@ -17,9 +17,12 @@ from real.robots.base import NotReady
 from real.teleop.commands import FirstInput, Operator
 
 logger = logging.getLogger(__name__)
-EMPTY = 0.004  # maximum width of a closed, empty gripper, m
-STILL = 0.01  # maximum motion of a joint of a robot that does not respond, rad
-NEAR = 0.01  # height above its support from which an object may drop, m: the last millimetres take as long as the rest
+EMPTY = 0.004
+"""Maximum width of a closed, empty gripper, m."""
+STILL = 0.01
+"""Maximum motion of a joint of a robot that does not respond, rad."""
+NEAR = 0.01
+"""Height above its support from which an object may drop, m: the last millimetres take as long as the rest."""
 
 
 class Homing:

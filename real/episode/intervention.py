@@ -32,7 +32,8 @@ class Button(Enum):
 
     HELD = "held"
     RELEASED = "released"
-    LOST = "lost"  # the device fell silent
+    LOST = "lost"
+    """The device fell silent."""
 
     @classmethod
     def of(cls, operator: Operator | None) -> Button:
@@ -59,9 +60,11 @@ _NEXT = {
 class Decision:
     """Executed action of one control period."""
 
-    action: Tensor  # (1, A) in [-1, 1]
+    action: Tensor
+    """(1, A) in [-1, 1]"""
     phase: Phase
-    takeover: bool  # a correction begins in this step
+    takeover: bool
+    """A correction begins in this step."""
     operator: Operator | None
 
 

@@ -25,7 +25,8 @@ class Outcome:
     """The state of an episode after a control period."""
 
     success: bool
-    terminated: bool  # ended by the task's tests or a mark, not by a stop or the time limit
+    terminated: bool
+    """Ended by the task's tests or a mark, not by a stop or the time limit."""
     done: bool
 
 
@@ -35,8 +36,10 @@ class Judge:
     def __init__(self, rig: Rig, reset_procedure: Homing | Standing):
         self.rig, self.reset_procedure = rig, reset_procedure
         self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
-        self.judged_instruction = ""  # instruction that the success hold refers to
-        self.cause = ""  # description of the stall that ended the episode; empty if none did
+        self.judged_instruction = ""
+        """Instruction that the success hold refers to."""
+        self.cause = ""
+        """Description of the stall that ended the episode; empty if none did."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 

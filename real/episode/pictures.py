@@ -24,15 +24,18 @@ from robot_rl.interface.pipeline import Picture, Pipeline
 from robot_rl.rewards.classifier import Classifier
 from robot_rl.util.errors import UserError
 
-MOVED = 0.05  # motion of a joint after which a camera must show a different picture, rad
+MOVED = 0.05
+"""Motion of a joint after which a camera must show a different picture, rad."""
 
 
 @dataclass
 class _View:
     """Newest usable frame of one camera."""
 
-    picture: np.ndarray  # (H, W, 3) uint8, at the picture's size
-    joints: np.ndarray  # (J,) joint positions when this picture first appeared, rad
+    picture: np.ndarray
+    """(H, W, 3) uint8, at the picture's size"""
+    joints: np.ndarray
+    """(J,) joint positions when this picture first appeared, rad"""
 
 
 class Pictures:

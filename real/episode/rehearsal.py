@@ -47,13 +47,15 @@ class RehearsalEnv(InterventionWrapper):
         self.observers: list[Callable[[dict[str, Any]], None]] = []
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with the event "phase" and "resetting", "let go", "waiting" or "running"."""
-        self.on_wait: Callable[[], None] = lambda: None  # called in each control period before the first input
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called in each control period before the first input."""
         self.ticker = Ticker(self.period)
         self.sizes = {p.camera: (p.height, p.width) for p in env.task.interface.pictures}
         """(height, width) of the recorded pictures by camera."""
         self._unseen = [c.name for c in env.task.scene.cameras if c.name not in self.sizes] if image_size else []
         self.sizes |= dict.fromkeys(self._unseen, (image_size, image_size))
-        self.seed = 0  # seed of the running episode
+        self.seed = 0
+        """Seed of the running episode."""
 
     def look(self) -> dict[str, np.ndarray]:
         """Return pictures (H, W, 3) of the present state by camera."""

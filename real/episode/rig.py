@@ -31,14 +31,17 @@ from robot_rl.rewards.classifier import Classifier
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
 """Suffixes of stop reasons that a stalled process may have caused; the guard reports silences too."""
-RECENT = 0.5  # maximum time between a stall and the stop that it caused, s
-WATCH = 0.5  # interval between checks for other publishers on the robot's topics, s
+RECENT = 0.5
+"""Maximum time between a stall and the stop that it caused, s."""
+WATCH = 0.5
+"""Interval between checks for other publishers on the robot's topics, s."""
 
 
 class Rig:
     """Driver, command loop, arbiter and the state of the running episode."""
 
-    state: RobotState  # last observed state of the episode
+    state: RobotState
+    """Last observed state of the episode."""
 
     def __init__(
         self, node: Node, interface: Interface, cameras: tuple[str, ...], operator: OperatorInput | None, dry_run: bool,
@@ -69,7 +72,8 @@ class Rig:
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, monotonic s, and the stall's duration, s."""
         node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
-        self._watched = -math.inf  # time of the last check for other publishers, monotonic s
+        self._watched = -math.inf
+        """Time of the last check for other publishers, monotonic s."""
         self.foreign_publisher = ""
         """Unexpected publisher on a topic that only this process or the robot may use; empty if none."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
@@ -81,7 +85,8 @@ class Rig:
         """Clear the state of the last episode: no executed action, an open gripper, a zero command."""
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
-        self.reference: Tensor = self.pipeline.controller.reference(1)  # (1, R), see `RobotState.reference`
+        self.reference: Tensor = self.pipeline.controller.reference(1)
+        """(1, R), see `RobotState.reference`."""
         self.steps = 0
         self.lowest_grip_height = math.inf
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""

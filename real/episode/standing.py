@@ -19,11 +19,16 @@ from real.robots.unitree import GUARD_GONE, UnitreeDriver
 from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
-RISE = 2.0  # time from lying to standing, and back, s
-FIRM = 0.3  # fraction of that time after which the springs have their full stiffness
-CROOKED = 0.4  # distance of a joint from the folded posture above which the legs are folded before standing up, rad
-TRIES = 3  # maximum number of attempts to stand up for one episode
-LEVEL = math.cos(math.radians(45))  # cosine of the maximum tilt from which the robot may stand up
+RISE = 2.0
+"""Time from lying to standing, and back, s."""
+FIRM = 0.3
+"""Fraction of that time after which the springs have their full stiffness."""
+CROOKED = 0.4
+"""Distance of a joint from the folded posture above which the legs are folded before standing up, rad."""
+TRIES = 3
+"""Maximum number of attempts to stand up for one episode."""
+LEVEL = math.cos(math.radians(45))
+"""Cosine of the maximum tilt from which the robot may stand up."""
 
 
 class Standing:
@@ -39,7 +44,8 @@ class Standing:
         robot, driver = env.pipeline.robot, env.driver
         assert robot.base is not None and isinstance(driver, UnitreeDriver)
         self.env, self.driver = env, driver
-        self.stands = False  # the robot has stood up and has the policy's stiffness
+        self.stands = False
+        """The robot has stood up and has the policy's stiffness."""
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:

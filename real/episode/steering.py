@@ -17,13 +17,17 @@ from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
-TOPIC = "cmd_vel"  # m/s forward and to the left, rad/s counter-clockwise; trunk frame
+TOPIC = "cmd_vel"
+"""m/s forward and to the left, rad/s counter-clockwise; trunk frame."""
 TYPES = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 """Message types of `cmd_vel`; planners send either."""
-FOOTPRINT = "base_footprint"  # frame of the trunk's heading without its tilt, in which planners command
-TIMEOUT = 0.5  # maximum age of a Twist, s
+FOOTPRINT = "base_footprint"
+"""Frame of the trunk's heading without its tilt, in which planners command."""
+TIMEOUT = 0.5
+"""Maximum age of a Twist, s."""
 
-Schedule = Callable[[int, int], Tensor]  # map from an episode's seed and control period to the velocity command (1, C)
+Schedule = Callable[[int, int], Tensor]
+"""Map from an episode's seed and control period to the velocity command (1, C)."""
 
 
 class Steering:

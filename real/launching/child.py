@@ -40,10 +40,14 @@ class Child:
         sink: Callable[[str, str], None],
     ):  # fmt: skip
         self.node = node
-        self.sent: signal.Signals | None = None  # last signal of the escalation
-        self.deadline = 0.0  # time of the next signal, monotonic s
-        self.ended = False  # whether the output is closed
-        self.exited = False  # set by `just_exited`
+        self.sent: signal.Signals | None = None
+        """Last signal of the escalation."""
+        self.deadline = 0.0
+        """Time of the next signal, monotonic s."""
+        self.ended = False
+        """Whether the output is closed."""
+        self.exited = False
+        """Set by `just_exited`."""
         self._sink = sink
         self._line = b""
         self._process = subprocess.Popen(

@@ -32,8 +32,10 @@ Sink = Callable[[str, str], None]
 class Grace:
     """Time for a process to stop, s."""
 
-    interrupt: float = 5.0  # from SIGINT to SIGTERM
-    terminate: float = 5.0  # from SIGTERM to SIGKILL
+    interrupt: float = 5.0
+    """From SIGINT to SIGTERM."""
+    terminate: float = 5.0
+    """From SIGTERM to SIGKILL."""
 
     def after(self, sent: signal.Signals) -> float:
         return {signal.SIGINT: self.interrupt, signal.SIGTERM: self.terminate}.get(sent, 0.0)
@@ -61,7 +63,8 @@ class ProcessRunner:
         self._waiting: list[tuple[float, NodeProcess]] = []  # (monotonic s, node) to restart
         self._waves: list[list[Child]] | None = None  # groups of children to stop, in order; None: not stopping
         self._received: list[int] = []
-        self.interrupted = 0  # 128 + the signal that stopped the launch, as in a shell; 0: none
+        self.interrupted = 0
+        """128 + the signal that stopped the launch, as in a shell; 0: none."""
         self._code: int | None = None
         self._failure = 0
 

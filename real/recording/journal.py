@@ -31,7 +31,8 @@ class Journal:
         """Begin a log after the folder's first `done` episodes. At an episode's end `more` returns additional keys of
         its row, and `keep` receives the row."""
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
-        self.rows: list[dict[str, Any]] = []  # rows of the episodes that ended in this run
+        self.rows: list[dict[str, Any]] = []
+        """Rows of the episodes that ended in this run."""
         self.drop_rows_from(done)
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}

@@ -13,24 +13,34 @@ import torch
 from real.recording.recorder import Recorder
 from robot_rl.util.seeds import training_seed
 
-REST = 0.02  # largest joint speed of an arm at rest, rad/s
-GRIP = 0.0005  # largest change of gripper width per control period at rest, m
+REST = 0.02
+"""Largest joint speed of an arm at rest, rad/s."""
+GRIP = 0.0005
+"""Largest change of gripper width per control period at rest, m."""
 
 
 @dataclass
 class Progress:
     """Progress of a recording."""
 
-    episodes: int  # final number of episodes in the dataset
-    saved: int = 0  # current number of episodes in the dataset
-    new: int = 0  # number of episodes saved by this recording
+    episodes: int
+    """Final number of episodes in the dataset."""
+    saved: int = 0
+    """Current number of episodes in the dataset."""
+    new: int = 0
+    """Number of episodes saved by this recording."""
     successes: int = 0
-    failures: int = 0  # number of episodes marked as failed or timed out; saved only with `keep_failures`
+    failures: int = 0
+    """Number of episodes marked as failed or timed out; saved only with `keep_failures`."""
     discarded: int = 0
-    paused: int = 0  # number of control periods omitted as pauses
-    phase: str = ""  # resetting, let go, waiting, running; then saved, failed or discarded
-    began: float = 0.0  # start of the phase, monotonic s
-    instruction: str = ""  # instruction of the running episode; empty without instructions
+    paused: int = 0
+    """Number of control periods omitted as pauses."""
+    phase: str = ""
+    """resetting, let go, waiting, running; then saved, failed or discarded"""
+    began: float = 0.0
+    """Start of the phase, monotonic s."""
+    instruction: str = ""
+    """Instruction of the running episode; empty without instructions."""
 
 
 class Recording:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from real.episode.env import RobotEnv
 
 logger = logging.getLogger(__name__)
-WAITING = 4  # largest number of queued episodes. `end_episode` blocks above it, to bound memory
+WAITING = 4
+"""Largest number of queued episodes. `end_episode` blocks above it, to bound memory."""
 
 
 class RobotCameras:
@@ -34,7 +35,8 @@ class RobotCameras:
         pictures = {name: self._newest(name) for name in env.driver.images}
         self.sizes = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         """(height, width) by camera, pixels."""
-        self.stale = 0  # number of pictures recorded again, since a video needs a frame per row
+        self.stale = 0
+        """Number of pictures recorded again, since a video needs a frame per row."""
 
     def look(self) -> dict[str, np.ndarray]:
         """Return the current pictures (H, W, 3) by camera."""
@@ -60,7 +62,8 @@ class Recorder:
             columns = features(info, images) | {TRUNCATED: Feature("bool", (1,))}
             fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
-        self._has_truncated = TRUNCATED in self.writer.features  # False for datasets of versions without this column
+        self._has_truncated = TRUNCATED in self.writer.features
+        """False for datasets of versions without this column."""
         self.rows = EpisodeRows(pipeline.actions)
         self.error: BaseException | None = None
         self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)

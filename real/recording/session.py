@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from real.episode.env import RobotEnv
 
 
-_waiting: list[int] | None = None  # signals received in an `uninterrupted` block; None outside
+_waiting: list[int] | None = None
+"""Signals received in an `uninterrupted` block; None outside."""
 
 
 @contextmanager
@@ -63,7 +64,8 @@ def stop_on_signals() -> None:
         signal.signal(number, interrupt)
 
 
-MOST = 2**29  # memory limit of a video, bytes; protects the process that commands the robot
+MOST = 2**29
+"""Memory limit of a video, bytes; protects the process that commands the robot."""
 
 
 class VideoRecorder:
@@ -76,10 +78,12 @@ class VideoRecorder:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
-        self.instructions: list[list[str]] = []  # successive instructions of each episode
+        self.instructions: list[list[str]] = []
+        """Successive instructions of each episode."""
         self._frame_instructions: list[str] = []
         """Instruction of each frame, including the running episode's; "" without instructions."""
-        self.rate = 20.0  # frames per second
+        self.rate = 20.0
+        """Frames per second."""
 
     def attach(self, env: RobotEnv) -> None:
         """Record each control period of `env`."""

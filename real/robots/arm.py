@@ -14,7 +14,8 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
 
-SLIP = 0.05  # maximum difference of the driver's clock from ours between two messages, s; above it, its clock was set
+SLIP = 0.05
+"""Maximum difference of the driver's clock from ours between two messages, s; above it, its clock was set."""
 
 
 class VelocityEstimate:
@@ -59,11 +60,13 @@ class ArmDriver(Driver):
         self.kinematics = Kinematics(robot)
         self._index = {name: k for k, name in enumerate(driver_names(node, robot))}
         self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
-        self._stamp = np.full(len(self._index), -np.inf)  # arrival of each joint's last complete state, monotonic s
+        self._stamp = np.full(len(self._index), -np.inf)
+        """Arrival of each joint's last complete state, monotonic s."""
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
         """Joints that arrive together, a set for each publisher; a second publisher of them is refused."""
-        self._settled = False  # all publishers of the joints are known
+        self._settled = False
+        """All publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
         """Names of the last message, the indices of our joints in it, and the indices among our joints."""
         self._lock = threading.Lock()

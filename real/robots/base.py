@@ -22,11 +22,16 @@ from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.util.errors import ConfigError, UserError
 
-UNIT = 0.1  # maximum deviation of an orientation's norm from 1; a quaternion of zeros is no orientation
-SLACK = 0.1  # allowance for encoder noise, rad
-LATENESS = 0.02  # maximum delay of one state relative to the next, s
-OVERSPEED = 1.2  # maximum ratio of the speed that a state implies to the joint's limit
-MANY, WITHIN = 3, 1.0  # number of refused states, and the time, s, within which they are a fault
+UNIT = 0.1
+"""Maximum deviation of an orientation's norm from 1; a quaternion of zeros is no orientation."""
+SLACK = 0.1
+"""Allowance for encoder noise, rad."""
+LATENESS = 0.02
+"""Maximum delay of one state relative to the next, s."""
+OVERSPEED = 1.2
+"""Maximum ratio of the speed that a state implies to the joint's limit."""
+MANY, WITHIN = 3, 1.0
+"""Number of refused states, and the time, s, within which they are a fault."""
 
 
 class NotReady(UserError):  # noqa: N818
@@ -37,10 +42,14 @@ class NotReady(UserError):  # noqa: N818
 class JointReading:
     """One joint state; joints in the spec's order."""
 
-    position: np.ndarray  # (J,) rad
-    velocity: np.ndarray  # (J,) rad/s
-    gripper: float  # finger distance, m
-    received: float  # local monotonic time, s
+    position: np.ndarray
+    """(J,) rad"""
+    velocity: np.ndarray
+    """(J,) rad/s"""
+    gripper: float
+    """Finger distance, m."""
+    received: float
+    """Local monotonic time, s."""
 
     @property
     def upright(self) -> float:
@@ -52,8 +61,10 @@ class JumpCheck:
     """Refuse joint states that the robot cannot have reached: another robot's, or a broken encoder's."""
 
     def __init__(self, robot: RobotSpec):
-        self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])  # (J,) rad/s
-        self.count = 0  # number of refused states
+        self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])
+        """(J,) rad/s"""
+        self.count = 0
+        """Number of refused states."""
         self._times: deque[float] = deque(maxlen=MANY)
 
     def refuses(self, moved: np.ndarray, since: np.ndarray | float, now: float, joints: np.ndarray | slice) -> bool:
@@ -78,28 +89,38 @@ class Driver(ABC):
     """Subscribe to a robot's state, objects and cameras; publish its commands, unless `dry_run`."""
 
     joints: Subscription
-    command: Publisher  # publisher of commands; not set in a dry run
-    needed: tuple[str, ...] = ()  # cameras that the policy sees; without them the driver is not ready
+    command: Publisher
+    """Publisher of commands; not set in a dry run."""
+    needed: tuple[str, ...] = ()
+    """Cameras that the policy sees; without them the driver is not ready."""
 
     def __init__(
         self, node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (),
         dry_run: bool = False,
     ):  # fmt: skip
         self.node, self.robot, self.dry_run = node, robot, dry_run
-        self._raised = dry_run  # the bus's threads have real-time priority
-        self.commands: list[Publisher] = []  # publishers of commands; each should be the only one on its topic
+        self._raised = dry_run
+        """The bus's threads have real-time priority."""
+        self.commands: list[Publisher] = []
+        """Publishers of commands; each should be the only one on its topic."""
         self.jumps = JumpCheck(robot)
-        self.accepted = dict.fromkeys(objects, 0)  # number of finite poses of each object
+        self.accepted = dict.fromkeys(objects, 0)
+        """Number of finite poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
         """Newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
         image, pose, kind = robot.ros.image, robot.ros.object_pose, "geometry_msgs/msg/PoseStamped"
         self.images = {c: node.subscribe("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in cameras}
-        self.rejected = 0  # number of malformed or non-finite states
-        self.repeated = 0  # number of states and object poses with the stamp of the previous one; they are ignored
-        self._stamps: dict[str, float] = {}  # stamp of the newest pose of each object, s
-        self.rejected_poses = 0  # number of object poses that are non-finite, without orientation, or in another frame
+        self.rejected = 0
+        """Number of malformed or non-finite states."""
+        self.repeated = 0
+        """Number of states and object poses with the stamp of the previous one; they are ignored."""
+        self._stamps: dict[str, float] = {}
+        """Stamp of the newest pose of each object, s."""
+        self.rejected_poses = 0
+        """Number of object poses that are non-finite, without orientation, or in another frame."""
         self._frames = frames(node, robot)
-        self._foreign: dict[str, str] = {}  # error in the frame of each object's poses; empty if valid
+        self._foreign: dict[str, str] = {}
+        """Error in the frame of each object's poses; empty if valid."""
         self._warned: set[str] = set()
         # Poses may arrive during the next statement.
         self.poses = {

@@ -7,20 +7,29 @@ import numpy as np
 from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 
-NO_POSITION, NO_SPEED = 2.146e9, 16000.0  # position, rad, and speed, rad/s, in the command of an unused motor
-DAMPING = 5.0  # damping gain of a robot that sinks down, N m s/rad
-FIRMEST = 1.5  # multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent
-STATE_TIMEOUT = 0.05  # maximum age of a state to move a robot on, s
+NO_POSITION, NO_SPEED = 2.146e9, 16000.0
+"""Position, rad, and speed, rad/s, in the command of an unused motor."""
+DAMPING = 5.0
+"""Damping gain of a robot that sinks down, N m s/rad."""
+FIRMEST = 1.5
+"""Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
+STATE_TIMEOUT = 0.05
+"""Maximum age of a state to move a robot on, s."""
 GUARD_TOPIC = "guard"
 """std_msgs/String, JSON, at every change and at GUARD_RATE: `damping`, its reason, empty while commands pass;
 `latched`, whether damping ends only with standing up; `damped`, the number of times it began, by reason; `stalls`."""
-GUARD_RATE = 50.0  # Hz
-ARMING = 0.3  # maximum fraction of the spec's stiffness at the start of standing up
-NEAR = 0.3  # maximum distance of a set-point from its joint at the start of standing up, rad
+GUARD_RATE = 50.0
+"""Hz"""
+ARMING = 0.3
+"""Maximum fraction of the spec's stiffness at the start of standing up."""
+NEAR = 0.3
+"""Maximum distance of a set-point from its joint at the start of standing up, rad."""
 JUMP, GROWTH = 0.6, 4.0
 """Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth, 1/s (standing up: 3.3)."""
-_SLACK = 0.01  # tolerance of the guard's position limits for rounding, rad
-_ROUNDING = 1e-3  # tolerance of the gain limits for rounding
+_SLACK = 0.01
+"""Tolerance of the guard's position limits for rounding, rad."""
+_ROUNDING = 1e-3
+"""Tolerance of the gain limits for rounding."""
 _SETTABLE = ("q", "dq", "tau", "kp", "kd")
 """Fields of a motor's command that may be set; all others must equal those of a blank command."""
 
@@ -46,7 +55,8 @@ class Motors:
         for name in _SETTABLE:
             settable["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
         settable["crc"] = 0xFFFFFFFF
-        self._rest = wire.content(settable) == 0  # mask of the bytes of a command that must equal those of a blank one
+        self._rest = wire.content(settable) == 0
+        """Mask of the bytes of a command that must equal those of a blank one."""
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, stiffness_scale: float = 1.0) -> np.ndarray:

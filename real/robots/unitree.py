@@ -23,9 +23,12 @@ from robot_rl.interface.state import RobotState
 class TrunkReading(JointReading):
     """One LowState; joints and feet in the spec's order."""
 
-    quat: np.ndarray  # (4,) w x y z, orientation of the trunk in the world
-    gyroscope: np.ndarray  # (3,) rad/s, trunk frame
-    foot_force: np.ndarray  # (F,) contact force in the sensor's unit; about 1 N on a Go2
+    quat: np.ndarray
+    """(4,) w x y z, orientation of the trunk in the world"""
+    gyroscope: np.ndarray
+    """(3,) rad/s, trunk frame."""
+    foot_force: np.ndarray
+    """(F,) contact force in the sensor's unit; about 1 N on a Go2"""
 
     @property
     def upright(self) -> float:
@@ -33,7 +36,8 @@ class TrunkReading(JointReading):
         return float(1 - 2 * (x * x + y * y))
 
 
-GUARD_TIMEOUT = 0.3  # age of the guard's last report above which it counts as gone, s; it sends one every 0.02 s
+GUARD_TIMEOUT = 0.3
+"""Age of the guard's last report above which it counts as gone, s; it sends one every 0.02 s."""
 GUARD_GONE = "the guard has gone"
 
 
@@ -46,15 +50,18 @@ class UnitreeDriver(Driver):
         assert isinstance(ros, UnitreeInterface) and robot.base is not None
         self.motors = Motors(robot)
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
-        self.stiffness_scale = 1.0  # multiple of the spec's stiffness in commands
+        self.stiffness_scale = 1.0
+        """Multiple of the spec's stiffness in commands."""
         self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
         """Set-points, stiffness and message of the last command; most commands are repeated."""
         self._damping = b""
         self._latest: TrunkReading | None = None
-        self._tick = -1  # tick counter of the latest state, ms
+        self._tick = -1
+        """Tick counter of the latest state, ms."""
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
-        self._guard: dict[str, Any] = {"damping": "", "damped": {}}  # newest report of the guard
+        self._guard: dict[str, Any] = {"damping": "", "damped": {}}
+        """Newest report of the guard."""
         self._guard_raw, self._guard_heard = b"", -float("inf")
         self._damped_before: Counter[str] = Counter()
         if not self.dry_run:

@@ -20,8 +20,10 @@ import numpy as np
 from real.bus.messages import ARRAY, NAME, store
 
 LOW_COMMAND, LOW_STATE = "unitree_go/msg/LowCmd", "unitree_go/msg/LowState"
-_HEADER = b"\x00\x01\x00\x00"  # header of little-endian CDR
-_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # each byte with its bits in reverse order
+_HEADER = b"\x00\x01\x00\x00"
+"""Header of little-endian CDR."""
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""Each byte with its bits in reverse order."""
 
 
 def crc32(words: bytes) -> int:

@@ -11,10 +11,14 @@ from real.teleop.joystick import AXIS, BUTTON, FULL, INITIAL, Joystick
 from real.teleop.layout import MAP_FILE, TRIGGERS, USES, Source, layout_of
 from robot_rl.util.errors import ConfigError
 
-PERIOD = 0.05  # time between two readings, s
-WARM_UP = 80  # number of readings that determine the rest position
-STEP = 0.05  # smallest movement shown, as a fraction of full deflection
-AWAY, BACK = 0.6, 0.25  # distance from rest of a moved and of a released control, as a fraction of full deflection
+PERIOD = 0.05
+"""Time between two readings, s."""
+WARM_UP = 80
+"""Number of readings that determine the rest position."""
+STEP = 0.05
+"""Smallest movement shown, as a fraction of full deflection."""
+AWAY, BACK = 0.6, 0.25
+"""Distance from rest of a moved and of a released control, as a fraction of full deflection."""
 _PROMPTS = dict(
     leftx="push the left stick to the right",
     lefty="pull the left stick back",

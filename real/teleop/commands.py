@@ -22,10 +22,14 @@ AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
 
-DEAD_BAND = 0.03  # fraction of full deflection that counts as 0
-RELEASE = 0.05  # time without `held` before control returns, s; filters bounces of the button
-TIMEOUT = 0.1  # time without a sample after which the device is lost, s
-REPLACED = 1.0  # silence after which a sample may come from another device, s
+DEAD_BAND = 0.03
+"""Fraction of full deflection that counts as 0."""
+RELEASE = 0.05
+"""Time without `held` before control returns, s; filters bounces of the button."""
+TIMEOUT = 0.1
+"""Time without a sample after which the device is lost, s."""
+REPLACED = 1.0
+"""Silence after which a sample may come from another device, s."""
 LATEST = 500_000_000
 """Largest age of a resent sample behind the newest one, ns; an older stamp means that the writer's clock was set."""
 
@@ -149,16 +153,20 @@ class OperatorInput:
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
-        self._let_go = -math.inf  # time of the first reading without `held`, monotonic s
-        self._pressed: set[str] = set()  # presses since the last `read`
+        self._let_go = -math.inf
+        """Time of the first reading without `held`, monotonic s."""
+        self._pressed: set[str] = set()
+        """Presses since the last `read`."""
         self._seen: dict[tuple[int, bytes], None] = {}
         """Last samples, for duplicates: most arrive at both subscriptions."""
-        self._newest = 0  # time stamp of the newest sample, its writer's clock, ns
+        self._newest = 0
+        """Time stamp of the newest sample, its writer's clock, ns."""
         self._understood = True
         self._rested: tuple[int, int] | None = None
         """Numbers of axes and buttons of a device that has been released once."""
         self._warned = False
-        self._heard = -math.inf  # time of the last sample, monotonic s
+        self._heard = -math.inf
+        """Time of the last sample, monotonic s."""
         # Reliable for short presses, which are resent; best effort for publishers that offer no more.
         profiles = (QOS, replace(QOS, reliable=False))
         self._subscriptions = (

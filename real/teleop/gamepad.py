@@ -42,9 +42,11 @@ class Controls:
     def __init__(self, layout: Layout, legged: bool = False):
         self.layout, self._legged = layout, legged
         self._named = {(source.kind, source.number): name for name, source in layout.items()}
-        self._position: dict[str, float] = {}  # reported positions of sticks and triggers
+        self._position: dict[str, float] = {}
+        """Reported positions of sticks and triggers."""
         self._down: set[str] = set()
-        self._pressed: set[str] = set()  # presses since the last reading, for presses shorter than that
+        self._pressed: set[str] = set()
+        """Presses since the last reading, for presses shorter than that."""
 
     def take(self, kind: int, number: int, value: int) -> str:
         """Apply an event; return the name of its control, empty if none."""

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from robot_rl.util.errors import UserError
 
-BUTTON, AXIS, INITIAL = 0x01, 0x02, 0x80  # kinds of events; the bit `INITIAL` marks a report of the state at opening
+BUTTON, AXIS, INITIAL = 0x01, 0x02, 0x80
+"""Kinds of events; the bit `INITIAL` marks a report of the state at opening."""
 FULL = 32767
 _EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)
 _AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # joydev's ioctls
@@ -37,8 +38,10 @@ class Identity:
     product: int = 0
     version: int = 0
     driver: str = ""
-    axes: tuple[int, ...] = ()  # kernel code of each axis (linux/input-event-codes.h), by its number in events
-    buttons: tuple[int, ...] = ()  # kernel code of each button, by its number in events
+    axes: tuple[int, ...] = ()
+    """Kernel code of each axis (linux/input-event-codes.h), by its number in events."""
+    buttons: tuple[int, ...] = ()
+    """Kernel code of each button, by its number in events."""
 
     @property
     def ids(self) -> str:

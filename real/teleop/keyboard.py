@@ -26,9 +26,12 @@ from real.teleop.commands import PRESSES, Operator
 from real.teleop.stream import Finished
 from robot_rl.util.errors import UserError
 
-HOLD = 0.2  # time for which a key counts as down after its last byte, s
-BRIDGE = 0.7  # time of control after a key's first byte, s; the slowest first repeat, X11's, comes after 0.66 s
-SLOW = 0.25  # fraction of full speed with Shift
+HOLD = 0.2
+"""Time for which a key counts as down after its last byte, s."""
+BRIDGE = 0.7
+"""Time of control after a key's first byte, s; the slowest first repeat, X11's, comes after 0.66 s."""
+SLOW = 0.25
+"""Fraction of full speed with Shift."""
 _SEQUENCE = 0.15  # longest time between the parts of an escape sequence, s
 _MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2, 1.0), "f": (2, -1.0)}
 _WALK = {key: _MOTION[key] for key in "wsad"} | {"j": (2, 1.0), "l": (2, -1.0)}

@@ -17,7 +17,8 @@ from pathlib import Path
 from real.teleop.joystick import AXIS, BUTTON, FULL, Identity, Joystick
 from robot_rl.util.errors import ConfigError
 
-MAP_FILE = "SDL_GAMECONTROLLERCONFIG_FILE"  # environment variable for a map file, as in SDL
+MAP_FILE = "SDL_GAMECONTROLLERCONFIG_FILE"
+"""Environment variable for a map file, as in SDL."""
 STICKS, TRIGGERS = ("leftx", "lefty", "rightx", "righty"), ("lefttrigger", "righttrigger")
 USES = {
     "leftshoulder": "hold", "rightshoulder": "tilt", "a": "success", "x": "failure", "b": "stop", "start": "reset",
@@ -30,10 +31,13 @@ CONTROLS = (*STICKS, *TRIGGERS, *USES)
 class Source:
     """Axis or button of a control."""
 
-    kind: int  # AXIS or BUTTON
+    kind: int
+    """AXIS or BUTTON"""
     number: int
-    sign: int = 1  # -1: the axis is reversed
-    half: bool = False  # whether the control is a trigger on half an axis, with its rest position in the middle
+    sign: int = 1
+    """-1: the axis is reversed."""
+    half: bool = False
+    """Whether the control is a trigger on half an axis, with its rest position in the middle."""
 
     def position(self, value: int, trigger: bool) -> float:
         """Return the position of a stick, -1 to 1 (right and back positive), or of a trigger, 0 to 1."""
@@ -61,7 +65,8 @@ _PLAYSTATION_WITHOUT_DRIVER = {
     "leftshoulder": 0x134, "rightshoulder": 0x135, "a": 0x131, "b": 0x132, "x": 0x130, "start": 0x139,
 }  # fmt: skip
 _XBOX_DRIVERS = ("xpad", "xpadneo", "xone-gip-gamepad")
-_XBOX_VIRTUAL = ("045e:028e", "28de:11ff")  # ids of pads that programs such as Steam emulate without a driver
+_XBOX_VIRTUAL = ("045e:028e", "28de:11ff")
+"""Ids of pads that programs such as Steam emulate without a driver."""
 _XBOX_BLUETOOTH_IDS = ("045e:02fd", "045e:0b05", "045e:0b13", "045e:0b20", "045e:0b21", "045e:0b22")
 _SONY, _SPECIFIED = 0x054C, 0x8000
 """Sony's vendor id; version bit by which Sony's drivers mark the specification's codes."""

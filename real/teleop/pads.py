@@ -16,9 +16,12 @@ class Pad:
 
     sticks: tuple[int, int, int, int]
     """Left stick forward, left; right stick forward, left. Forward and left are positive."""
-    triggers: tuple[int, int]  # LT, RT; -1 when pulled
-    rest: float  # value of a released trigger
-    buttons: tuple[int, int, int, int, int, int]  # LB, A, X, B, Menu (`BUTTONS`), RB
+    triggers: tuple[int, int]
+    """LT, RT; -1 when pulled."""
+    rest: float
+    """Value of a released trigger."""
+    buttons: tuple[int, int, int, int, int, int]
+    """LB, A, X, B, Menu (`BUTTONS`), RB."""
 
     def unreleased(self, axes: Sequence[float]) -> str:
         """Describe the axes that are not at the rest position; empty if all are."""

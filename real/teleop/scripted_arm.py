@@ -27,7 +27,8 @@ class ArmOperator:
     ):
         self.pipeline, self.clock = pipeline, clock
         self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0
-        self._now: tuple[int, str] = (-1, "")  # number and phase of the episode
+        self._now: tuple[int, str] = (-1, "")
+        """Number and phase of the episode."""
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
         self.driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)

@@ -20,9 +20,12 @@ ROUTE: Route = (
 )
 STOP = Operator(stop=True)
 RESET = Operator(reset=True)
-PRESS = 0.2  # duration of a press, s
-LIE = 2.0  # time from a stop to the first press of reset, s
-AGAIN = 5.0  # interval of presses of reset until the robot stands, s
+PRESS = 0.2
+"""Duration of a press, s."""
+LIE = 2.0
+"""Time from a stop to the first press of reset, s."""
+AGAIN = 5.0
+"""Interval of presses of reset until the robot stands, s."""
 
 
 class Walker:

@@ -53,7 +53,8 @@ class CueScript:
         encode(texts)
         self.texts, self.after, self.clock = texts, after, clock
         self.voice, self._published = InstructionPublisher(node), -1
-        self._now: tuple[str, float] = ("", clock())  # phase of the episode and its start, monotonic s
+        self._now: tuple[str, float] = ("", clock())
+        """Phase of the episode and its start, monotonic s."""
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:

@@ -18,7 +18,8 @@ from sim.randomization import episode_rng, episode_uniforms
 from sim.step.placement import DEFAULT_X
 from sim.tasks.base import PLACE, Task
 
-TRUTH_TOPIC = "twin/{object}/pose"  # geometry_msgs/PoseStamped: true pose of an object, without the tracker's error
+TRUTH_TOPIC = "twin/{object}/pose"
+"""geometry_msgs/PoseStamped: true pose of an object, without the tracker's error."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class ArmTwin(Twin):
             b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.size for b in task.scene.objects
         }
         """Half edge of each object, m."""
-        self._bias: dict[str, np.ndarray] = {}  # constant error of the tracker (3,) by object, m
+        self._bias: dict[str, np.ndarray] = {}
+        """Constant error of the tracker (3,) by object, m."""
         x, y, z = self.hidden.object_bias
         for k, name in enumerate(self.sizes):
             cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)

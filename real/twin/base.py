@@ -28,16 +28,21 @@ from sim.tasks.base import Task
 logger = logging.getLogger(__name__)
 STATE = QoS(depth=10, blocking=0.0)
 """Reliable, like `joint_state_broadcaster` and most subscribers; publishing never blocks the loop."""
-DRAIN = 6.0  # longest wait for the commanding node to end first, s
+DRAIN = 6.0
+"""Longest wait for the commanding node to end first, s."""
 
 
 class Twin(ABC):
     """Simulated robot in real time. One engine tick is one command period of the robot."""
 
-    camera_rate: ClassVar[float] = 20.0  # Hz
-    image_size: ClassVar[int] = 96  # pixels
-    states: Publisher  # topic of the robot's joint states
-    command: Subscription  # topic of the robot's commands
+    camera_rate: ClassVar[float] = 20.0
+    """Hz"""
+    image_size: ClassVar[int] = 96
+    """pixels"""
+    states: Publisher
+    """Topic of the robot's joint states."""
+    command: Subscription
+    """Topic of the robot's commands."""
 
     def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
         self.node, self.task = node, task
@@ -49,11 +54,13 @@ class Twin(ABC):
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self._rendering: dict[str, Future[np.ndarray]] = {}
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
-        self.stalls = 0  # number of stalls of the process: ticks over `STALL` s late
+        self.stalls = 0
+        """Number of stalls of the process: ticks over `STALL` s late."""
         self._requests: deque[int] = deque()
         self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
-        self._draining = math.inf  # end of the wait for the commanding node, monotonic s; infinite before `drain`
+        self._draining = math.inf
+        """End of the wait for the commanding node, monotonic s; infinite before `drain`."""
         self.timing: dict[str, Any] = {}
 
     @abstractmethod

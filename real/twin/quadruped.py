@@ -18,11 +18,16 @@ from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.robot import UnitreeInterface
 from sim.tasks.base import Task
 
-TRUTH_RATE = 100.0  # rate of `TRUTH_TOPIC`, Hz
-TIMESTEP = 0.002  # physics step, s: one per reported state
-GRAVITY = 9.81  # m/s^2
-MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30  # degrees Celsius
-CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90  # battery of a Go2: cells in series, V per cell, A, %
+TRUTH_RATE = 100.0
+"""Rate of `TRUTH_TOPIC`, Hz."""
+TIMESTEP = 0.002
+"""Physics step, s: one per reported state."""
+GRAVITY = 9.81
+"""m/s^2"""
+MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30
+"""Degrees Celsius."""
+CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90
+"""Battery of a Go2: cells in series, V per cell, A, %."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +87,17 @@ class QuadrupedTwin(Twin):
         battery["soc"], battery["current"] = CHARGE, round(-1000 * CURRENT)
         battery["cell_vol"][:CELLS] = round(1000 * CELL_VOLTAGE)
         battery["bq_ntc"] = battery["mcu_ntc"] = BOARD_TEMPERATURE
-        self._velocity: np.ndarray | None = None  # trunk velocity at the last tick, world frame, m/s
+        self._velocity: np.ndarray | None = None
+        """Trunk velocity at the last tick, world frame, m/s."""
         self._bus_is_realtime = False
-        self._raw = b""  # bytes of the last valid command: repeated commands are decoded once
+        self._raw = b""
+        """Bytes of the last valid command: repeated commands are decoded once."""
         self._wanted = self._decode(self.motors.damp())
         self._springs = self._wanted[2][:0]
         self._delayed = deque([self._wanted], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
         """Commands of the last ticks; the oldest is applied."""
-        self.rejected = 0  # number of commands with a wrong checksum or length
+        self.rejected = 0
+        """Number of commands with a wrong checksum or length."""
         self.states = node.publisher(LOW_STATE, ros.low_state, STATE)
         self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, STATE)
         self._hide()

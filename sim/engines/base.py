@@ -32,13 +32,18 @@ class Engine(ABC):
     robot: RobotSpec
     scene: Scene
     num_envs: int
-    model: mujoco.MjModel  # MuJoCo model of the scene; every engine has it, for rendering
-    qpos: np.ndarray  # generalized positions (n, nq) in MuJoCo's order, on the host
+    model: mujoco.MjModel
+    """MuJoCo model of the scene; every engine has it, for rendering."""
+    qpos: np.ndarray
+    """Generalized positions (n, nq) in MuJoCo's order, on the host."""
     look: Callable[[int], Appearance] | None = None
     """Function from an environment's index to its randomized appearance; None: all look alike."""
-    geom_sizes: np.ndarray | None = None  # sizes (n, ngeom, 3) of the geoms, m; None: the same in all environments
-    takes_device: ClassVar[bool] = False  # whether the engine can run on a GPU; False: on the CPU only
-    device: torch.device  # device of the simulation and of all tensors
+    geom_sizes: np.ndarray | None = None
+    """Sizes (n, ngeom, 3) of the geoms, m; None: the same in all environments."""
+    takes_device: ClassVar[bool] = False
+    """Whether the engine can run on a GPU; False: on the CPU only."""
+    device: torch.device
+    """Device of the simulation and of all tensors."""
     parameters: dict[str, Setter]
     """Setters of the parameters of each environment, effective from its next reset; units in `sim.randomization`."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
@@ -47,7 +52,8 @@ class Engine(ABC):
     )  # fmt: skip
     base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
     """Further parameters of robots with a floating base."""
-    longest_delay: ClassVar[float] = 0.08  # maximum action delay, s
+    longest_delay: ClassVar[float] = 0.08
+    """Maximum action delay, s."""
     object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod

@@ -37,7 +37,8 @@ from sim.engines.genesis_world import World, start
 from sim.engines.model import MAX_ACTION_DELAY, max_speeds
 from sim.scenes import Scene
 
-_OWN = ("line", "lag", "torque", "broken")  # attributes to save besides the solver state and the parameters
+_OWN = ("line", "lag", "torque", "broken")
+"""Attributes to save besides the solver state and the parameters."""
 
 
 class GenesisEngine(Engine):

@@ -17,7 +17,8 @@ from sim.engines.model import compile_model, foot_shapes, object_model_spec, rob
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Scene
 
-SLIPPERY = 0.01  # smallest friction coefficient of Genesis
+SLIPPERY = 0.01
+"""Smallest friction coefficient of Genesis."""
 
 
 def start(device: str) -> Any:
@@ -77,7 +78,8 @@ class World:
             self._soften(robot.base.feet[0], [*ground.geoms, *self.body.geoms])
         self.joints = [self._dof(name) for name in robot.joint_names]
         self.fingers = [self._dof(name) for name in (robot.gripper.joints if robot.gripper else ())]
-        self.grip = self._set_gripper()  # finger positions (F,) per meter of gripper width
+        self.grip = self._set_gripper()
+        """Finger positions (F,) per meter of gripper width."""
 
     def _empty(self, gs: Any) -> Any:
         option = self.model.opt

@@ -18,12 +18,18 @@ from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
-BONE = 0.014  # radius of the rods drawn between the joints of a leg, m
-ROLLING = 1e-4  # damping of objects that roll, N s/m
-STUCK = 1e6  # damping of an object without collisions, N s/m; without gravity compensation it would sink by micrometres
-OVERSPEED = 10.0  # maximum plausible joint speed as a multiple of its limit; falls and impacts stay below
-TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0  # maximum plausible speeds of a trunk, m/s and rad/s
-OBJECT_SPEED = 1e3  # maximum plausible speed of an object thrown by a gripper, m/s or rad/s
+BONE = 0.014
+"""Radius of the rods drawn between the joints of a leg, m."""
+ROLLING = 1e-4
+"""Damping of objects that roll, N s/m."""
+STUCK = 1e6
+"""Damping of an object without collisions, N s/m; without gravity compensation it would sink by micrometres."""
+OVERSPEED = 10.0
+"""Maximum plausible joint speed as a multiple of its limit; falls and impacts stay below."""
+TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
+"""Maximum plausible speeds of a trunk, m/s and rad/s."""
+OBJECT_SPEED = 1e3
+"""Maximum plausible speed of an object thrown by a gripper, m/s or rad/s."""
 
 
 def max_speeds(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:

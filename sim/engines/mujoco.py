@@ -66,9 +66,12 @@ class MujocoEngine(Engine):
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
         self._trunk = {name: np.full(num_envs, v) for name, v in TRUNK.items()} if self.robot.base else {}
-        self._adopted: dict[str, np.ndarray] = {}  # model fields that `copy_from` writes
-        self._changed: set[str] = set()  # names of parameters that were set at least once
-        self._stale = False  # whether masses or inertias have changed since MuJoCo's derived constants were computed
+        self._adopted: dict[str, np.ndarray] = {}
+        """Model fields that `copy_from` writes."""
+        self._changed: set[str] = set()
+        """Names of parameters that were set at least once."""
+        self._stale = False
+        """Whether masses or inertias have changed since MuJoCo's derived constants were computed."""
         self.parameters = self._make_parameters()
 
     def clone(self) -> MujocoEngine:

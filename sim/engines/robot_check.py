@@ -21,9 +21,12 @@ from sim.engines.servos import force_range, torque_range
 from sim.rendering.gl import mujoco
 from sim.scenes import Scene
 
-NEAR, TURNED = 1e-3, 5e-3  # maximum difference between frames of spec and file, m and rad
-SOLE_GAP, SOLE_FAR = 0.01, 0.05  # distances of a foot's sole from the ground at home for a warning and for an error, m
-DRIFT = 0.02  # maximum deviation of a stiff robot from home after holding it for 1 s, rad
+NEAR, TURNED = 1e-3, 5e-3
+"""Maximum difference between frames of spec and file, m and rad."""
+SOLE_GAP, SOLE_FAR = 0.01, 0.05
+"""Distances of a foot's sole from the ground at home for a warning and for an error, m."""
+DRIFT = 0.02
+"""Maximum deviation of a stiff robot from home after holding it for 1 s, rad."""
 _IGNORED = ("gravity", "wind", "density", "viscosity", "disableflags", "enableflags")
 """Physics options that affect motion, unlike those of the solver; a file's values are not used."""
 

@@ -14,7 +14,8 @@ from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
 from sim.rendering.gl import mujoco
 
-TOLERANCE = 1e-3  # tolerance between limits of file and spec, rad; files round pi
+TOLERANCE = 1e-3
+"""Tolerance between limits of file and spec, rad; files round pi."""
 
 
 class RobotFile(NamedTuple):
@@ -23,14 +24,16 @@ class RobotFile(NamedTuple):
     spec: mujoco.MjSpec
     path: Path
     urdf: bool
-    changes: tuple[Finding, ...] = ()  # findings about changes and omissions
+    changes: tuple[Finding, ...] = ()
+    """Findings about changes and omissions."""
 
 
 class Finding(NamedTuple):
     """Result of one check of a robot."""
 
     severity: Literal["ok", "warning", "error"]
-    what: str  # checked property, for example "limits"
+    what: str
+    """Checked property, for example "limits"."""
     found: str
     remedy: str = ""
 

@@ -17,8 +17,10 @@ from sim.rendering.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
 """Position error at which a URDF's servo applies full effort, rad; 0.02 and 0.075 in the MJCFs of Panda and UR5e."""
-LAG = 0.05  # damping divided by stiffness of a URDF's servos, s, as in the MJCF of the UR5e
-GRIP_LAG = 0.1  # damping divided by stiffness of a URDF's fingers, s, as in the MJCF of the Panda
+LAG = 0.05
+"""Damping divided by stiffness of a URDF's servos, s, as in the MJCF of the UR5e."""
+GRIP_LAG = 0.1
+"""Damping divided by stiffness of a URDF's fingers, s, as in the MJCF of the Panda."""
 
 
 def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}
-PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])  # position of the payload in the trunk's frame, m
-PAYLOAD_EDGE = 0.15  # edge length of the payload, a cube, m
+PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])
+"""Position of the payload in the trunk's frame, m."""
+PAYLOAD_EDGE = 0.15
+"""Edge length of the payload, a cube, m."""
 
 
 def trunk_inertia(

@@ -15,14 +15,20 @@ from robot_rl.interface.spec import VectorSpec
 class Skill:
     """Errors and speed of a demonstrator."""
 
-    aim: float = 0.012  # standard deviation of the estimated object position, sampled per episode, m
-    tremor: float = 0.2  # standard deviation of the action noise, in units of the largest action
-    haste: float = 0.4  # range of speeds: each episode has a factor between 1 - haste and 1
-    gain: float = 0.5  # fraction of the remaining distance that is commanded in one action
+    aim: float = 0.012
+    """Standard deviation of the estimated object position, sampled per episode, m."""
+    tremor: float = 0.2
+    """Standard deviation of the action noise, in units of the largest action."""
+    haste: float = 0.4
+    """Range of speeds: each episode has a factor between 1 - haste and 1."""
+    gain: float = 0.5
+    """Fraction of the remaining distance that is commanded in one action."""
 
 
-CLUMSY = Skill()  # skill of a fast demonstrator with large errors
-STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)  # skill of an operator that corrects a policy
+CLUMSY = Skill()
+"""Skill of a fast demonstrator with large errors."""
+STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
+"""Skill of an operator that corrects a policy."""
 
 
 class ScriptedExpert:

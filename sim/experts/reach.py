@@ -8,7 +8,8 @@ from torch import Tensor
 from robot_rl.interface.control import Controller
 from robot_rl.interface.spec import VectorSpec
 
-CLUMSY, STEADY = 0.3, 0.05  # standard deviation of the action noise, in units of the largest action
+CLUMSY, STEADY = 0.3, 0.05
+"""Standard deviation of the action noise, in units of the largest action."""
 
 
 class ReachExpert:

@@ -20,22 +20,29 @@ from sim.tasks.tabletop import TASK
 
 __all__ = ["CLUMSY", "STEADY", "TabletopExpert"]
 OPEN, SHUT = 1.0, -1.0
-SAFE, DEEP = 0.12, 0.005  # heights of the tool above an object's centre for travelling and for grasping, m
-LOST = 0.05  # distance between tool and object above which the object is not in the gripper, m
-ARRIVED, PATIENCE = 0.012, 12  # tolerance of a waypoint, m, and control periods after which a larger tolerance applies
+SAFE, DEEP = 0.12, 0.005
+"""Heights of the tool above an object's centre for travelling and for grasping, m."""
+LOST = 0.05
+"""Distance between tool and object above which the object is not in the gripper, m."""
+ARRIVED, PATIENCE = 0.012, 12
+"""Tolerance of a waypoint, m, and control periods after which a larger tolerance applies."""
 
 
 @dataclass(frozen=True)
 class Waypoint:
     """Goal of the tool, relative to an object."""
 
-    near: int  # index of the object
-    offset: tuple[float, float, float]  # offset from the object, m
+    near: int
+    """Index of the object."""
+    offset: tuple[float, float, float]
+    """Offset from the object, m."""
     gripper: float
-    hold: int = 0  # control periods to stay at the waypoint
+    hold: int = 0
+    """Control periods to stay at the waypoint."""
     fixed: bool = False
     """Whether the offset is from the object's position when this waypoint began; the object may move with the tool."""
-    carries: bool = False  # whether the object of the first waypoint must be in the gripper
+    carries: bool = False
+    """Whether the object of the first waypoint must be in the gripper."""
 
 
 def waypoints(success: str) -> list[Waypoint]:
@@ -76,10 +83,14 @@ class TabletopExpert(ScriptedExpert):
             torch.tensor([[getattr(waypoint, field.name) for waypoint in path] for path in table])
             for field in fields(Waypoint)
         )
-        self.at = torch.zeros(num_envs, dtype=torch.long)  # index (n,) of the current waypoint
-        self.since = torch.zeros(num_envs, dtype=torch.long)  # control periods (n,) since the waypoint began
-        self.base = torch.zeros(num_envs, 3)  # position (n, 3) of the waypoint's object when the waypoint began
-        self.instruction = torch.full((num_envs,), -1)  # index (n,) of the current instruction; -1: none yet
+        self.at = torch.zeros(num_envs, dtype=torch.long)
+        """Index (n,) of the current waypoint."""
+        self.since = torch.zeros(num_envs, dtype=torch.long)
+        """Control periods (n,) since the waypoint began."""
+        self.base = torch.zeros(num_envs, 3)
+        """Position (n, 3) of the waypoint's object when the waypoint began."""
+        self.instruction = torch.full((num_envs,), -1)
+        """Index (n,) of the current instruction; -1: none yet."""
         self.reset(torch.arange(num_envs))
 
     def reset(self, ids: Tensor) -> None:

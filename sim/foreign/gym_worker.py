@@ -167,7 +167,8 @@ class Batch:
             "success": self._success_key(),
             "success_terminates": self._offers("success_terminates", False),
             "skills": list(self._offers("skills", ())),
-            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()} | self.reader.sizes,
+            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()}
+            | self.reader.sizes,
             "instructions": list(self._offers("instructions", ())),
         }
         if filmed:

@@ -14,7 +14,8 @@ class Randomize:
     """A parameter that differs between episodes. A sample is the inverse distribution function at a uniform number. An
     episode is thus a point of the unit cube: reproducible from (seed, episode), and easy to sweep or stratify."""
 
-    parameter: str  # name of the parameter, for example "cube.mass"
+    parameter: str
+    """Name of the parameter, for example "cube.mass"."""
     low: float
     high: float
     unit: str

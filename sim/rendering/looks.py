@@ -48,8 +48,10 @@ def can_randomize(scene: Scene) -> set[str]:
 class Appearance:
     """Appearance of one environment in one frame."""
 
-    values: Values  # values of the episode's randomized parameters; parameters without a visual effect are ignored
-    frame: tuple[int, int]  # key of the frame's noise: episode and control period
+    values: Values
+    """Values of the episode's randomized parameters; parameters without a visual effect are ignored."""
+    frame: tuple[int, int]
+    """Key of the frame's noise: episode and control period."""
 
 
 class VisualRandomization:

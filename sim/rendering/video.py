@@ -22,7 +22,8 @@ from sim.step.sampling import TRAINING
 from sim.tasks import FOREIGN, TESTBED
 
 HEIGHT, WIDTH = 360, 480
-MAX_RATE = 25  # largest frame rate of a video; faster tasks skip frames
+MAX_RATE = 25
+"""Largest frame rate of a video; faster tasks skip frames."""
 
 
 def record(

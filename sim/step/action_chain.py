@@ -12,7 +12,8 @@ from robot_rl.interface.shield import ramp
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
-REASONS = ("nonfinite", "position", "workspace")  # reasons for which the shield changes a goal
+REASONS = ("nonfinite", "position", "workspace")
+"""Reasons for which the shield changes a goal."""
 
 
 class ActionChain(Rows):

@@ -32,7 +32,8 @@ class Verdict:
     success: Tensor
     terminated: Tensor
     truncated: Tensor
-    infos: dict[str, Any]  # reward terms and metrics, if the task has them
+    infos: dict[str, Any]
+    """Reward terms and metrics, if the task has them."""
 
 
 class TransitionJudge:

@@ -8,7 +8,8 @@ from torch import Tensor
 from robot_rl.interface.state import RobotState
 from robot_rl.util.rows import Rows
 
-CONTACT_FORCE = 1.0  # contact force threshold, N
+CONTACT_FORCE = 1.0
+"""Contact force threshold, N."""
 
 
 class FootTracker(Rows):

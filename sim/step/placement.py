@@ -11,7 +11,8 @@ from sim.scenes import Object
 
 PLACE = ("x", "y", "z", "yaw")
 """A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
-DEFAULT_X = 0.5  # default coordinate x of an object, m
+DEFAULT_X = 0.5
+"""Default coordinate x of an object, m."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,16 @@ class Placement:
     """Names of the randomized parameters of an object's coordinates; None: the default value."""
 
     box: Object
-    x: str | None = None  # default: `DEFAULT_X`
-    y: str | None = None  # default: 0 m
-    z: str | None = None  # default: the object rests on the table
-    yaw: str | None = None  # default: 0 rad
-    size: str | None = None  # half of the edge, m; default: the size in the scene
+    x: str | None = None
+    """Default: `DEFAULT_X`."""
+    y: str | None = None
+    """Default: 0 m."""
+    z: str | None = None
+    """Default: the object rests on the table."""
+    yaw: str | None = None
+    """Default: 0 rad."""
+    size: str | None = None
+    """Half of the edge, m; default: the size in the scene."""
 
     @classmethod
     def by_name(cls, box: Object, parameters: tuple[str, ...]) -> Placement:

@@ -20,9 +20,12 @@ from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.step.placement import Placement
 from sim.tasks.base import Task
 
-_NOISE, _PUSH, _BIAS = 0, 2, 3  # purposes of an episode's random numbers, like COMMAND; every purpose has its own key
-TRAINING = "training"  # instruction set without the held-out instructions
-CHANGE_WINDOW = (0.03, 0.4)  # range of the time at which an instruction changes, shares of the horizon
+_NOISE, _PUSH, _BIAS = 0, 2, 3
+"""Purposes of an episode's random numbers, like COMMAND; every purpose has its own key."""
+TRAINING = "training"
+"""Instruction set without the held-out instructions."""
+CHANGE_WINDOW = (0.03, 0.4)
+"""Range of the time at which an instruction changes, shares of the horizon."""
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
@@ -47,10 +50,14 @@ def chosen(task: str, instructions: Sequence[tuple[str, bool]], instruction_set:
 class EpisodeSample:
     """Initial conditions of k episodes."""
 
-    values: dict[str, np.ndarray]  # values (k,) of every randomized parameter
-    joints: np.ndarray  # (k, J) rad
-    objects: dict[str, np.ndarray]  # poses (k, 7) of every object
-    bias_direction: Tensor  # direction (k, biases) in [-1, 1] of every sensor bias
+    values: dict[str, np.ndarray]
+    """Values (k,) of every randomized parameter."""
+    joints: np.ndarray
+    """(k, J) rad."""
+    objects: dict[str, np.ndarray]
+    """Poses (k, 7) of every object."""
+    bias_direction: Tensor
+    """Direction (k, biases) in [-1, 1] of every sensor bias."""
 
 
 class EpisodeSampler(Rows):

@@ -38,8 +38,10 @@ class Channel:
     delay: str = ""
     noise: str = ""
     bias: str = ""
-    direction: int = 0  # first column of the bias directions
-    start: int = 0  # first column of the view
+    direction: int = 0
+    """First column of the bias directions."""
+    start: int = 0
+    """First column of the view."""
 
 
 class SensorModel(Rows):

@@ -52,8 +52,10 @@ INSTRUCTIONS = {
 }  # fmt: skip
 """Instruction of each task."""
 SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in INSTRUCTIONS)}
-STEPS = 500  # maximum length of an episode; the suite itself truncates it
-SIDE = 96  # height and width of an image, pixels
+STEPS = 500
+"""Maximum length of an episode; the suite itself truncates it."""
+SIDE = 96
+"""Height and width of an image, pixels."""
 CAMERA_POSITION, CAMERA_TARGET, FOVY = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
 """Position of the camera and of the point in its centre, m, and its field of view, degrees. LeRobot evaluates policies
 on this suite from the same position, also upright, with 60 degrees and 480 pixels."""

@@ -18,11 +18,13 @@ from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
 from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
 
 Info = dict[str, Any]
-SIZE: dict[str, Any] = {"height": 480, "width": 480}  # size of rendered frames, pixels
+SIZE: dict[str, Any] = {"height": 480, "width": 480}
+"""Size of rendered frames, pixels."""
 NOISE = {"CLUMSY": 0.1, "STEADY": 0.0, "PLAY": 0.1}
 """Noise of an oracle's plan, as a fraction of the action range; 0.1 is the suite's default."""
 ORACLES = {"cube": CubePlanOracle, "button": ButtonPlanOracle, "drawer": DrawerPlanOracle, "window": WindowPlanOracle}
-REACHED = 0.035  # distance from the target at which a part counts as moved, m; the suite's success has 0.04
+REACHED = 0.035
+"""Distance from the target at which a part counts as moved, m; the suite's success has 0.04."""
 SLIDES = {"drawer": (0.0, -0.16), "window": (0.0, 0.2)}
 """Closed and open positions of sliding parts, m. Button 0 locks the drawer, button 1 the window."""
 

@@ -57,8 +57,10 @@ def task_of(robot: str, name: str | None = None) -> Task:
     return task
 
 
-FOREIGN = "gym:"  # prefix of tasks that are Gymnasium environments of other packages
-TESTBED = "testbed:"  # prefix of tasks in `sim.testbeds`
+FOREIGN = "gym:"
+"""Prefix of tasks that are Gymnasium environments of other packages."""
+TESTBED = "testbed:"
+"""Prefix of tasks in `sim.testbeds`."""
 
 
 def without_robot(task: str) -> bool:

@@ -33,16 +33,20 @@ class Task:
     scene: Scene
     randomization: tuple[Randomize, ...]
     """Parameters sampled at each reset. An object without `<object>.x`, `.y`, `.z` and `.yaw` has its default pose."""
-    expert: str = ""  # module:function that builds the scripted demonstrator; empty: none
+    expert: str = ""
+    """module:function that builds the scripted demonstrator; empty: none."""
     expert_observations: tuple[str, ...] = ()
     """Observation terms of the demonstrator if they differ from the policy's; empty: the same."""
-    rewards: tuple[Reward, ...] = ()  # reward terms; empty: 1 on success
+    rewards: tuple[Reward, ...] = ()
+    """Reward terms; empty: 1 on success."""
     privileged: tuple[str, ...] = ()
     """Observation terms of the true state for critics, besides object poses and sampled parameters."""
-    commands: CommandSchedule | None = None  # generator of velocity commands during an episode
+    commands: CommandSchedule | None = None
+    """Generator of velocity commands during an episode."""
     metrics: Callable[[Transition], dict[str, Tensor]] | None = None
     """Metrics (n,) of each control period, reported with the reward."""
-    mirror: Mirror | None = None  # left-right symmetry of observations and actions, with all parameters randomized
+    mirror: Mirror | None = None
+    """Left-right symmetry of observations and actions, with all parameters randomized."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)

@@ -43,7 +43,8 @@ _RANDOMIZATION = (
     Randomize("push.interval", 3.0, 8.0, "s"),
 )
 
-_LEGS = (1, 0, 3, 2)  # index of the leg on the other side, for each leg
+_LEGS = (1, 0, 3, 2)
+"""Index of the leg on the other side, for each leg."""
 _JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
 """Reflection of the joints; hip angles change their sign."""
 _VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
@@ -51,7 +52,8 @@ _DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_
 
 _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 """Positions of the feet relative to the trunk's centre, forward and left, m."""
-_GAIT = 2.75  # gait frequency, Hz
+_GAIT = 2.75
+"""Gait frequency, Hz."""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
 """Swing amplitude of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, to leave room for the policy."""
 _STRIDE = tuple(

@@ -11,7 +11,8 @@ from sim.tasks.panda_lift import TASK as LIFT
 from sim.tasks.panda_lift_cameras import PROPRIOCEPTION, WRIST
 from sim.tasks.panda_lift_cameras import TASK as CAMERAS
 
-HALF = 0.055  # half of the tray's inner width, m
+HALF = 0.055
+"""Half of the tray's inner width, m."""
 OBJECTS = (
     Object("red_cube", 0.02, 0.06, rgba=(0.85, 0.15, 0.1, 1)),
     Object("green_ball", 0.02, 0.05, rgba=(0.1, 0.65, 0.15, 1), shape="ball"),

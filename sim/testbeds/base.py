@@ -30,14 +30,20 @@ class Testbed(ABC):
 
     name: ClassVar[str]
     horizon: ClassVar[int]
-    observation: ClassVar[int]  # size of observation.state
+    observation: ClassVar[int]
+    """Size of observation.state."""
     action: ClassVar[int]
-    draws: ClassVar[int]  # number of uniform random numbers per initial state
+    draws: ClassVar[int]
+    """Number of uniform random numbers per initial state."""
     reports_success: ClassVar[bool] = True
-    rewards: ClassVar[tuple[str, ...]] = ()  # names of the reward terms in `terms`
-    rate: ClassVar[float] = 20.0  # control rate, Hz
-    goal: ClassVar[str] = ""  # description of goal and actions, for language models
-    fields: ClassVar[tuple[Field, ...]] = ()  # fields of observation.state; empty: unnamed numbers
+    rewards: ClassVar[tuple[str, ...]] = ()
+    """Names of the reward terms in `terms`."""
+    rate: ClassVar[float] = 20.0
+    """Control rate, Hz."""
+    goal: ClassVar[str] = ""
+    """Description of goal and actions, for language models."""
+    fields: ClassVar[tuple[Field, ...]] = ()
+    """Fields of observation.state; empty: unnamed numbers."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 

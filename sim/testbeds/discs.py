@@ -23,10 +23,12 @@ from sim.testbeds.base import Testbed
 COLOURS = {"red": (220, 40, 30), "green": (30, 170, 50), "blue": (40, 60, 220)}
 INSTRUCTIONS = tuple(f"touch the {colour} disc" for colour in COLOURS)
 TEXTS = encode(INSTRUCTIONS)
-TOP, PIXELS = f"{IMAGES}top", 32  # key of the camera image, and its height and width
+TOP, PIXELS = f"{IMAGES}top", 32
+"""Key of the camera image, and its height and width."""
 SIDE, ROWS, JITTER = 0.7, (-0.6, 0.0, 0.6), 0.12
 """Distance of the discs from the centre line, their positions along it, and the range of both, m."""
-STEP, NEAR, START = 0.12, 0.12, 0.2  # maximum motion per step, distance of contact, and range of initial positions, m
+STEP, NEAR, START = 0.12, 0.12, 0.2
+"""Maximum motion per step, distance of contact, and range of initial positions, m."""
 
 
 class Discs(Testbed):

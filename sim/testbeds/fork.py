@@ -9,15 +9,18 @@ from torch import Tensor
 
 from sim.testbeds.base import Testbed
 
-STEP = 0.08  # maximum motion per step, m
-END = 0.9  # success beyond this y, m
+STEP = 0.08
+"""Maximum motion per step, m."""
+END = 0.9
+"""Success beyond this y, m."""
 
 
 class Fork(Testbed):
     """State: x, y, m. Touching the obstacle fails."""
 
     name, horizon, observation, action, draws = "fork", 60, 2, 2, 2
-    radius: ClassVar[float] = 0.35  # radius of the obstacle at the origin, m
+    radius: ClassVar[float] = 0.35
+    """Radius of the obstacle at the origin, m."""
 
     def start(self, u: Tensor) -> Tensor:
         return torch.stack([0.1 * (2 * u[:, 0] - 1), -0.9 + 0.1 * (2 * u[:, 1] - 1)], 1)

@@ -7,10 +7,14 @@ from torch import Tensor
 
 from sim.testbeds.base import Testbed
 
-STEP, TURN = 0.01, 0.05  # maximum motion per step, m and rad
-ROOM, TILT = 0.002, 0.04  # maximum distance from the slot, m, and tilt, rad, at which the peg enters
-DEEP = 0.04  # depth of success, m
-RUB = 0.5  # factor on sideways motion while the peg presses on the table
+STEP, TURN = 0.01, 0.05
+"""Maximum motion per step, m and rad."""
+ROOM, TILT = 0.002, 0.04
+"""Maximum distance from the slot, m, and tilt, rad, at which the peg enters."""
+DEEP = 0.04
+"""Depth of success, m."""
+RUB = 0.5
+"""Factor on sideways motion while the peg presses on the table."""
 
 
 class Insert(Testbed):

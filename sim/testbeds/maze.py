@@ -8,12 +8,16 @@ from torch import Tensor
 from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
-STEP = 0.1  # maximum motion per step in x and in y, m
-NEAR = 0.1  # distance of success, m
+STEP = 0.1
+"""Maximum motion per step in x and in y, m."""
+NEAR = 0.1
+"""Distance of success, m."""
 PASSAGES = ((-1 / 3, 0.5, 1.0), (1 / 3, -1.0, -0.5))
 """Walls: y of the centre line, and left and right end of the opening, m."""
-HALF = 0.1  # half the thickness of a wall, m
-MARGIN = 1e-3  # minimum distance from a wall's face, m; it makes the side of a point unambiguous
+HALF = 0.1
+"""Half the thickness of a wall, m."""
+MARGIN = 1e-3
+"""Minimum distance from a wall's face, m; it makes the side of a point unambiguous."""
 GATES = torch.tensor([(y + side, *ends) for y, *ends in PASSAGES for side in (-HALF, HALF)])
 """Faces of the walls' openings from bottom to top: y, left and right end, m."""
 

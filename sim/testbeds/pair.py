@@ -7,8 +7,10 @@ from torch import Tensor
 
 from sim.testbeds.base import Testbed
 
-STEP, NEAR = 0.06, 0.08  # maximum motion per step and distance of success, m
-SCALES = (1.0, 0.01)  # cost per step and m of distance, for the first and the second point
+STEP, NEAR = 0.06, 0.08
+"""Maximum motion per step and distance of success, m."""
+SCALES = (1.0, 0.01)
+"""Cost per step and m of distance, for the first and the second point."""
 
 
 class Pair(Testbed):

@@ -8,10 +8,14 @@ from torch import Tensor
 from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
-STEP, SUBSTEPS = 0.03, 3  # maximum motion of the finger per step, m, and substeps of contact
-CONTACT = 0.08  # sum of the radii of finger and puck, m
-WALL = 0.5  # half of the arena's width, m
-NEAR = 0.03  # distance of success, m
+STEP, SUBSTEPS = 0.03, 3
+"""Maximum motion of the finger per step, m, and substeps of contact."""
+CONTACT = 0.08
+"""Sum of the radii of finger and puck, m."""
+WALL = 0.5
+"""Half of the arena's width, m."""
+NEAR = 0.03
+"""Distance of success, m."""
 
 
 class Push(Testbed):

@@ -10,9 +10,12 @@ from torch import Tensor
 from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
-LINKS = (0.3, 0.25)  # lengths of the links, m
-STEP = 0.12  # maximum joint motion per step, rad
-NEAR = 0.02  # distance of success, m
+LINKS = (0.3, 0.25)
+"""Lengths of the links, m."""
+STEP = 0.12
+"""Maximum joint motion per step, rad."""
+NEAR = 0.02
+"""Distance of success, m."""
 
 
 def tip(q: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from sim.testbeds.base import Testbed
 
 AT, EDGE = 0.8, 0.2
 """Centre and near edge of a stone in both components of the action; the other stone has negative values."""
-SHIFT = 0.1  # range of the shift of an episode's stones
+SHIFT = 0.1
+"""Range of the shift of an episode's stones."""
 JUMPS = 2
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sim.testbeds.base import Testbed
 
-TORQUE, FASTEST, DT = 2.0, 8.0, 0.05  # maximum torque, N m, maximum speed, rad/s, and time step, s
+TORQUE, FASTEST, DT = 2.0, 8.0, 0.05
+"""Maximum torque, N m, maximum speed, rad/s, and time step, s."""
 
 
 class Swing(Testbed):
