@@ -17,10 +17,8 @@ PURPOSE = 1
 
 @dataclass(frozen=True)
 class CommandSchedule:
-    """Commands sampled uniformly from the ranges of the interface and held for a fixed time.
-
-    An episode begins with a zero command. Commands change linearly, within `COMMAND_RAMP`.
-    """
+    """Commands sampled uniformly from the ranges of the interface and held for a fixed time. An episode begins with a
+    zero command. Commands change linearly, within `COMMAND_RAMP`."""
 
     hold: float = 4.0
     """Time between two changes of the command, s."""

@@ -40,10 +40,8 @@ from sim.tasks.base import Task
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Run on one torch thread, without gradients and outside inference mode.
-
-    Tensors of a thousand rows are too short for several threads: on busy cores, a step took ten times as long.
-    """
+    """Run on one torch thread, without gradients and outside inference mode. Tensors of a thousand rows are too short
+    for several threads: on busy cores, a step took ten times as long."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -92,10 +92,8 @@ def _testbed(task: str) -> testbed.Testbed:
 
 
 def mirror_of(task: Any, randomization: Sequence[Any]) -> Mirror | None:
-    """Return the task's mirror without the parameters that are not randomized; None if it has no mirror.
-
-    The privileged observation ends with the values of the randomized parameters.
-    """
+    """Return the task's mirror without the parameters that are not randomized; None if it has no mirror. The privileged
+    observation ends with the values of the randomized parameters."""
     if task.mirror is None:
         return None
     used, names = {r.parameter for r in randomization}, [r.parameter for r in task.randomization]

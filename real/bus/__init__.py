@@ -31,13 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 def open_node(
-    name: str,
-    namespace: str = "/",
-    domain: int | None = None,
-    backend: str = "",
-    ros_args: Sequence[str] | None = None,
-    rate: float = 0.0,
-) -> Node:
+    name: str, namespace: str = "/", domain: int | None = None, backend: str = "",
+    ros_args: Sequence[str] | None = None, rate: float = 0.0,
+) -> Node:  # fmt: skip
     """Join the ROS graph.
 
     ``domain``: default ROS_DOMAIN_ID, else 0. ``backend``: "rclpy", "dds" or "auto" (`choose`); default ROBOT_RL_BUS,

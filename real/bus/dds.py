@@ -15,7 +15,7 @@ from cyclonedds.sub import DataReader
 from real.bus.domain import domain_id
 from real.bus.graph import Entry
 from real.bus.names import BusError, dds_topic, dds_type
-from real.bus.node import Node, Publisher, Stamped, Subscription
+from real.bus.node import Node, OnSample, Publisher, Subscription
 from real.bus.participant import ANY, Participant, acquire, delete, release, to_dds
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
@@ -147,9 +147,7 @@ class DdsPublisher(Publisher):
 class DdsSubscription(Subscription):
     """Subscription with a Cyclone reader; the participant's thread delivers samples."""
 
-    def __init__(
-        self, owner: DdsNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> None:
+    def __init__(self, owner: DdsNode, type_name: str, topic: str, qos: QoS, callback: OnSample) -> None:
         super().__init__(type_name, topic, qos, callback, owner._logger)
         dds = owner.participant
         reader = DataReader(dds.dds, dds.topic(dds_topic(topic), type_name), to_dds(qos, type_name, writer=False))
@@ -203,9 +201,7 @@ class DdsNode(Node):
     def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher:
         return self._add(lambda: DdsPublisher(self, type_name, topic, qos), self._entry.writers)
 
-    def _subscribe(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> Subscription:
+    def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription:
         return self._add(lambda: DdsSubscription(self, type_name, topic, qos, callback), self._entry.readers)
 
     def _add(self, build: Callable[[], Any], guids: list[bytes]) -> Any:

@@ -14,8 +14,7 @@ CONTROL = {
     "float64[] velocities\nfloat64 duration",
     "JointTolerance": "string name\nfloat64 position\nfloat64 velocity\nfloat64 acceleration",
     "JointComponentTolerance": "uint16 X_AXIS=1\nuint16 Y_AXIS=2\nuint16 Z_AXIS=3\nuint16 TRANSLATION=4\n"
-    "uint16 ROTATION=5\nstring joint_name\nuint16 component\nfloat64 position\nfloat64 velocity\n"
-    "float64 acceleration",
+    "uint16 ROTATION=5\nstring joint_name\nuint16 component\nfloat64 position\nfloat64 velocity\nfloat64 acceleration",
     "JointTrajectoryControllerState": f"std_msgs/Header header\nstring[] joint_names\n{_POINT} reference\n"
     f"{_POINT} feedback\n{_POINT} error\n{_POINT} output\nstring[] multi_dof_joint_names\n"
     f"{_MULTI} multi_dof_reference\n{_MULTI} multi_dof_feedback\n{_MULTI} multi_dof_error\n"
@@ -69,8 +68,7 @@ UNITREE_HG = {
     "PressSensorState": "float32[12] pressure\nfloat32[12] temperature\nuint32 lost\nuint32 reserve",
     "HandCmd": "MotorCmd[] motor_cmd\nuint32[4] reserve",
     "HandState": "MotorState[] motor_state\nPressSensorState[] press_sensor_state\nIMUState imu_state\n"
-    "float32 power_v\nfloat32 power_a\nfloat32 system_v\nfloat32 device_v\nuint32[2] error\n"
-    "uint32[2] reserve",
+    "float32 power_v\nfloat32 power_a\nfloat32 system_v\nfloat32 device_v\nuint32[2] error\nuint32[2] reserve",
 }
 
 UNITREE_API = {

@@ -96,10 +96,8 @@ def static_peers(env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def check_peers(env: Mapping[str, str] = os.environ) -> None:
-    """Raise BusSettingError for a static peer without an address; Cyclone would abort the process.
-
-    Cyclone uses IPv4 unless the user's XML sets another family.
-    """
+    """Raise BusSettingError for a static peer without an address; Cyclone would abort the process. Cyclone uses IPv4
+    unless the user's XML sets another family."""
     family = socket.AF_UNSPEC if env.get("CYCLONEDDS_URI") else socket.AF_INET
     for peer in static_peers(env) if discovery_range(env) != "SYSTEM_DEFAULT" else []:
         bare = peer.count(":") > 1 and not peer.startswith("[")  # an IPv6 address without a port

@@ -27,10 +27,8 @@ class Entry:
 
 
 def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) -> bytes:
-    """Encode a participant's message, which lists all its nodes.
-
-    The gid has the store's size: 16 bytes, or 24 bytes padded with zeros up to Humble.
-    """
+    """Encode a participant's message, which lists all its nodes. The gid has the store's size: 16 bytes, or 24 bytes
+    padded with zeros up to Humble."""
     gid_field: Any = store.fielddefs["rmw_dds_common/msg/Gid"][1][0][1]
     size: int = gid_field[1][1]
     types: Any = store.types

@@ -116,10 +116,8 @@ def _check_length(field: str, kind: int, length: int, got: int) -> None:
 
 
 def encode(msg: Any, type_name: str) -> bytes | memoryview:
-    """Serialize to CDR with its 4-byte header, padded to a multiple of 4 bytes for Cyclone.
-
-    Raises BusError for another type, arrays of a wrong dtype or shape, and values out of range.
-    """
+    """Serialize to CDR with its 4-byte header, padded to a multiple of 4 bytes for Cyclone. Raises BusError for another
+    type, arrays of a wrong dtype or shape, and values out of range."""
     if (actual := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
         raise BusError(f"cannot publish {actual} on a topic of {type_name}")
     _check_arrays(msg, type_name)

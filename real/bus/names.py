@@ -52,11 +52,8 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 def expand(name: str, node: str, namespace: str) -> str:
-    """Return the fully qualified name.
-
-    ``a`` is relative to the namespace, ``~/a`` to the node, ``/a`` is absolute; ``{node}``, ``{ns}`` and
-    ``{namespace}`` are replaced.
-    """
+    """Return the fully qualified name. ``a`` is relative to the namespace, ``~/a`` to the node, ``/a`` is absolute;
+    ``{node}``, ``{ns}`` and ``{namespace}`` are replaced."""
     if not name:
         raise BusError("a topic name is empty; give one such as joint_states")
     text = name

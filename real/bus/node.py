@@ -42,6 +42,9 @@ class Stamped:
         return self._msg
 
 
+OnSample = Callable[[Stamped], None] | None
+
+
 class Publisher(ABC):
     """Publisher of one message type on one topic."""
 
@@ -63,10 +66,8 @@ class Publisher(ABC):
 
     @abstractmethod
     def other_writers(self, process: bool = False) -> list[str]:
-        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known.
-
-        A command topic should have none.
-        """
+        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known. A
+        command topic should have none."""
 
     @abstractmethod
     def close(self) -> None:
@@ -79,9 +80,7 @@ class Publisher(ABC):
 class Subscription(ABC):
     """Subscription that keeps a topic's newest sample and calls its callback, if any, with every sample."""
 
-    def __init__(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None, log: logging.Logger
-    ) -> None:
+    def __init__(self, type_name: str, topic: str, qos: QoS, callback: OnSample, log: logging.Logger) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
         self.latest: Stamped | None = None
         """Newest sample; None before the first. Samples are not queued."""
@@ -143,9 +142,7 @@ class Node(ABC):
         message(type_name)  # raises for an unknown type
         return self._publisher(type_name, self.resolve(topic), qos)
 
-    def subscribe(
-        self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: Callable[[Stamped], None] | None = None
-    ) -> Subscription:
+    def subscribe(self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: OnSample = None) -> Subscription:
         """Open a subscription; ``callback`` runs in the reader thread and must return quickly."""
         message(type_name)
         return self._subscribe(type_name, self.resolve(topic), qos, callback)
@@ -170,10 +167,7 @@ class Node(ABC):
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until a predicate about the graph holds; return whether it does.
-
-        Example: ``node.wait_for(lambda: pub.matched > 0, 5.0)``.
-        """
+        """Wait up to ``timeout`` s until a predicate holds, ``lambda: pub.matched > 0``; return whether it does."""
 
     @abstractmethod
     def incompatible(self) -> list[str]:
@@ -193,6 +187,4 @@ class Node(ABC):
     def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher: ...
 
     @abstractmethod
-    def _subscribe(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> Subscription: ...
+    def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription: ...

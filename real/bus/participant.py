@@ -11,25 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cyclonedds import builtin, core
 from cyclonedds._clayer import ddspy_take, ddspy_write
-from cyclonedds.builtin import (
-    BuiltinDataReader,
-    BuiltinTopicDcpsParticipant,
-    BuiltinTopicDcpsPublication,
-    BuiltinTopicDcpsSubscription,
-    DcpsEndpoint,
-    DcpsParticipant,
-)
-from cyclonedds.core import (
-    DDSException,
-    Entity,
-    GuardCondition,
-    InstanceState,
-    ReadCondition,
-    SampleState,
-    ViewState,
-    WaitSet,
-)
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.idl import make_idl_struct
 from cyclonedds.idl import types as idl
@@ -46,7 +29,7 @@ from real.bus.messages import ARRAY, BASE, NAME, store, type_hash
 from real.bus.names import BusError, dds_type
 from real.bus.qos import QoS
 
-ANY = SampleState.Any | ViewState.Any | InstanceState.Any
+ANY = core.SampleState.Any | core.ViewState.Any | core.InstanceState.Any
 _SLOTS = 256  # entities that one wake-up reports at most
 _log = logging.getLogger(__name__)
 _BASE: dict[str, Any] = {"bool": bool, "string": str} | {
@@ -103,7 +86,7 @@ def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> An
     return Qos(*policies)
 
 
-def delete(entity: Entity) -> None:
+def delete(entity: core.Entity) -> None:
     """Delete a DDS entity now, not at the next garbage collection."""
     entity.__del__()
 
@@ -122,42 +105,42 @@ class Participant:
         self._graph = graph.Graph(self._store)
         self._types: dict[str, Any] = {}
         self._topics: dict[tuple[str, str], Topic[Any]] = {}
-        self._seen: dict[str, dict[Any, DcpsEndpoint]] = {"writers": {}, "readers": {}}
-        self._processes: dict[Any, DcpsParticipant] = {}
+        self._seen: dict[str, dict[Any, builtin.DcpsEndpoint]] = {"writers": {}, "readers": {}}
+        self._processes: dict[Any, builtin.DcpsParticipant] = {}
         self._handlers: dict[int, Callable[[], None]] = {}
         self._tokens = itertools.count(1)
         self._stopping = False
         self._domain = open_domain(domain)
         try:
             self.dds = DomainParticipant(domain, Qos(Policy.Userdata(b"enclave=/;")))
-        except DDSException as error:
+        except core.DDSException as error:
             delete(self._domain)
             raise BusError(f"no DDS participant in domain {domain}: {error}. Is the network up?") from error
-        self._waitset = WaitSet(self.dds)
-        self._guard = GuardCondition(self.dds)
+        self._waitset = core.WaitSet(self.dds)
+        self._guard = core.GuardCondition(self.dds)
         self.attach(self._guard, lambda: self._guard.set(False))
         latched = QoS(depth=1, transient_local=True)
         topic = self.topic(graph.TOPIC, graph.TYPE)
         self._graph_writer = DataWriter(self.dds, topic, to_dds(latched, graph.TYPE, writer=True))
         self._graph_reader = DataReader(self.dds, topic, to_dds(latched, graph.TYPE, writer=False, keep_all=True))
-        self._conditions: list[ReadCondition] = []
+        self._conditions: list[core.ReadCondition] = []
         self._on_samples(self._graph_reader, self._on_graph)
-        for seen, builtin in (
-            (self._seen["writers"], BuiltinTopicDcpsPublication),
-            (self._seen["readers"], BuiltinTopicDcpsSubscription),
-            (self._processes, BuiltinTopicDcpsParticipant),
+        for seen, topic_kind in (
+            (self._seen["writers"], builtin.BuiltinTopicDcpsPublication),
+            (self._seen["readers"], builtin.BuiltinTopicDcpsSubscription),
+            (self._processes, builtin.BuiltinTopicDcpsParticipant),
         ):
-            reader = BuiltinDataReader(self.dds, builtin)
+            reader = builtin.BuiltinDataReader(self.dds, topic_kind)
             self._on_samples(reader, lambda r=reader, s=seen: self._on_discovery(r, s))  # type: ignore[misc]
         self._thread = threading.Thread(target=self._run, name=f"bus-{domain}", daemon=True)
         self._thread.start()
 
     def _on_samples(self, reader: Any, handler: Callable[[], None]) -> None:
         """Call the handler in the reader thread while the reader has samples."""
-        self._conditions.append(ReadCondition(reader, ANY))
+        self._conditions.append(core.ReadCondition(reader, ANY))
         self.attach(self._conditions[-1], handler)
 
-    def attach(self, entity: Entity, handler: Callable[[], None]) -> int:
+    def attach(self, entity: core.Entity, handler: Callable[[], None]) -> int:
         """Call the handler in the reader thread when the entity triggers; return a token for `detach`."""
         token = next(self._tokens)
         self._handlers[token] = handler
@@ -165,7 +148,7 @@ class Participant:
         self._waitset._waitset_attach(self._waitset._ref, entity._ref, ctypes.c_void_p(token))
         return token
 
-    def detach(self, entity: Entity, token: int) -> None:
+    def detach(self, entity: core.Entity, token: int) -> None:
         """Undo `attach`."""
         self._waitset._waitset_detach(self._waitset._ref, entity._ref)
         self._handlers.pop(token, None)
@@ -190,7 +173,7 @@ class Participant:
         with self.changed:
             self.changed.notify_all()
 
-    def endpoints(self, kind: str, dds_topic: str) -> list[DcpsEndpoint]:
+    def endpoints(self, kind: str, dds_topic: str) -> list[builtin.DcpsEndpoint]:
         """Return the live "writers" or "readers" of a topic, including this process's."""
         return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
 
@@ -199,7 +182,7 @@ class Participant:
         # Without the lock: predicates of `wait_for` call this while `announce` notifies them.
         return graph.owner(guid, [*self.entries, *self._graph.entries()])
 
-    def process(self, endpoint: DcpsEndpoint) -> str:
+    def process(self, endpoint: builtin.DcpsEndpoint) -> str:
         """Return an endpoint's process and host, if its DDS vendor announces them, and the prefix of its GUID."""
         participant = self._processes.get(endpoint.participant_key)
         info = {p.key: p.value for p in participant.qos if isinstance(p, Policy.Property)} if participant else {}
@@ -213,10 +196,10 @@ class Participant:
                 self._graph.update(raw)
         self.notify()
 
-    def _on_discovery(self, reader: BuiltinDataReader[Any], seen: dict[Any, Any]) -> None:
+    def _on_discovery(self, reader: builtin.BuiltinDataReader[Any], seen: dict[Any, Any]) -> None:
         """Add peers that appeared to `seen` and remove those that left."""
         for peer in reader.take(64):
-            if peer.sample_info.instance_state == InstanceState.Alive:
+            if peer.sample_info.instance_state == core.InstanceState.Alive:
                 seen[peer.key] = peer
             else:
                 seen.pop(peer.key, None)

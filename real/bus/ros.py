@@ -18,7 +18,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_polic
 from rosidl_runtime_py.utilities import get_message
 
 from real.bus.names import BusError, qualified
-from real.bus.node import Node, Publisher, Stamped, Subscription
+from real.bus.node import Node, OnSample, Publisher, Subscription
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
 
@@ -80,10 +80,8 @@ def _ros_type(type_name: str) -> Any:
 
 
 def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
-    """Return the full node name of each endpoint, or its participant's GUID if the node is not announced.
-
-    `process` adds the GUID to all names: rclpy knows neither process nor host.
-    """
+    """Return the full node name of each endpoint, or its participant's GUID if the node is not announced. `process`
+    adds the GUID to all names: rclpy knows neither process nor host."""
 
     def name(endpoint: Any) -> str:
         if _UNKNOWN in endpoint.node_name:
@@ -128,9 +126,7 @@ class RosPublisher(Publisher):
 class RosSubscription(Subscription):
     """Raw subscription with rclpy; the executor's thread delivers samples."""
 
-    def __init__(
-        self, owner: RosNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> None:
+    def __init__(self, owner: RosNode, type_name: str, topic: str, qos: QoS, callback: OnSample) -> None:
         super().__init__(type_name, topic, qos, callback, owner._logger)
         self._owner = owner
         events = SubscriptionEventCallbacks(incompatible_qos=owner.on_mismatch("subscription", topic))
@@ -211,9 +207,7 @@ class RosNode(Node):
     def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher:
         return RosPublisher(self, type_name, topic, qos)
 
-    def _subscribe(
-        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
-    ) -> Subscription:
+    def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription:
         return RosSubscription(self, type_name, topic, qos, callback)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:

@@ -37,10 +37,8 @@ _Loader.add_implicit_resolver(
 
 
 def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) -> RosArgs:
-    """Parse the arguments between ``--ros-args`` and ``--``; ignore the others.
-
-    Later arguments take precedence, whether parameters or files, as in ROS.
-    """
+    """Parse the arguments between ``--ros-args`` and ``--``; ignore the others. Later arguments take precedence,
+    whether parameters or files, as in ROS."""
     pairs = _pairs(list(args or ()))
     rules = [_remap(value) for flag, value in pairs if flag == "-r"]
     result = RosArgs(check_node_name(name), check_namespace(namespace), rules)

@@ -44,30 +44,19 @@ class RobotEnv(Rig, VectorEnv):
     num_envs = 1
 
     def __init__(
-        self,
-        node: Node,
-        interface: Interface,
-        *,
-        cameras: tuple[str, ...] = (),
-        operator: OperatorInput | None = None,
-        dry_run: bool = False,
-        safety: SafetyConfig | None = None,
-        schedule: Schedule | None = None,
-        observers: Iterable[StepObserver] = (),
-        instruction: str = "",
-        classifier: Classifier | None = None,
+        self, node: Node, interface: Interface, *, cameras: tuple[str, ...] = (), operator: OperatorInput | None = None,
+        dry_run: bool = False, safety: SafetyConfig | None = None, schedule: Schedule | None = None,
+        observers: Iterable[StepObserver] = (), instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
-    ):
+    ):  # fmt: skip
         """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands without a person or
         `cmd_vel`. `instruction`: the first one. `words`: those that the policy knows; (): any. `classifier`: success
         test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
-        if self.pipeline.command.fields:
-            self.steering = Steering(
-                node, self.pipeline.command, self.period, schedule, frames(node, self.pipeline.robot)
-            )
+        if (command := self.pipeline.command).fields:
+            self.steering = Steering(node, command, self.period, schedule, frames(node, self.pipeline.robot))
         self.reset_procedure: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)

@@ -44,17 +44,10 @@ class Rig:
     """Last observed state of the episode."""
 
     def __init__(
-        self,
-        node: Node,
-        interface: Interface,
-        cameras: tuple[str, ...],
-        operator: OperatorInput | None,
-        dry_run: bool,
-        safety: SafetyConfig | None,
-        instruction: str = "",
-        classifier: Classifier | None = None,
+        self, node: Node, interface: Interface, cameras: tuple[str, ...], operator: OperatorInput | None, dry_run: bool,
+        safety: SafetyConfig | None, instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
-    ):
+    ):  # fmt: skip
         self.node, self.pipeline, self.classifier = node, Pipeline(interface), classifier
         self.interface, self.period = interface, 1 / interface.controller.rate
         pictures, objects = interface.pictures, self.pipeline.objects

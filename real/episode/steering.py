@@ -35,13 +35,9 @@ class Steering:
     change as in training, others at most from one end of a range to zero within `COMMAND_RAMP`."""
 
     def __init__(
-        self,
-        node: Node,
-        spec: VectorSpec,
-        period: float,
-        schedule: Schedule | None = None,
+        self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None,
         frames: Sequence[str] = ("base", "base_link"),
-    ):
+    ):  # fmt: skip
         """Args: `frames`: names of the trunk's frame."""
         if spec.size != 3:
             raise UserError(

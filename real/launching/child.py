@@ -32,19 +32,13 @@ def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
 
 
 class Child:
-    """Running node.
-
-    It has its own process group: the runner forwards Ctrl-C in stopping order. An interactive node stays in the
-    terminal's foreground group, since no other group can read the keyboard.
-    """
+    """Running node. It has its own process group: the runner forwards Ctrl-C in stopping order. An interactive node
+    stays in the terminal's foreground group, since no other group can read the keyboard."""
 
     def __init__(
-        self,
-        node: NodeProcess,
-        command: Sequence[str],
-        environment: Mapping[str, str],
+        self, node: NodeProcess, command: Sequence[str], environment: Mapping[str, str],
         sink: Callable[[str, str], None],
-    ):
+    ):  # fmt: skip
         self.node = node
         self.sent: signal.Signals | None = None
         """Last signal of the escalation."""
@@ -112,10 +106,8 @@ class Child:
         return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
 
     def escalate(self, wait: Wait) -> signal.Signals | None:
-        """Send the next signal and return it; None after the last.
-
-        SIGINT and SIGTERM go to the process, which stops its own children; SIGKILL goes to its group.
-        """
+        """Send the next signal and return it; None after the last. SIGINT and SIGTERM go to the process, which stops
+        its own children; SIGKILL goes to its group."""
         position = -1 if self.sent is None else _ESCALATION.index(self.sent)
         if position + 1 == len(_ESCALATION):
             return None

@@ -53,11 +53,15 @@ _EXECUTION = Argument(
     "behaviour during inference; receding: the robot holds, the others continue the previous chunk",
     ("receding", "ensemble", "asynchronous", "realtime"),
 )
+_COMMANDS = Argument(
+    "commands", "auto", "command source without a device or cmd_vel; auto: schedule on a twin, person on a robot",
+    ("auto", "schedule", "person"),
+)  # fmt: skip
 
 
-def _twin(values: Mapping[str, str], condition: bool = True, *options: str) -> NodeProcess:
-    command = ("twin", values["robot"], *_options(values, "task", "seed"), *_no_camera(values))
-    return NodeProcess("twin", (*command, *options), condition=condition, required=True)
+def _twin(values: Mapping[str, str], *options: str) -> NodeProcess:
+    command = ("twin", values["robot"], *_options(values, "task", "seed"), *_no_camera(values), *options)
+    return NodeProcess("twin", command, condition=values.get("twin", "true") == "true", required=True)
 
 
 def _teleop(values: Mapping[str, str]) -> NodeProcess:
@@ -127,17 +131,12 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    return [
-        _twin(values, values["twin"] == "true"),
-        _deploy(values, "twin", "execution", "instruction", "classifier"),
-        _tell(values),
-        _teleop(values),
-        _view(values),
-    ]
+    deploy = _deploy(values, "twin", "execution", "instruction", "classifier")
+    return [_twin(values), deploy, _tell(values), _teleop(values), _view(values)]
 
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
-    twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
+    twin = _twin(values, "--push-every", values["push_every"])
     sends = values["dry_run"] == "false"  # without commands a guard would damp the robot
     guard = NodeProcess(
         "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True
@@ -153,7 +152,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
     finetune = NodeProcess("finetune", command, **roles, writes=_WRITES)
-    return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
+    return [_twin(values), _teleop(values), finetune, _view(values)]
 
 
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -161,7 +160,7 @@ def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
     options += _flags(values, "resume", "keep_failures")
     command = ("record", values["task"], *options, *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
-    return [_twin(values, values["twin"] == "true"), _teleop(values), NodeProcess("record", command, **roles)]
+    return [_twin(values), _teleop(values), NodeProcess("record", command, **roles)]
 
 
 def _changed(arguments: tuple[Argument, ...], **fields: dict[str, Any]) -> tuple[Argument, ...]:
@@ -187,12 +186,7 @@ FILES = {
         "run a policy on a walking robot, behind a guard",
         (
             *_changed(_DEPLOY, seconds={"default": "60"}, teleop={"description": "device of a person who steers"}),
-            Argument(
-                "commands",
-                "auto",
-                "command source without a device or cmd_vel; auto: schedule on a twin, person on a robot",
-                ("auto", "schedule", "person"),
-            ),
+            _COMMANDS,
             Argument("push_every", "0", "interval of pushes of the twin, s; 0: never", minimum=0.0),
             # Without cameras: rendering takes longer than a motor tick.
             *_changed(_COMMON, robot={"default": "go2"}, camera={"default": "false"}),

@@ -51,10 +51,8 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def require_device(arguments: Mapping[str, str]) -> None:
-    """Raise LaunchError if the launch needs a gamepad and none is usable.
-
-    Its node would respawn forever, and the robot would move without an operator.
-    """
+    """Raise LaunchError if the launch needs a gamepad and none is usable. Its node would respawn forever, and the robot
+    would move without an operator."""
     if arguments.get("teleop") != "gamepad":
         return
     from real.teleop.gamepad import Gamepad

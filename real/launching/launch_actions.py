@@ -19,12 +19,9 @@ def launch_description(file: str) -> Any:
 
     declared = [
         DeclareLaunchArgument(
-            argument.name,
-            default_value=argument.default,
-            description=argument.description,
-            choices=list(argument.choices) or None,
+            a.name, default_value=a.default, description=a.description, choices=list(a.choices) or None
         )
-        for argument in arguments(file)
+        for a in arguments(file)
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=_start, kwargs={"file": file})])
 
@@ -75,14 +72,8 @@ def _process(node: NodeProcess) -> Any:
     if node.required:
         options["on_exit"] = _on_exit(node.name)
     if _in_ament_index():
-        return Node(
-            package="robot_rl",
-            executable="robot-rl",
-            arguments=list(node.command),
-            namespace=node.namespace or None,
-            ros_arguments=node.own_arguments(),
-            **options,
-        )
+        options |= {"arguments": list(node.command), "ros_arguments": node.own_arguments()}
+        return Node(package="robot_rl", executable="robot-rl", namespace=node.namespace or None, **options)
     command = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]
     return ExecuteProcess(cmd=command, name=node.name, **options)
 

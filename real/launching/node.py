@@ -16,10 +16,7 @@ class LaunchError(UserError):
 
 @dataclass(frozen=True)
 class Argument:
-    """Launch argument `name:=value`.
-
-    `default` None: required. `minimum`: a number, an integer if `minimum` is an int.
-    """
+    """Launch argument `name:=value`. `default` None: required. `minimum`: a number, an integer if it is an int."""
 
     name: str
     default: str | None

@@ -46,20 +46,12 @@ class Grace:
 
 
 class ProcessRunner:
-    """Start nodes and wait for them, in the main thread, which receives the signals.
-
-    The children end with this thread.
-    """
+    """Start nodes in the main thread, which receives the signals, and wait for them; they end with this thread."""
 
     def __init__(
-        self,
-        nodes: Sequence[NodeProcess],
-        executable: Sequence[str],
-        sink: Sink,
-        environment: Mapping[str, str] | None = None,
-        grace: Grace | None = None,
-        respawn_delay: float = RESPAWN_DELAY,
-    ):
+        self, nodes: Sequence[NodeProcess], executable: Sequence[str], sink: Sink,
+        environment: Mapping[str, str] | None = None, grace: Grace | None = None, respawn_delay: float = RESPAWN_DELAY,
+    ):  # fmt: skip
         self._nodes = in_starting_order(nodes)
         self._executable = tuple(executable)
         self._sink = sink

@@ -25,17 +25,11 @@ class Journal:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        env: RobotEnv,
-        done: int = 0,
-        more: Callable[[], dict[str, Any]] = dict,
+        self, folder: Path, env: RobotEnv, done: int = 0, more: Callable[[], dict[str, Any]] = dict,
         keep: Callable[[dict[str, Any]], None] = lambda row: None,
-    ):
-        """Begin a log after the folder's first `done` episodes.
-
-        At an episode's end `more` returns additional keys of its row, and `keep` receives the row.
-        """
+    ):  # fmt: skip
+        """Begin a log after the folder's first `done` episodes. At an episode's end `more` returns additional keys of
+        its row, and `keep` receives the row."""
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
         """Rows of the episodes that ended in this run."""
@@ -80,11 +74,8 @@ class Journal:
         row |= {"stopped": env.loop.stopped}
         row |= {"instruction": env.instructions.text} if env.instructions else {}
         if env.steering is not None:
-            row |= {
-                "falls": env.falls - self._falls,
-                "stalls": env.stalls - self._stalls,
-                "commanded_steps": dict(self._command_sources),
-            }
+            row |= {"falls": env.falls - self._falls, "stalls": env.stalls - self._stalls}
+            row |= {"commanded_steps": dict(self._command_sources)}
         row |= self.more()
         with uninterrupted():  # row and `keep` are atomic
             self._write("episodes.jsonl", row)

@@ -52,23 +52,13 @@ class Recording:
     """
 
     def __init__(
-        self,
-        env: Any,
-        recorder: Recorder,
-        look: Callable[[], dict[str, np.ndarray]],
-        episodes: int,
-        seed: int = 0,
-        keep_failures: bool = False,
-        keep_pauses: bool = False,
-        show: Callable[[Progress], None] = lambda _progress: None,
-        on_step: Callable[[Any], None] = lambda _env: None,
-    ):
-        """Args:
-        look: returns the current pictures by camera.
-        keep_pauses: keep control periods without command and motion. Learners imitate such pauses.
-        show: receives the progress at each change of phase and each control period.
-        on_step: receives the environment after each control period, in simulation also before the first input.
-        """
+        self, env: Any, recorder: Recorder, look: Callable[[], dict[str, np.ndarray]], episodes: int, seed: int = 0,
+        keep_failures: bool = False, keep_pauses: bool = False,
+        show: Callable[[Progress], None] = lambda _progress: None, on_step: Callable[[Any], None] = lambda _env: None,
+    ):  # fmt: skip
+        """Args: `look`: returns the current pictures by camera. `keep_pauses`: keep control periods without command and
+        motion; learners imitate such pauses. `show`: receives the progress at each change of phase and each control
+        period. `on_step`: receives the environment then, in simulation also before the first input."""
         self.env, self.recorder, self.look, self.seed = env, recorder, look, seed
         self.keep_failures, self.keep_pauses, self.show, self.on_step = keep_failures, keep_pauses, show, on_step
         self.progress = Progress(episodes, recorder.writer.num_episodes)

@@ -25,10 +25,8 @@ _waiting: list[int] | None = None
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay KeyboardInterrupt by a signal until the end of the block.
-
-    Libraries' C code may convert an exception raised inside it to another one.
-    """
+    """Delay KeyboardInterrupt by a signal until the end of the block. Libraries' C code may convert an exception raised
+    inside it to another one."""
     global _waiting
     _waiting = []
     try:
@@ -71,10 +69,8 @@ MOST = 2**29
 
 
 class VideoRecorder:
-    """Video of the robot's first camera, if any, in the first episodes, up to `MOST` bytes.
-
-    Corrections have a coloured border. Instructions are written above the frames.
-    """
+    """Video of the robot's first camera, if any, in the first episodes, up to `MOST` bytes. Corrections have a coloured
+    border. Instructions are written above the frames."""
 
     def __init__(self, episodes: int, corrected_only: bool = False):
         self.episodes, self.corrected_only = episodes, corrected_only

@@ -140,15 +140,10 @@ class ArmDriver(Driver):
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):
             return None
-        joints = torch.from_numpy(reading.position).float()[None]
-        return RobotState(
-            joints,
-            torch.from_numpy(reading.velocity).float()[None],
-            last_action,
-            tool_position=self.kinematics.forward(joints)[0],
-            gripper_width=torch.tensor([[reading.gripper]]) if self.robot.gripper else ABSENT,
-            objects=poses,
-        )
+        joints, speeds = (torch.from_numpy(v).float()[None] for v in (reading.position, reading.velocity))
+        tool, width = self.kinematics.forward(joints)[0], torch.tensor([[reading.gripper]])
+        width = width if self.robot.gripper else ABSENT
+        return RobotState(joints, speeds, last_action, tool_position=tool, gripper_width=width, objects=poses)
 
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish a command: joint positions (J,) in rad and the gripper width in m."""

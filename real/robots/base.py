@@ -95,13 +95,9 @@ class Driver(ABC):
     """Cameras that the policy sees; without them the driver is not ready."""
 
     def __init__(
-        self,
-        node: Node,
-        robot: RobotSpec,
-        objects: Sequence[str] = (),
-        cameras: Sequence[str] = (),
+        self, node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (),
         dry_run: bool = False,
-    ):
+    ):  # fmt: skip
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self._raised = dry_run
         """The bus's threads have real-time priority."""
@@ -112,10 +108,8 @@ class Driver(ABC):
         """Number of finite poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
         """Newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
-        self.images = {
-            name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
-            for name in cameras
-        }
+        image, pose, kind = robot.ros.image, robot.ros.object_pose, "geometry_msgs/msg/PoseStamped"
+        self.images = {c: node.subscribe("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in cameras}
         self.rejected = 0
         """Number of malformed or non-finite states."""
         self.repeated = 0
@@ -130,12 +124,7 @@ class Driver(ABC):
         self._warned: set[str] = set()
         # Poses may arrive during the next statement.
         self.poses = {
-            name: node.subscribe(
-                "geometry_msgs/msg/PoseStamped",
-                robot.ros.object_pose.format(object=name),
-                qos.SENSOR,
-                partial(self._on_pose, name),
-            )
+            name: node.subscribe(kind, pose.format(object=name), qos.SENSOR, partial(self._on_pose, name))
             for name in objects
         }
         self._connect()

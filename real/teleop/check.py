@@ -39,10 +39,8 @@ Say = Callable[[str], None]
 
 
 def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -> None:
-    """Print each movement and the resulting command until `wait(seconds)` returns a true value.
-
-    If `map_file` does not exist, first prompt for each control and write the file.
-    """
+    """Print each movement and the resulting command until `wait(seconds)` returns a true value. If `map_file` does not
+    exist, first prompt for each control and write the file."""
     say(f"{device}, GUID {device.identity.guid}; nothing is sent, Ctrl-C ends")
     if map_file and not Path(map_file).exists() and not _make_map(device, Path(map_file), wait, say):
         return

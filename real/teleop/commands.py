@@ -70,10 +70,8 @@ RELEASED = Operator()
 
 
 def joy_topic(robot: str) -> str:
-    """Return the topic of a robot's devices, relative to the namespace; each robot has its own.
-
-    A device publishes at 20 to 50 Hz.
-    """
+    """Return the topic of a robot's devices, relative to the namespace; each robot has its own. A device publishes at
+    20 to 50 Hz."""
     word = re.sub(r"\W", "_", robot, flags=re.ASCII)
     return f"teleop/{'_' * word[:1].isdigit()}{word}/joy"
 
@@ -127,10 +125,8 @@ def _without_noise(axes: tuple[float, float, float]) -> tuple[float, float, floa
 
 
 class FirstInput:
-    """Detector of an episode's first input: held after a reading without.
-
-    A key still held from the previous episode does not count.
-    """
+    """Detector of an episode's first input: held after a reading without. A key still held from the previous episode
+    does not count."""
 
     def __init__(self) -> None:
         self.released = False

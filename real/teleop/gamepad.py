@@ -36,10 +36,8 @@ On a PlayStation pad: L1, cross, square, Options, circle. Ctrl-C here ends.
 
 
 class Controls:
-    """State of a layout's sticks, triggers and buttons, updated by a device's events.
-
-    A button that is down at opening counts after its next press, except the emergency stop, which counts at once.
-    """
+    """State of a layout's sticks, triggers and buttons, updated by a device's events. A button that is down at opening
+    counts after its next press, except the emergency stop, which counts at once."""
 
     def __init__(self, layout: Layout, legged: bool = False):
         self.layout, self._legged = layout, legged
@@ -93,13 +91,9 @@ class Gamepad:
     """
 
     def __init__(
-        self,
-        path: str = "",
-        legged: bool = False,
-        map_file: str = "",
-        settle: float = SETTLE,
+        self, path: str = "", legged: bool = False, map_file: str = "", settle: float = SETTLE,
         identify: Callable[[int], Identity] = identify,
-    ):
+    ):  # fmt: skip
         self.help = WALK_HELP if legged else HELP
         self.device = Joystick(path, identify)
         try:

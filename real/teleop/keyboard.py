@@ -60,10 +60,8 @@ Hold or tap a motion key: you steer; release: back to the previous command sourc
 
 
 class Keyboard:
-    """Keyboard of the terminal at ``fd``, whose mode `close` restores.
-
-    Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and Ctrl-S are disabled: they would suspend the loop or disable the echo.
-    """
+    """Keyboard of the terminal at ``fd``, whose mode `close` restores. Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and
+    Ctrl-S are disabled: they would suspend the loop or disable the echo."""
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, legged: bool = False):
         self.help, self._keys = (WALK_HELP, _WALK) if legged else (HELP, _ARM)

@@ -34,13 +34,9 @@ class Walker:
     help = "a scripted person steers, stops and resumes"
 
     def __init__(
-        self,
-        node: Node,
-        say: Callable[[str], None],
-        route: Route = ROUTE,
-        lie: float = LIE,
+        self, node: Node, say: Callable[[str], None], route: Route = ROUTE, lie: float = LIE,
         clock: Callable[[], float] = time.monotonic,
-    ):
+    ):  # fmt: skip
         self.route, self.lie, self.clock, self._say = route, lie, clock, say
         self._now: tuple[int, str, float] = (-1, "", clock())
         """Number and phase of the episode; start of the phase, monotonic s."""

@@ -61,13 +61,9 @@ class DeviceInput(OperatorInput):
 
 
 def stream(
-    node: Node,
-    device: Device,
-    robot: str,
-    rate: float,
-    wait: Callable[[float], int],
+    node: Node, device: Device, robot: str, rate: float, wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
-) -> None:
+) -> None:  # fmt: skip
     """Publish the device's input for a robot at ``rate`` Hz, and released input at the end.
 
     If the device is lost during a correction (unplugged, terminal closed), no released input follows: the operator has

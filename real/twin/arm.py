@@ -48,14 +48,9 @@ class ArmTwin(Twin):
     """Simulated arm that follows streamed joint positions."""
 
     def __init__(
-        self,
-        node: Node,
-        task: Task,
-        hidden: HiddenArm | None = None,
-        seed: int = 0,
-        cameras: bool = True,
+        self, node: Node, task: Task, hidden: HiddenArm | None = None, seed: int = 0, cameras: bool = True,
         mjcf: str = "",
-    ):
+    ):  # fmt: skip
         # To run in real time, a physics tick must be a command period of the robot.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
@@ -66,14 +61,9 @@ class ArmTwin(Twin):
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
         """Names of joints and base frame in the robot's driver."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
-        self.poses = {
-            b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), STATE)
-            for b in task.scene.objects
-        }
-        self.truths = {
-            name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), STATE)
-            for name in self.poses
-        }
+        kind, names = "geometry_msgs/msg/PoseStamped", [box.name for box in task.scene.objects]
+        self.poses = {name: node.publisher(kind, ros.object_pose.format(object=name), STATE) for name in names}
+        self.truths = {name: node.publisher(kind, TRUTH_TOPIC.format(object=name), STATE) for name in names}
         self.command = node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
         self.gripper = node.subscribe("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
         self.target = torch.tensor(self.robot.home).view(1, 1, -1)
@@ -97,12 +87,8 @@ class ArmTwin(Twin):
 
     def _hide(self) -> None:
         h = self.hidden
-        values = {
-            "robot.action_delay": h.action_delay,
-            "robot.stiffness_scale": h.stiffness_scale,
-            "robot.damping_scale": h.damping_scale,
-            "robot.joint_friction": h.joint_friction,
-        }
+        names = ("action_delay", "stiffness_scale", "damping_scale", "joint_friction")
+        values = {f"robot.{name}": getattr(h, name) for name in names}
         for box in self.task.scene.objects:
             if box.shape == "tray":
                 continue
@@ -157,16 +143,8 @@ class ArmTwin(Twin):
         noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
         position = np.concatenate([q[0].double().numpy() + noise, np.full(len(fingers), half)])
         velocity = np.concatenate([v[0].double().numpy(), np.zeros(len(fingers))])
-        self.states.publish(
-            make(
-                "sensor_msgs/msg/JointState",
-                header=self._header(self.frame),
-                name=self.names,
-                position=position,
-                velocity=velocity,
-                effort=np.zeros(len(self.names)),
-            )  # fmt: skip
-        )
+        fields = {"header": self._header(self.frame), "name": self.names, "effort": np.zeros(len(self.names))}
+        self.states.publish(make("sensor_msgs/msg/JointState", position=position, velocity=velocity, **fields))
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
         for name, true in poses.items():

@@ -120,9 +120,7 @@ class Twin(ABC):
 
     def drain(self) -> bool:
         """End when the robot is no longer commanded, after `DRAIN` s at the latest, or at once when called twice.
-
-        Return whether the robot is commanded now.
-        """
+        Return whether the robot is commanded now."""
         if self._draining < math.inf:
             self._closing.set()
         self._draining = time.monotonic() + DRAIN

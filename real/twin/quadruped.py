@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +33,7 @@ CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90
 @dataclass(frozen=True)
 class HiddenQuadruped:
     """Hidden dynamics of the robot, all at or beyond the edge of the training ranges (`sim/tasks/go2_velocity.py`).
-
-    Noises are standard deviations.
-    """
+    Noises are standard deviations."""
 
     action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
     stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
@@ -56,22 +55,13 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """Simulated robot that lies on the ground until its motors are commanded.
-
-    Battery and temperatures are constants of a robot that has just been switched on. `push_every`: interval of pushes,
-    s; 0: never.
-    """
+    """Simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants of
+    a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
 
     def __init__(
-        self,
-        node: Node,
-        task: Task,
-        hidden: HiddenQuadruped | None = None,
-        seed: int = 0,
-        cameras: bool = True,
-        mjcf: str = "",
-        push_every: float = 0.0,
-    ):
+        self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
+        mjcf: str = "", push_every: float = 0.0,
+    ):  # fmt: skip
         super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf)
         ros, base = self.robot.ros, self.robot.base
         assert isinstance(ros, UnitreeInterface) and base is not None
@@ -206,15 +196,9 @@ class QuadrupedTwin(Twin):
     def _publish_truth(self, base: dict[str, np.ndarray]) -> None:
         linear, angular = (dict(zip("xyz", base[n].tolist(), strict=True))
                            for n in ("base_velocity", "base_angular_velocity"))  # fmt: skip
-        self.truth.publish(
-            make(
-                "nav_msgs/msg/Odometry",
-                header=self._header("odom"),
-                child_frame_id="base",
-                pose={"pose": pose(base["base_position"], base["base_quat"])},
-                twist={"twist": {"linear": linear, "angular": angular}},
-            )  # fmt: skip
-        )
+        motion: dict[str, Any] = {"pose": {"pose": pose(base["base_position"], base["base_quat"])}}
+        motion |= {"twist": {"twist": {"linear": linear, "angular": angular}}}
+        self.truth.publish(make("nav_msgs/msg/Odometry", header=self._header("odom"), child_frame_id="base", **motion))
 
     def summary(self) -> str:
         return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"

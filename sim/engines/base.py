@@ -119,16 +119,12 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        """Simulate joint targets (n, ticks, J), rad, and gripper widths (n, ticks, 1), m.
-
-        A tick is one period of the robot's command rate, or one physics step if that is longer.
-        """
+        """Simulate joint targets (n, ticks, J), rad, and gripper widths (n, ticks, 1), m. A tick is one period of the
+        robot's command rate, or one physics step if that is longer."""
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
         """Set motor gains (n, J), N m/rad and N m s/rad, and feedforward torques (n, J), N m, from the next step on.
-
-        For twins of robots whose joint commands contain gains. Randomized scales apply to these gains, too.
-        """
+        For twins of robots whose joint commands contain gains. Randomized scales apply to these gains, too."""
         raise NotImplementedError(f"{type(self).__name__} cannot change gains between steps")
 
     @abstractmethod

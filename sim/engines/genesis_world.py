@@ -22,10 +22,8 @@ SLIPPERY = 0.01
 
 
 def start(device: str) -> Any:
-    """Import and initialize Genesis once per process; "auto" selects the GPU if there is one.
-
-    Raise ConfigError for an unsupported device, UserError if Genesis is not installed or already runs on another one.
-    """
+    """Import and initialize Genesis once per process; "auto" selects the GPU if there is one. Raise ConfigError for an
+    unsupported device, UserError if Genesis is not installed or already runs on another one."""
     found = torch.device(find_device(device))
     if found.type not in ("cpu", "cuda"):
         raise ConfigError(f"engine 'genesis' runs on cpu and cuda, not on {device!r}")

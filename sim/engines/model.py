@@ -174,10 +174,8 @@ def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> Non
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
-    """Add ground, objects, light and cameras to a robot's model.
-
-    They are attached as separate specs: names, defaults and compiler options of the robot's file do not affect them.
-    """
+    """Add ground, objects, light and cameras to a robot's model. They are attached as separate specs: names, defaults
+    and compiler options of the robot's file do not affect them."""
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
     room = mujoco.MjSpec()

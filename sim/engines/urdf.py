@@ -36,10 +36,8 @@ def is_urdf(path: Path) -> bool:
 
 
 def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
-    """Return the model of a URDF, and the names of visual meshes that are missing or in an unsupported format.
-
-    Raise ConfigError with file, link and remedy, or ValueError with the reason.
-    """
+    """Return the model of a URDF, and the names of visual meshes that are missing or in an unsupported format. Raise
+    ConfigError with file, link and remedy, or ValueError with the reason."""
     try:
         root = ElementTree.fromstring(path.read_bytes())  # the parser detects the encoding
     except (ElementTree.ParseError, LookupError) as error:
@@ -86,10 +84,8 @@ def _fixed(body: mujoco.MjsBody) -> bool:
 
 
 def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list[str]:
-    """Make the file names of meshes absolute; return the names of visual meshes that cannot be drawn.
-
-    Raise ConfigError for a collision mesh that is missing or in an unsupported format.
-    """
+    """Make the file names of meshes absolute; return the names of visual meshes that cannot be drawn. Raise ConfigError
+    for a collision mesh that is missing or in an unsupported format."""
     undrawn = []
     for link in root.iter("link"):
         for shape in (*link.iter("visual"), *link.iter("collision")):

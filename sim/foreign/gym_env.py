@@ -160,10 +160,8 @@ class GymEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new episodes; environment i has seed + i, or seed + i // g with options {"group": g}.
-
-        Other options of `TaskEnv` are ignored.
-        """
+        """Start new episodes; environment i has seed + i, or seed + i // g with options {"group": g}. Other options of
+        `TaskEnv` are ignored."""
         group = (options or {}).get("group", 1)
         seeds = None if seed is None else (seed + np.arange(self.num_envs) // group) % 2**31
         answer = self.batch.reset(seeds)

@@ -240,11 +240,8 @@ class Batch:
         return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._instructions()
 
     def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
-        """Reset environment i; return its flat observation.
-
-        Instructions are a sequence of random permutations: in consecutive seeds and in consecutive episodes, every
-        instruction is equally frequent.
-        """
+        """Reset environment i; return its flat observation. Instructions are a sequence of random permutations: in
+        consecutive seeds and in consecutive episodes, every instruction is equally frequent."""
         options = None
         if self.instruction_ids:
             self.turn[i] = self.turn[i] + 1 if seed is None else seed
@@ -273,10 +270,8 @@ class Batch:
         }
 
     def step(self, actions: np.ndarray, looks: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Step every environment; reset it at the end of an episode: `final` has the last observation.
-
-        Pictures: "seen" of environments `looks` (n,) bool, None: of all, before a reset; "begun" of new episodes.
-        """
+        """Step every environment; reset it at the end of an episode: `final` has the last observation. Pictures: "seen"
+        of environments `looks` (n,) bool, None: of all, before a reset; "begun" of new episodes."""
         rows, seen, begun = [], [], []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
         for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):

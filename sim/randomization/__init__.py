@@ -11,11 +11,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Randomize:
-    """A parameter that differs between episodes.
-
-    A sample is the inverse distribution function at a uniform number. An episode is thus a point of the unit cube:
-    reproducible from (seed, episode), and easy to sweep or stratify.
-    """
+    """A parameter that differs between episodes. A sample is the inverse distribution function at a uniform number. An
+    episode is thus a point of the unit cube: reproducible from (seed, episode), and easy to sweep or stratify."""
 
     parameter: str
     """Name of the parameter, for example "cube.mass"."""

@@ -43,10 +43,8 @@ class SceneRenderer:
     def render(
         self, qpos: np.ndarray, camera: str, geom_size: np.ndarray | None, look: Appearance | None = None
     ) -> np.ndarray:
-        """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3).
-
-        Only "fast" frames have the camera errors of `look`.
-        """
+        """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3). Only "fast" frames
+        have the camera errors of `look`."""
         self.data.qpos[:] = qpos
         nominal = self.model.geom_size.copy()
         if geom_size is not None:
@@ -127,7 +125,7 @@ def _begin(model: mujoco.MjModel, scene: Scene) -> None:
 def _draw(
     qpos: np.ndarray, camera: str, height: int, width: int, quality: str, size: np.ndarray | None,
     look: Appearance | None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Render with this thread's renderer."""
     key = (height, width, quality)
     if key not in _local.renderers:

@@ -56,10 +56,8 @@ class ActionChain(Rows):
         self.velocity[ids] = 0.0
 
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
-        """Return shielded joint commands (n, ticks, J) for actions (n, A) at measured states.
-
-        A non-finite action leaves goal and gripper unchanged and counts as `hold_action`.
-        """
+        """Return shielded joint commands (n, ticks, J) for actions (n, A) at measured states. A non-finite action
+        leaves goal and gripper unchanged and counts as `hold_action`."""
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)

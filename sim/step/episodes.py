@@ -49,10 +49,8 @@ class TransitionJudge:
         self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
         feet: FootTracker | None,
     ) -> Verdict:  # fmt: skip
-        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`.
-
-        If physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
-        """
+        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`. If physics diverged
+        (`broken` (n,)), the reward is 0 and the episode is truncated."""
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon
         failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
@@ -116,10 +114,8 @@ class Episodes(Rows):
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
-        """Begin the next episodes of environments `ids` (k,), sorted; return their first observations (k, D).
-
-        With `stagger`, episodes begin at different steps of the horizon.
-        """
+        """Begin the next episodes of environments `ids` (k,), sorted; return their first observations (k, D). With
+        `stagger`, episodes begin at different steps of the horizon."""
         rows = ids.cpu().numpy()
         sample = self.sampler.sample(rows)
         for name in self._engine_parameters:

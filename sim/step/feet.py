@@ -25,11 +25,8 @@ class FootTracker(Rows):
         """Duration, s, and largest sole height, m, of the current swing or of a swing that has just ended; else 0."""
 
     def update(self, state: RobotState) -> None:
-        """Update from true states.
-
-        `touching`: on the ground now. `contact`: on the ground now or one control period ago, because light contacts
-        flicker. `landed`: contact began in this period.
-        """
+        """Update from true states. `touching`: on the ground now. `contact`: on the ground now or one control period
+        ago, because light contacts flicker. `landed`: contact began in this period."""
         before, touching = self.contact, state.foot_force > CONTACT_FORCE
         contact = touching | self.touching
         self.touching, self.contact, self.landed = touching, contact, contact & ~before

@@ -38,10 +38,8 @@ class Placement:
         return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
 
     def poses(self, values: Mapping[str, np.ndarray], count: int, place: np.ndarray | None = None) -> np.ndarray:
-        """Return poses (count, 7), m and quaternion w x y z, from sampled values (count,) of the parameters.
-
-        With `place` (count, 2), m, x and y are offsets from it.
-        """
+        """Return poses (count, 7), m and quaternion w x y z, from sampled values (count,) of the parameters. With
+        `place` (count, 2), m, x and y are offsets from it."""
 
         def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
             return values[parameter] if parameter else np.zeros(count) + default

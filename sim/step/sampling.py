@@ -179,9 +179,7 @@ class EpisodeSampler(Rows):
 
     def push_velocity(self, steps: Tensor) -> Tensor:
         """Return the velocities (n, 3) float64, m/s, world frame, that pushes add before control periods `steps` (n,).
-
-        Directions are random and horizontal; 0 without a push.
-        """
+        Directions are random and horizontal; 0 without a push."""
         due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
         angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
         speed = self.push_speed.double() * due

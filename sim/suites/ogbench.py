@@ -175,10 +175,8 @@ def beside(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def presses(wrong: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Solve Lights Out by Gaussian elimination modulo 2: a press toggles a button and its neighbours.
-
-    Return the buttons to press, bool (rows * columns,), to toggle the buttons `wrong`; one of several solutions.
-    """
+    """Solve Lights Out by Gaussian elimination modulo 2: a press toggles a button and its neighbours. Return the
+    buttons to press, bool (rows * columns,), to toggle the buttons `wrong`; one of several solutions."""
     n = rows * columns
     x, y = np.divmod(np.arange(n), columns)
     table = np.abs(x[:, None] - x) + np.abs(y[:, None] - y) <= 1

@@ -34,9 +34,7 @@ tasks = Registry(
 
 def task_of(robot: str, name: str | None = None) -> Task:
     """Return the robot's task of this name; without a name, its first task, built-in tasks before those of plugins.
-
-    Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot.
-    """
+    Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot."""
     if name is None:
         broken = []
         for candidate in sorted(tasks, key=lambda name: (name not in tasks.entries, name)):

@@ -71,10 +71,8 @@ class Task:
         return replace(self.interface, observations=self.expert_observations or self.interface.observations)
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
-        """Build the scripted demonstrator for a pipeline of `expert_interface`.
-
-        `skill` is a constant in the demonstrator's module, for example "CLUMSY".
-        """
+        """Build the scripted demonstrator for a pipeline of `expert_interface`. `skill` is a constant in the
+        demonstrator's module, for example "CLUMSY"."""
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
             raise ConfigError(f"{what} is {self.expert!r}; it is written module:function")

@@ -61,10 +61,8 @@ class Testbed(ABC):
 
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return reward (n,), success (n,) and failure (n,) of reaching states s by actions a.
-
-        Success and failure end the episode.
-        """
+        """Return reward (n,), success (n,) and failure (n,) of reaching states s by actions a. Success and failure end
+        the episode."""
 
     def observe_others(self, s: Tensor) -> dict[str, Tensor]:
         """Return observations besides observation.state (n, ...), by the keys of `extra_inputs`."""
@@ -122,10 +120,8 @@ class TestbedEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start an episode in every environment.
-
-        Environment i has seed + i, or with options {"group": g} seed + i // g. Other options are ignored.
-        """
+        """Start an episode in every environment. Environment i has seed + i, or with options {"group": g} seed + i //
+        g. Other options are ignored."""
         if seed is None:
             self.episode = self.episode + 1
         else:
