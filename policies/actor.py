@@ -7,8 +7,6 @@ action   = T(u; base)                 identity, or a residual on a frozen base p
 With a `horizon` above 1, u and action are flattened chunks (B, horizon * A).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

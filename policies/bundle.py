@@ -7,8 +7,6 @@ policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl expo
 policy.yaml          optional: inputs and outputs of policy.onnx
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Diffusion policy over action chunks (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
 et al. 2020), with diffusers' schedulers."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator

@@ -11,8 +11,6 @@ executed, and inference takes 2 periods; in periods marked "." the robot holds i
 `realtime` is asynchronous, and each chunk continues the previous one (Black et al. 2025, real-time chunking).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -7,8 +7,6 @@ the last history back. Other graphs take one robot's current observation, and no
     chunk = graph(observation.state, pictures, observation.language, noise)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict

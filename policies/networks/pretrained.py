@@ -3,8 +3,6 @@
 Weights are read from safetensors only. A network that contains a pretrained model saves the trained weights and a hash
 of the model, not the model itself."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

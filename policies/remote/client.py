@@ -1,7 +1,5 @@
 """Clients of policy servers: robot-rl's own, equal to the local policy, and other servers with physical actions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ The readouts' outputs are the features of an action head.
     [pictures | words | state | readouts] -> vision-language model -> readouts
 """
 
-from __future__ import annotations
-
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping

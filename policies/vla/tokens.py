@@ -6,8 +6,6 @@ dct    quantized lowest frequencies of each action over the chunk; FAST (Pertsch
        all frequencies and compresses the tokens, whereas here every chunk has the same number of tokens
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field

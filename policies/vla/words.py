@@ -1,7 +1,5 @@
 """Instructions as words: a vocabulary and a language tower."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ The text is a name or import path, followed by arguments separated by colons. Pa
 `str` or `Literal[...]` is a word. Trailing parameters with defaults are optional.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

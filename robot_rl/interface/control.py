@@ -1,7 +1,5 @@
 """Controllers from actions to joint targets: end-effector control by differential IK, or joint offsets from home."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol

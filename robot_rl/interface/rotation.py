@@ -1,7 +1,5 @@
 """Batched rotations as unit quaternions (..., 4) w x y z, matrices (..., 3, 3), and rotation vectors (..., 3), rad."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

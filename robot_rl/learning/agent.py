@@ -1,7 +1,5 @@
 """Interface between training loops and learners: act, declare the replay's columns, update from batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol

@@ -6,8 +6,6 @@ values and advantages, minimum; no actor; data: half demonstrations of any quali
 task's. Here values have their own network, and the averaged network acts. With --policy.no-conditional the dimensions
 of a level are independent, as in cqn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -6,8 +6,6 @@ data: half demonstrations, half online, successes are added to the demonstration
 settings, for hours on a GPU, are learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns, exploration
 noise 0.01."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ expectiles; critics: as `iql`, of steps along random directions; data: episodes 
 not used. Here there is one embedding, of the achieved goal in GoalConfig; the paper embeds the whole state, and takes
 the smaller value of two embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

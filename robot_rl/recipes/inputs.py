@@ -1,7 +1,5 @@
 """Inputs of a run besides its settings, by sha256. They must be unchanged when the run is resumed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping

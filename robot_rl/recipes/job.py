@@ -1,7 +1,5 @@
 """Training job: the inputs that a recipe gets from the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Base classes of recipes. A recipe lists components and hyperparameters; a training loop trains its agent."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

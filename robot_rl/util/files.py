@@ -1,7 +1,5 @@
 """Atomic writes of files and folders: a killed process never leaves a partial file under its final name."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

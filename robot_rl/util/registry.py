@@ -14,8 +14,6 @@ admits modules of trusted packages only. Trusted are our packages, installed pac
 ROBOT_RL_IMPORTS, which child processes inherit.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -5,8 +5,6 @@ bootstrap over seeds and episodes, after Agarwal et al. 2021, "Deep Reinforcemen
 Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for outcomes of 0 and 1, Student's t for means.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

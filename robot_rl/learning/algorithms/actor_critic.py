@@ -8,8 +8,6 @@ Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (
 are handled as by Yarats et al. 2022 (DrQ-v2).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass

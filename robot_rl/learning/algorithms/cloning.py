@@ -3,8 +3,6 @@
 The deployed weights are averaged over updates, as by Chi et al. 2023 for diffusion policies.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

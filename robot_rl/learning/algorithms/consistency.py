@@ -9,8 +9,6 @@ This is the term at pure noise of RL-100's consistency head (Lei et al. 2025, ar
 distillation (Song et al. 2023, arXiv 2303.01469) with the result of the teacher's whole chain as the target.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -7,8 +7,6 @@
     loss:   td_weight * td + imitation * (fosd + margin); fosd and margin are means over all bins of demonstrations
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -8,8 +8,6 @@ that collected the episodes. The paper takes costs of stages from a vision-langu
 episode replaces them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -8,8 +8,6 @@ Policies with Hilbert Representations" (HILP, arXiv 2402.15567).
 At the goal V(s', g) is 0. Rewards and goals in the data are not used.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

@@ -12,8 +12,6 @@ divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizer
 ratio is 1 before the first step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -8,8 +8,6 @@ frozen features:
     loss   = -mean min(r A, clip(r, 1 - 0.2, 1 + 0.28) A),   r of each token
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

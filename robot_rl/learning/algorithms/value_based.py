@@ -4,8 +4,6 @@ They share replay columns, exploration, the order of an update, and an averaged 
 acts and is deployed. A subclass adds its loss.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass

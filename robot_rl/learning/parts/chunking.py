@@ -5,8 +5,6 @@ The actor gives h actions at once, and the critics evaluate all h, so the h-step
     y = sum_{k < h} discount^k r_k + discount^h Qbar(s_h, chunk')
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

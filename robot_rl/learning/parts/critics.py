@@ -1,7 +1,5 @@
 """Value functions: ensembles of action values, state values, and generalized advantage estimation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

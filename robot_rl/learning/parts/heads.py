@@ -9,8 +9,6 @@ A head's outputs have the shape (..., outputs). Targets are computed from `follo
 next state and action.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 Each term is 0 where its weight is 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Literal

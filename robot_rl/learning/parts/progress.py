@@ -10,8 +10,6 @@ Potential-based shaping preserves the optimal policy (Ng et al. 1999). If a time
 end is not observed, and Phi keeps its value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
