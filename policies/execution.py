@@ -275,9 +275,7 @@ class ChunkExecutor:
     @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         """Return the result of `act` for environments `rows` (n,) bool without advancing; the other rows are 0.
-
-        Requires receding execution without a delay, and a policy with `peek`.
-        """
+        Requires receding execution without a delay, and a policy with `peek`."""
         assert self.chunks is not None
         policy: Any = self.policy
         action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()

@@ -119,10 +119,8 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
-    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic.
-
-    From a residual policy it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies.
-    """
+    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic. From a residual policy
+    it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies."""
     if isinstance(policy, ResidualPolicy):
         grasp |= policy.config.actor.grasp
         actor = replace(policy.config.actor, std=None, zero_init=False, grasp=grasp)

@@ -169,10 +169,8 @@ class AdaptedBackbone(nn.Module):
         return self._prompt(text, len(self._ids("")) + LONGEST)
 
     def _prompt(self, text: Tensor, least: int = 0) -> Tensor:
-        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is padding.
-
-        Left padding has no effect because positions are relative. The last ids are placeholders of state and readouts.
-        """
+        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is padding. Left padding has no
+        effect because positions are relative. The last ids are placeholders of state and readouts."""
         text = torch.zeros_like(text) if self.config.blind else text
         distinct, index = torch.unique(text, dim=0, return_inverse=True)  # a batch has few distinct instructions
         rows = [self._ids(words) for words in decode(distinct)]

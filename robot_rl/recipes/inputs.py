@@ -24,10 +24,8 @@ INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
 def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
-    """Return config.json of the run in a folder; {} if there is no run.
-
-    `seeds`: a run with another seed in the same parent folder also counts.
-    """
+    """Return config.json of the run in a folder; {} if there is no run. `seeds`: a run with another seed in the same
+    parent folder also counts."""
     for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             before: dict[str, Any] = json.loads((run / "config.json").read_bytes())
@@ -37,10 +35,8 @@ def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
 
 
 def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
-    """Return the inputs with which a run with these settings began.
-
-    {} if there is no such run, or if its settings differ, which `Run` reports.
-    """
+    """Return the inputs with which a run with these settings began. {} if there is no such run, or if its settings
+    differ, which `Run` reports."""
     now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
     return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
 

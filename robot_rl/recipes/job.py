@@ -79,10 +79,8 @@ class Job:
             self.check_demonstrations()
 
     def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
-        """Return the dataset's episodes, only successful ones with `successes`.
-
-        Reward "success" marks success, "task" is the task's reward at the time of recording.
-        """
+        """Return the dataset's episodes, only successful ones with `successes`. Reward "success" marks success, "task"
+        is the task's reward at the time of recording."""
         self.check_demonstrations()
         return load_episodes(self.data or self.dataset, self.info, reward, successes)
 

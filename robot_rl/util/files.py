@@ -26,10 +26,8 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error.
-
-    An OSError names `path`.
-    """
+    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error. An OSError names
+    `path`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

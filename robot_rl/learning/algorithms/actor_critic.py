@@ -130,9 +130,7 @@ class ActorCritic:
     learns_gripper: ClassVar[bool] = False
     """This class learns the values by which a policy with `grasp` opens and closes its gripper."""
 
-    def __init__(
-        self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED
-    ):
+    def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
         self.policy, self.config = policy, config
         size, self.device = policy.size, next(policy.actor.parameters()).device
         head = build_head(config.head, *limits_of(config, value_limits), config.bins)
@@ -299,10 +297,8 @@ class ActorCritic:
         return pooled(self.critic.value(seen, self._critic_input(u, batch)), self.config.pooling)
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
-
-        `features` are the actor's input, `seen` the critics'.
-        """
+        """Return the actor's loss, the log-probability (B,) of its actions, and metrics. `features` are the actor's
+        input, `seen` the critics'."""
         c, policy = self.config, self.policy
         if policy.actor.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)

@@ -70,10 +70,8 @@ def ranks(played: Trajectories) -> Tensor:
 
 
 def pairs(played: Trajectories) -> Tensor:
-    """Return pairs (K, 2) of a successful and a failed episode of one group.
-
-    The best is paired with the worst, the second best with the second worst, and so on.
-    """
+    """Return pairs (K, 2) of a successful and a failed episode of one group. The best is paired with the worst, the
+    second best with the second worst, and so on."""
     rank, chosen = ranks(played), []
     for number in played.group.unique():
         rows = (played.group == number).nonzero()[:, 0]

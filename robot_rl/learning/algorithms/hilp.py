@@ -62,11 +62,8 @@ class HILP:
         """Return None, since transitions are drawn uniformly."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on a batch of transitions; return metrics.
-
-        `batch` holds observation.state, action, next.observation.state, and goal.observation.state, which achieves
-        the goal.
-        """
+        """Take one step on a batch of transitions; return metrics. `batch` holds observation.state, action,
+        next.observation.state, and goal.observation.state, which achieves the goal."""
         now, following, goal = (self.policy.achieved(batch[k + STATE]) for k in ("", NEXT, GOAL))
         metrics = self._update_metric(now, following, goal)
         with torch.no_grad():

@@ -222,10 +222,8 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
-
-        The image has the old log-probability of the original, as for a symmetric policy.
-        """
+        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image. The image has the old
+        log-probability of the original, as for a symmetric policy."""
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
             raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
@@ -280,9 +278,7 @@ class PPO:
 
     def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-ratios (rows, 1, or 2 with mirror images), the policy's entropy, and its divergence from the old.
-
-        Entropy and divergence are in nats.
-        """
+        Entropy and divergence are in nats."""
         log_std = self.policy.log_std
         mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]

@@ -87,11 +87,8 @@ class ValueBased:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Take a gradient step.
-
-        `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
-        `next.*`, the observed columns after the n steps.
-        """
+        """Take a gradient step. `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0
+        after a termination), and `next.*`, the observed columns after the n steps."""
         encoder = self.policy.encoder
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         with torch.no_grad():
