@@ -68,9 +68,7 @@ class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
 
 class ChunkExecutor:
     """Execute chunks: return an action per control period and environment, and infer the next chunk in time.
-
-    Environments are independent: each has its own chunk and clock, and at most one inference in flight.
-    """
+    Environments are independent: each has its own chunk and clock, and at most one inference in flight."""
 
     def __init__(
         self,
@@ -210,9 +208,7 @@ class ChunkExecutor:
         if shape[:2] != (int(rows.sum()), self.horizon):
             raise ValueError(f"chunks have shape {tuple(shape)}, not ({int(rows.sum())}, {self.horizon}, A)")
         if chunk.start > 0:
-            raise ValueError(
-                f"a chunk begins {chunk.start} control periods after its observation; at most 0 is allowed"
-            )
+            raise ValueError(f"a chunk begins {chunk.start} control periods after its observation; at most 0 is right")
         if chunk.period and period and abs(chunk.period / period - 1) > 0.01:
             raise ConfigError(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
         if self.next is None:
@@ -227,9 +223,7 @@ class ChunkExecutor:
                 return
             if not self._future.done():
                 if (age := time.monotonic() - self._started) > self.execution.limit:
-                    raise InferenceHung(
-                        f"the policy has not answered for {age:.1f} s; see whether its process still runs"
-                    )
+                    raise InferenceHung(f"the policy has not answered for {age:.1f} s; see whether its process runs")
                 return
             future, self._future = self._future, None
             self._keep(future.result(), self._rows)

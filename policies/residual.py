@@ -128,8 +128,6 @@ def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
         made.actor.load_state_dict(made.actor.state_dict() | policy.actor.state_dict())  # gripper critic may be new
         return made
     if policy.horizon == 1:
-        raise ConfigError(
-            f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
-        )
+        raise ConfigError(f"a {policy.class_name} policy cannot be corrected; take a chunked one, or a residual on one")
     actor = replace(ResidualConfig().actor, std=None, grasp=grasp)
     return ResidualPolicy(policy, replace(ResidualConfig(), actor=actor))

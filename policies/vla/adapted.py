@@ -96,12 +96,9 @@ class Flattened(Family):
 
 
 FAMILIES: dict[str, type[Family]] = {
-    "smolvlm": Shuffled,
-    "idefics3": Shuffled,
-    "paligemma": Bidirectional,
-    "qwen2_vl": Flattened,
-    "qwen2_5_vl": Flattened,
-}
+    "smolvlm": Shuffled, "idefics3": Shuffled, "paligemma": Bidirectional,
+    "qwen2_vl": Flattened, "qwen2_5_vl": Flattened,
+}  # fmt: skip
 """By `model_type` of config.json."""
 
 
@@ -208,9 +205,8 @@ def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
         model.requires_grad_(False)
     if chosen.train == "lora":
         peft = pretrained.require("peft")
-        peft.inject_adapter_in_model(
-            peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear"), words
-        )
+        config = peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear")
+        peft.inject_adapter_in_model(config, words)
         for weight in words.parameters():
             if weight.requires_grad:
                 weight.data = weight.data.float()

@@ -43,7 +43,6 @@ class HilbertSkills(Recipe):
     def train(self, job: Job) -> Bundle:
         agent = self.build(job)
         data = Hindsight.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
-        train_supervised(
-            agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)
-        )
+        progress = job.counting("updates", self.training.updates)
+        train_supervised(agent, data, self.training, job.opened, job.seed, progress)
         return job.bundle(agent)

@@ -94,9 +94,7 @@ def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Co
     }
     for name in of:
         if name in began and began[name] != now.get(name):
-            raise ConfigError(
-                f"{called[name]} not what this run began with; restore it, or begin another run with another --out"
-            )
+            raise ConfigError(f"{called[name]} not what this run began with; restore it, or take another --out")
 
 
 def _sha256(*parts: bytes) -> str:

@@ -108,9 +108,6 @@ def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
                 continue
             end = os.path.realpath(path) if stat.S_ISLNK(mode) else homes[0]
             if not any(os.path.commonpath([home, end]) == home for home in homes):
-                yield (
-                    f"{path} is a link out of {root}, which is not followed; copy the folder with what its links lead "
-                    "to (cp -rL)"
-                )
+                yield f"{path} is a link out of {root}, which is not followed; copy what it leads to (cp -rL)"
             if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 yield f"{path} is neither a file nor a folder; restore {root} from a copy"

@@ -110,10 +110,9 @@ class ActorCriticConfig:
 def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
     """Return the range of values for a given range of returns. Soft values are unlimited, because of the entropy."""
     low, high = UNLIMITED if config.entropy_backup else returns
-    return (
-        low if config.value_low is None else config.value_low,
-        high if config.value_high is None else config.value_high,
-    )
+    low = low if config.value_low is None else config.value_low
+    high = high if config.value_high is None else config.value_high
+    return low, high
 
 
 @dataclass

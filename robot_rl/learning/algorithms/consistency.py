@@ -58,9 +58,7 @@ class Distillation(Cloning):
 def student_of(teacher: Policy) -> ChunkPolicy:
     """Return a policy with one sampling step and the teacher's weights; ConfigError if the teacher does not denoise."""
     if not isinstance(teacher, ChunkPolicy):
-        raise ConfigError(
-            f"a {teacher.class_name} policy has no steps to distill; take one of diffusion-bc, flow-bc or dppo"
-        )
+        raise ConfigError(f"a {teacher.class_name} policy has no steps to distill; take diffusion-bc, flow-bc or dppo")
     every = {"frozen_steps": 0} if isinstance(teacher, DiffusionPolicy) else {}
     config = replace(teacher.config, sample_steps=1, prediction="sample", **every)
     student = build_policy(type(teacher)(teacher.size, config).describe())

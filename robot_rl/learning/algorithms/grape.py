@@ -76,9 +76,6 @@ def pairs(played: Trajectories) -> Tensor:
     for number in played.group.unique():
         rows = (played.group == number).nonzero()[:, 0]
         order = rows[rank[rows].argsort(descending=True)]
-        chosen += [
-            (int(a), int(b))
-            for a, b in zip(order, order.flip(0), strict=True)
-            if played.success[a] and not played.success[b]
-        ]
+        couples = zip(order.tolist(), order.flip(0).tolist(), strict=True)
+        chosen += [(a, b) for a, b in couples if played.success[a] and not played.success[b]]
     return torch.tensor(chosen, dtype=torch.long).reshape(-1, 2)

@@ -75,9 +75,8 @@ class HILP:
             reward = (moved * skill).sum(-1)
         rows = {key: batch[key] for key in (STATE, NEXT + STATE)} | {"action": batch["action"][:, 0]}
         discount = torch.full_like(reward, self.config.skills.discount)
-        return metrics | self.skills.update(
-            rows | {SKILL: skill, NEXT + SKILL: skill, "reward": reward, "discount": discount}
-        )
+        rows |= {SKILL: skill, NEXT + SKILL: skill, "reward": reward, "discount": discount}
+        return metrics | self.skills.update(rows)
 
     def _update_metric(self, now: Tensor, following: Tensor, goal: Tensor) -> dict[str, Tensor]:
         """Update the embedding from each place (B, G) with its own goal and with all other goals in the batch."""

@@ -95,11 +95,9 @@ class PPO:
         if config.weights and len(config.weights) != (terms or 1):
             raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
         self.actor_parameters = self._trained()
-        groups = [
-            {"params": self.actor_parameters, "lr": config.actor_lr},
-            {"params": list(self.critic.parameters()), "lr": config.critic_lr},
-        ]
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
+        actor = {"params": self.actor_parameters, "lr": config.actor_lr}
+        critic = {"params": list(self.critic.parameters()), "lr": config.critic_lr}
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam([actor, critic], fused=True)
         # Exploration uses the seed itself. A CPU generator reads only the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:

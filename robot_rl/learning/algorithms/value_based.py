@@ -16,6 +16,7 @@ from policies.base import Observation
 from policies.networks.bins import BinsPolicy
 from robot_rl.data.replay import DEMONSTRATION, NEXT, Batch, Column, Sampling
 from robot_rl.learning.agent import LearningPhase, restore, states_of
+from robot_rl.learning.algorithms.actor_critic import UNLIMITED, Limits
 from robot_rl.learning.parts.explore import ExplorationConfig, Noise, explored
 from robot_rl.learning.parts.objectives import average_, gradient_step, next_observation
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -46,7 +47,8 @@ class ValueBasedConfig:
 class ValueBased:
     """Agent whose policy follows from the values of bins; see `Agent`."""
 
-    def __init__(self, policy: BinsPolicy, config: ValueBasedConfig, seed: int = 0):
+    def __init__(self, policy: BinsPolicy, config: ValueBasedConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        """`value_limits` has no effect: bins limit their values by themselves, or not at all."""
         self.policy, self.config = policy, config
         self.device = next(policy.network.parameters()).device
         self.online = copy.deepcopy(policy.network)
