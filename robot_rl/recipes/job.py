@@ -105,7 +105,7 @@ class Job:
     def require_base(self) -> Bundle:
         """Return the base bundle, checked against the task."""
         if self.base is None:
-            raise ConfigError(f"the recipe starts from a policy: train one for {self.info.task} and name it with --base")
+            raise ConfigError(f"the recipe starts from a policy: train one for {self.info.task}; name it with --base")
         named = self.base.task if self.base.contract is None else self.base.interface.task
         if named != self.info.task:
             raise ConfigError(f"{self.base.label} is for task {named!r}, not {self.info.task!r}")
