@@ -1,7 +1,5 @@
 """Registry of policy classes. Classes of other packages are found by import path, `module:class`."""
 
-from __future__ import annotations
-
 from robot_rl.util.registry import Registry
 
 policy_classes = Registry(

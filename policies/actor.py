@@ -7,8 +7,6 @@ action   = T(u; base)                 identity, or a residual on a frozen base p
 With a `horizon` above 1, u and action are flattened chunks (B, horizon * A).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -162,9 +160,7 @@ def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> Ga
     """Return a Gaussian policy with a learned standard deviation, initialized from another one's mean; `grasp` adds a
     gripper critic. ConfigError for other policy classes."""
     if type(policy) is not GaussianPolicy:  # subclasses have further networks
-        raise ConfigError(
-            f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
-        )
+        raise ConfigError(f"a {policy.class_name} policy has no Gaussian to go on from; take bc, sac, td3 or rlpd")
     grasp |= policy.config.grasp
     made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std, grasp=grasp))
     made.load_state_dict(made.state_dict() | policy.state_dict())  # the gripper critic may be new

@@ -8,8 +8,6 @@ Bins are chosen coarse to fine, and dimension by dimension at each level, condit
 The policy chooses a bin with probability exp(A_d / alpha).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

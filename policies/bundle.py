@@ -7,8 +7,6 @@ policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl expo
 policy.yaml          optional: inputs and outputs of policy.onnx
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,9 +70,7 @@ class Bundle:
     def info(self) -> EnvInfo:
         """Return the policy's observations and actions; raise WrongBundle if unknown."""
         if (found := self.specs) is None:
-            raise WrongBundle(
-                f"{self.label} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"
-            )
+            raise WrongBundle(f"{self.label} lacks its specs: an earlier robot-rl wrote it; train it again")
         return found
 
     @property
@@ -114,9 +110,7 @@ class Bundle:
         try:
             pipeline, size = Pipeline(self.interface, robot), self.policy.size
         except (UserError, ValueError) as error:
-            raise WrongBundle(
-                f"{self.label} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
-            ) from None
+            raise WrongBundle(f"{self.label} cannot drive {robot.name!r}: {error}; copy or train it again") from None
         for test in self.interface.tests:
             if unseen := [name for name in objects_of(test) if name not in pipeline.objects]:
                 raise WrongBundle(
@@ -227,9 +221,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         bundle.described = described(meta, bundle.task, policy.size)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise BundleError(
-            f"{file} is damaged or foreign ({reason}); copy the bundle again, or train it again"
-        ) from None
+        raise BundleError(f"{file} is damaged or foreign ({reason}); copy it again, or train it again") from None
     policy.load_state_dict(weights)
     if not all(v.isfinite().all() for v in weights.values()):
         raise BundleError(f"{path / WEIGHTS} holds non-finite weights; train it again")

@@ -1,8 +1,6 @@
 """Diffusion policy over action chunks (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
 et al. 2020), with diffusers' schedulers."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator
@@ -33,9 +31,7 @@ class DiffusionConfig(ChunkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.frozen_steps >= self.sample_steps:
-            raise ValueError(
-                f"frozen_steps is {self.frozen_steps} of {self.sample_steps} sample_steps; leave at least one to learn"
-            )
+            raise ValueError(f"frozen_steps is {self.frozen_steps} of {self.sample_steps} sample_steps; lower it")
         if self.train_steps % self.sample_steps:
             raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
 
@@ -120,9 +116,7 @@ class DiffusionPolicy(ChunkPolicy):
         """Return the guidance term of a prediction; `signal` is the signal's share of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
-            return guidance_term(
-                lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix
-            )
+            return guidance_term(lambda x: self._predict(x, time, condition, frozen), chunk, alpha, sigma, prefix)
 
         def denoise(noisy: Tensor) -> Tensor:
             return (noisy - sigma * self._predict(noisy, time, condition, frozen)) / alpha
@@ -162,9 +156,8 @@ class Chain:
         time = self.times[step].expand(len(noisy))
         frozen = self.policy.frozen if isinstance(step, int) and step < self.first else None
         output = self.policy._predict(noisy, time, condition, frozen)
-        signal, share, clean, direction = (
-            x[step].view(-1, 1, 1) for x in (self._signal, self._noise, self._clean, self._direction)
-        )
+        factors = (self._signal, self._noise, self._clean, self._direction)
+        signal, share, clean, direction = (x[step].view(-1, 1, 1) for x in factors)
         if self.policy.config.prediction == "sample":
             chunk, noise = output, (noisy - signal * output) / share
         else:

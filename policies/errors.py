@@ -1,7 +1,5 @@
 """Errors of bundles and of policy servers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from robot_rl.util.errors import ConfigError, UserError

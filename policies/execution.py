@@ -11,8 +11,6 @@ executed, and inference takes 2 periods; in periods marked "." the robot holds i
 `realtime` is asynchronous, and each chunk continues the previous one (Black et al. 2025, real-time chunking).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -70,9 +68,7 @@ class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
 
 class ChunkExecutor:
     """Execute chunks: return an action per control period and environment, and infer the next chunk in time.
-
-    Environments are independent: each has its own chunk and clock, and at most one inference in flight.
-    """
+    Environments are independent: each has its own chunk and clock, and at most one inference in flight."""
 
     def __init__(
         self,
@@ -212,9 +208,7 @@ class ChunkExecutor:
         if shape[:2] != (int(rows.sum()), self.horizon):
             raise ValueError(f"chunks have shape {tuple(shape)}, not ({int(rows.sum())}, {self.horizon}, A)")
         if chunk.start > 0:
-            raise ValueError(
-                f"a chunk begins {chunk.start} control periods after its observation; at most 0 is allowed"
-            )
+            raise ValueError(f"a chunk begins {chunk.start} control periods after its observation; at most 0 is right")
         if chunk.period and period and abs(chunk.period / period - 1) > 0.01:
             raise ConfigError(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
         if self.next is None:
@@ -229,9 +223,7 @@ class ChunkExecutor:
                 return
             if not self._future.done():
                 if (age := time.monotonic() - self._started) > self.execution.limit:
-                    raise InferenceHung(
-                        f"the policy has not answered for {age:.1f} s; see whether its process still runs"
-                    )
+                    raise InferenceHung(f"the policy has not answered for {age:.1f} s; see whether its process runs")
                 return
             future, self._future = self._future, None
             self._keep(future.result(), self._rows)
@@ -277,9 +269,7 @@ class ChunkExecutor:
     @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         """Return the result of `act` for environments `rows` (n,) bool without advancing; the other rows are 0.
-
-        Requires receding execution without a delay, and a policy with `peek`.
-        """
+        Requires receding execution without a delay, and a policy with `peek`."""
         assert self.chunks is not None
         policy: Any = self.policy
         action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()

@@ -119,10 +119,8 @@ def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
 
 
 def export_onnx(path: Path) -> tuple[Policy, OnnxPolicy, float]:
-    """Write policy.onnx and policy.yaml into a bundle after checking that graph and policy agree.
-
-    Returns the torch policy, the ONNX policy, and the largest difference between their actions.
-    """
+    """Write policy.onnx and policy.yaml into a bundle after checking that graph and policy agree. Returns the torch
+    policy, the ONNX policy, and the largest difference between their actions."""
     folder, bundle = bundle_folder(path), load_bundle(path)
     policy = exportable(bundle.policy)
     require("onnxruntime")

@@ -1,7 +1,5 @@
 """Feed-forward Gaussian policy with observation normalizer and history, for on-policy learning."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

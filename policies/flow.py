@@ -4,8 +4,6 @@ action head (Black et al. 2024): straight paths from noise to the demonstrated c
     x_t = (1 - t) noise + t chunk        network(x_t, t, observation) -> chunk - noise, or the chunk
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ mean-flow   u = z - network(z, 0, 1, features), average velocity  (Geng et al. 2
 flow        integral of the velocity by Euler steps               (Lipman et al. 2023; guided: CFGRL, Frans et al. 2025)
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ the last history back. Other graphs take one robot's current observation, and no
     chunk = graph(observation.state, pictures, observation.language, noise)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict
@@ -136,10 +134,8 @@ class OnnxPolicy(Policy):
         return chunk[rows]
 
     def difference(self, reference: Policy) -> float:
-        """Return the largest difference from a policy's actions over random episodes; both are reset.
-
-        Infinity if only one returns NaN for a NaN observation, because the shield must be able to reject NaN.
-        """
+        """Return the largest difference from a policy's actions over random episodes; both are reset. Infinity if only
+        one returns NaN for a NaN observation, because the shield must be able to reject NaN."""
         rng, rows, worst = torch.Generator().manual_seed(0), 8 if self.batched else 2, 0.0
         self.reset()
         reference.reset()

@@ -119,10 +119,8 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
-    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic.
-
-    From a residual policy it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies.
-    """
+    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic. From a residual policy
+    it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies."""
     if isinstance(policy, ResidualPolicy):
         grasp |= policy.config.actor.grasp
         actor = replace(policy.config.actor, std=None, zero_init=False, grasp=grasp)
@@ -130,8 +128,6 @@ def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
         made.actor.load_state_dict(made.actor.state_dict() | policy.actor.state_dict())  # gripper critic may be new
         return made
     if policy.horizon == 1:
-        raise ConfigError(
-            f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
-        )
+        raise ConfigError(f"a {policy.class_name} policy cannot be corrected; take a chunked one, or a residual on one")
     actor = replace(ResidualConfig().actor, std=None, grasp=grasp)
     return ResidualPolicy(policy, replace(ResidualConfig(), actor=actor))

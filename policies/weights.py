@@ -1,7 +1,5 @@
 """Read and check safetensors weights against the JSON description in the same folder."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

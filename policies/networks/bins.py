@@ -7,8 +7,6 @@ the centre of the last bin.
     level 1             |0-|1-|2--|                       bin 2
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field

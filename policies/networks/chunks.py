@@ -1,7 +1,5 @@
 """Base of generative policies over action chunks: a network, and a map from noise to a chunk."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

@@ -98,10 +98,8 @@ class Encoder(nn.Module):
 
 
 class BaseFeatures(nn.Module):
-    """Encoder that appends a frozen base's features to the state.
-
-    The features are computed once, when acting, and stored in the replay, which then needs no pictures.
-    """
+    """Encoder that appends a frozen base's features to the state. The features are computed once, when acting, and
+    stored in the replay, which then needs no pictures."""
 
     shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
 
@@ -165,9 +163,7 @@ def camera_name(key: str) -> str:
     return key.removeprefix(IMAGES).replace(".", "_")
 
 
-def _convolutions(
-    key: str, shape: tuple[int, ...], config: EncoderConfig
-) -> tuple[list[nn.Module], tuple[int, int, int]]:
+def _convolutions(key: str, shape: tuple[int, ...], config: EncoderConfig) -> tuple[list[nn.Module], tuple[int, ...]]:
     """Return one camera's convolutions, for floats (B, 3, H, W), and the shape (C, H, W) of their output."""
     height, width, channels = shape
     if min(height, width) < 2 ** len(config.channels):

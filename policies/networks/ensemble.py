@@ -1,7 +1,5 @@
 """Ensembles of networks, evaluated as one batched network."""
 
-from __future__ import annotations
-
 import math
 
 import torch

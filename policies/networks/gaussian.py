@@ -1,7 +1,5 @@
 """Gaussians over actions: a tanh-squashed actor, and densities without squashing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Weights are read from safetensors only. A network that contains a pretrained model saves the trained weights and a hash
 of the model, not the model itself."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib
@@ -122,10 +120,8 @@ def load_config(folder: Path, layers: int) -> Any:
         ) from None
     if layers:
         text = config.get_text_config()
-        if layers > text.num_hidden_layers:
-            raise ConfigError(
-                f"{folder} has {text.num_hidden_layers} layers, not {layers}; lower --policy.encoder.pretrained.layers"
-            )
+        if layers > (count := text.num_hidden_layers):
+            raise ConfigError(f"{folder} has {count} layers, not {layers}; lower --policy.encoder.pretrained.layers")
         text.num_hidden_layers = layers
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[:layers]
@@ -137,13 +133,11 @@ def load_tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ConfigError(f"{folder} has no tokenizer: tokenizer.json is missing; copy all of the model's files")
     try:
-        return require("transformers").AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+        tokenizers = require("transformers").AutoTokenizer
+        return tokenizers.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # tokenizers have no common base class of errors
-        raise ConfigError(
-            f"the tokenizer of {folder} cannot be read ({str(error).strip().splitlines()[0]}); copy it again"
-        ) from None
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"the tokenizer of {folder} cannot be read ({reason}); copy it again") from None
 
 
 def normalized(pictures: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:
@@ -182,9 +176,8 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
                 use_safetensors=True, output_loading_info=True,
             )  # fmt: skip
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(
-            f"the weights of {folder} cannot be read ({str(error).strip().splitlines()[0]}); copy the folder again"
-        ) from None
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"the weights of {folder} cannot be read ({reason}); copy the folder again") from None
     for kind in ("missing_keys", "mismatched_keys"):
         if lacking := sorted(map(str, info[kind])):
             raise ConfigError(

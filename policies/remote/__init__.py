@@ -9,8 +9,6 @@
 Every message is msgpack (`policies.remote.packing`). openpi: github.com/Physical-Intelligence/openpi, Apache-2.0.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

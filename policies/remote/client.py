@@ -1,7 +1,5 @@
 """Clients of policy servers: robot-rl's own, equal to the local policy, and other servers with physical actions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -92,10 +90,8 @@ class ServedPolicy(RemotePolicy):
 
 
 class ForeignPolicy(RemotePolicy):
-    """Stateless policy on any server with openpi's protocol; one request per robot.
-
-    The server's actions are physical, in the interface's order; they are clipped to the interface's limits.
-    """
+    """Stateless policy on any server with openpi's protocol; one request per robot. The server's actions are physical,
+    in the interface's order; they are clipped to the interface's limits."""
 
     def __init__(
         self, connection: Connection, size: Size, actions: VectorSpec, keys: Mapping[str, str], execute: int = 0
@@ -111,9 +107,7 @@ class ForeignPolicy(RemotePolicy):
         zeros |= {key: field[0] for key, field in size.extra_inputs.zeros(1).items()}
         self.horizon = len(self._ask(zeros, None))
         if not 1 <= (execute or self.horizon) <= self.horizon:
-            raise ConfigError(
-                f"--execute is {execute}, and the chunks of {connection.address} hold {self.horizon} actions"
-            )
+            raise ConfigError(f"--execute is {execute}, and chunks of {connection.address} hold {self.horizon} actions")
         self.execute = execute or self.horizon
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:

@@ -1,7 +1,5 @@
 """A client's connection: one answer per request; every failure is counted and reported in one sentence."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

@@ -1,7 +1,5 @@
 """Metadata that a server sends when a client connects: openpi's format, with our contract under `robot_rl`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@
 Arrays hold numbers and booleans only, because object arrays would need pickle.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -10,8 +10,6 @@ text in `prompt`. Options:
     rng       state of torch's generator (5056 bytes); the answer has the next one
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

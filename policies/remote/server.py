@@ -4,8 +4,6 @@ Inferences run one at a time, in the order of the requests. An invalid request i
 only its own connection is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import http

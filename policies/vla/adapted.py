@@ -6,8 +6,6 @@ The readouts' outputs are the features of an action head.
     [pictures | words | state | readouts] -> vision-language model -> readouts
 """
 
-from __future__ import annotations
-
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -98,12 +96,9 @@ class Flattened(Family):
 
 
 FAMILIES: dict[str, type[Family]] = {
-    "smolvlm": Shuffled,
-    "idefics3": Shuffled,
-    "paligemma": Bidirectional,
-    "qwen2_vl": Flattened,
-    "qwen2_5_vl": Flattened,
-}
+    "smolvlm": Shuffled, "idefics3": Shuffled, "paligemma": Bidirectional,
+    "qwen2_vl": Flattened, "qwen2_5_vl": Flattened,
+}  # fmt: skip
 """By `model_type` of config.json."""
 
 
@@ -171,10 +166,8 @@ class AdaptedBackbone(nn.Module):
         return self._prompt(text, len(self._ids("")) + LONGEST)
 
     def _prompt(self, text: Tensor, least: int = 0) -> Tensor:
-        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is padding.
-
-        Left padding has no effect because positions are relative. The last ids are placeholders of state and readouts.
-        """
+        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is padding. Left padding has no
+        effect because positions are relative. The last ids are placeholders of state and readouts."""
         text = torch.zeros_like(text) if self.config.blind else text
         distinct, index = torch.unique(text, dim=0, return_inverse=True)  # a batch has few distinct instructions
         rows = [self._ids(words) for words in decode(distinct)]
@@ -212,9 +205,8 @@ def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
         model.requires_grad_(False)
     if chosen.train == "lora":
         peft = pretrained.require("peft")
-        peft.inject_adapter_in_model(
-            peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear"), words
-        )
+        config = peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear")
+        peft.inject_adapter_in_model(config, words)
         for weight in words.parameters():
             if weight.requires_grad:
                 weight.data = weight.data.float()

@@ -8,8 +8,6 @@ picture's token is the spatial softmax of the last convolution, which needs fewe
 positions. Readouts follow Octo (2024, arXiv 2405.12213).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

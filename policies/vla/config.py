@@ -1,7 +1,5 @@
 """Settings of vision-language backbones, and their shared preprocessing of observations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

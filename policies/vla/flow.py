@@ -1,8 +1,6 @@
 """Vision-language-action policy: a flow over chunks as action head, as in pi0 (Black et al. 2024, arXiv 2410.24164), on
 the readouts of a backbone, as in Octo."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

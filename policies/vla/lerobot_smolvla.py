@@ -1,7 +1,5 @@
 """Read LeRobot's SmolVLA checkpoints: config.json, model.safetensors and normalizer statistics."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

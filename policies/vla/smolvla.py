@@ -5,8 +5,6 @@
 A bundle contains all weights. It needs only config.json and tokenizer of SmolVLM, and stores their hash.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ dct    quantized lowest frequencies of each action over the chunk; FAST (Pertsch
        all frequencies and compresses the tokens, whereas here every chunk has the same number of tokens
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -104,9 +102,8 @@ class CausalBlock(nn.Module):
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Return outputs (B, N, width) of new tokens, and the extended cache; given a cache, N is 1."""
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.inputs(self.first(x)).chunk(3, -1)
-        )
+        parts = self.inputs(self.first(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         if cache is not None:
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         seen = scaled_dot_product_attention(q, k, v, is_causal=cache is None)

@@ -1,7 +1,5 @@
 """Instructions as words: a vocabulary and a language tower."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -54,6 +52,4 @@ class LanguageTower(nn.Module):
 
 def block(width: int, heads: int) -> nn.TransformerEncoderLayer:
     """Return one transformer layer: attention and an MLP, each after LayerNorm."""
-    return nn.TransformerEncoderLayer(
-        width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-    )
+    return nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)

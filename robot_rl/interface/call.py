@@ -5,8 +5,6 @@ The text is a name or import path, followed by arguments separated by colons. Pa
 `str` or `Literal[...]` is a word. Trailing parameters with defaults are optional.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,9 +45,7 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
     except (TypeError, ValueError, NameError) as error:
         raise ConfigError(f"{what}: its annotations cannot be read ({error}); import what they name") from None
     if name not in registry.entries and hints.get("return") != returns:
-        raise ConfigError(
-            f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it"
-        )
+        raise ConfigError(f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; do so")
     arguments = {p: given[hints[p]] for p in parameters if isinstance(hints.get(p), type) and hints[p] in given}
     open_ = [p for p in parameters if p not in arguments]
     needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
@@ -75,9 +71,7 @@ def _value(word: str, hint: Any, what: str) -> Any:
     elif get_origin(kind) is Literal:
         value = word
     else:
-        raise ConfigError(
-            f"{what} is annotated {hint}; annotate it ObjectName, str, Literal, or as a number of util.limits"
-        )
+        raise ConfigError(f"{what} is annotated {hint}; annotate it ObjectName, str, Literal, or a type of util.limits")
     if found := find_problem(value, hint):
         raise ConfigError(f"{what} is {word}; it must be {found[1]}")
     return value

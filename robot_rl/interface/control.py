@@ -1,7 +1,5 @@
 """Controllers from actions to joint targets: end-effector control by differential IK, or joint offsets from home."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
@@ -31,11 +29,8 @@ class JointTarget:
 
 
 class Controller(Protocol):
-    """Convert actions to joint targets.
-
-    Controllers are stateless, so control can switch between a policy and a person without a jump. The caller keeps
-    `reference`, the only value that persists between control periods.
-    """
+    """Convert actions to joint targets. Controllers are stateless, so control can switch between a policy and a person
+    without a jump. The caller keeps `reference`, the only value that persists between control periods."""
 
     actions: VectorSpec
     twist_limit: Tensor
@@ -269,9 +264,8 @@ class JointOffsetController:
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
             posture = self.home + offset * is_commanded(state)[:, None]
-        return JointTarget(
-            (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
-        )
+        gripper = torch.zeros(len(action), 1, device=action.device)
+        return JointTarget((posture + action).clamp(self.low, self.high), gripper)
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         return last

@@ -62,12 +62,8 @@ class EnvInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return rate, observations and actions as JSON."""
-        return {
-            "rate": self.rate,
-            "state": self.state.to_json(),
-            "others": self.extra_inputs.to_json(),
-            "actions": self.actions.to_json(),
-        }
+        state, actions = self.state.to_json(), self.actions.to_json()
+        return {"rate": self.rate, "state": state, "others": self.extra_inputs.to_json(), "actions": actions}
 
     @classmethod
     def from_json(cls, task: str, data: dict[str, Any]) -> EnvInfo:
@@ -138,10 +134,8 @@ class VectorEnv(Protocol):
 
 
 class EnvWrapper:
-    """Wrapper of an environment; attributes that it does not define are those of the environment.
-
-    Wrappers with state override `wrapper_state` and `load_wrapper_state`.
-    """
+    """Wrapper of an environment; attributes that it does not define are those of the environment. Wrappers with state
+    override `wrapper_state` and `load_wrapper_state`."""
 
     def __init__(self, env: Any):
         self.env = env

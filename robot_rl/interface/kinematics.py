@@ -1,7 +1,5 @@
 """Batched forward kinematics and Jacobian of a serial arm, computed from its RobotSpec without a simulator."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Instructions as observations: UTF-8 bytes, so replays, batches and messages handle instructions as tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -135,10 +135,8 @@ class ObservationSpec(Mapping[str, ObservationField]):
         return ObservationSpec(tuple((key, field) for key, field in self.fields if key in kept))
 
     def check(self, observation: Mapping[str, Any], device: torch.device | None = None) -> None:
-        """Raise ConfigError if a key is missing or unknown, or an entry has a wrong shape, dtype or device.
-
-        All entries must have the same number of environments, and be on `device`, or if None on the same device.
-        """
+        """Raise ConfigError if a key is missing or unknown, or an entry has a wrong shape, dtype or device. All entries
+        must have the same number of environments, and be on `device`, or if None on the same device."""
         if missing := [key for key in self if key not in observation]:
             raise ConfigError(
                 f"the observation lacks {missing[0]!r}; it has {', '.join(sorted(observation)) or 'nothing'}"

@@ -5,8 +5,6 @@ numbers are written as in `robot_rl.interface.call`: `object_to_object:cube:bowl
 entry points of group `robot_rl.terms`, or an import path names the function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

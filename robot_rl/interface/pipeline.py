@@ -128,18 +128,16 @@ class Interface:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
-        return cls(
-            **data
-            | {
-                "observations": tuple(data["observations"]),
-                "cameras": tuple(data.get("cameras", ())),
-                "pictures": tuple(Picture(**p) for p in data.get("pictures", ())),
-                "instructions": tuple(Instruction(**i) for i in data.get("instructions", ())),
-                "command": tuple(VectorSpec.from_json(data.get("command", [])).fields),
-                "controller": controller_config(data["controller"]),
-                "shield": ShieldConfig(**data["shield"]),
-            }
-        )
+        values = {
+            "observations": tuple(data["observations"]),
+            "cameras": tuple(data.get("cameras", ())),
+            "pictures": tuple(Picture(**p) for p in data.get("pictures", ())),
+            "instructions": tuple(Instruction(**i) for i in data.get("instructions", ())),
+            "command": tuple(VectorSpec.from_json(data.get("command", [])).fields),
+            "controller": controller_config(data["controller"]),
+            "shield": ShieldConfig(**data["shield"]),
+        }
+        return cls(**data | values)
 
 
 class Pipeline:

@@ -207,11 +207,9 @@ class RobotSpec:
     def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
         if len(angles) != len(self.joints):
             raise ValueError(f"robot {self.name!r}: {name} has {len(angles)} numbers for {len(self.joints)} joints")
-        for joint, angle in zip(self.joints, angles, strict=True):
-            if not joint.low <= angle <= joint.high:
-                raise ValueError(
-                    f"robot {self.name!r}, {joint.name}: {name} {angle} is outside {joint.low} to {joint.high}"
-                )
+        for j, angle in zip(self.joints, angles, strict=True):
+            if not j.low <= angle <= j.high:
+                raise ValueError(f"robot {self.name!r}, {j.name}: {name} {angle} is outside {j.low} to {j.high}")
 
     @property
     def joint_names(self) -> tuple[str, ...]:

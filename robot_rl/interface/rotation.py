@@ -1,7 +1,5 @@
 """Batched rotations as unit quaternions (..., 4) w x y z, matrices (..., 3, 3), and rotation vectors (..., 3), rad."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -33,10 +31,8 @@ def matrix_to_quat(matrix: Tensor) -> Tensor:
 
 
 def matrix_to_columns(matrix: Tensor) -> Tensor:
-    """Return the first two columns (..., 6) of rotation matrices, a continuous representation.
-
-    Zhou et al. 2019, On the Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035.
-    """
+    """Return the first two columns (..., 6) of rotation matrices, a continuous representation. Zhou et al. 2019, On the
+    Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035."""
     return matrix[..., :2].transpose(-1, -2).flatten(-2)
 
 

@@ -4,8 +4,6 @@
 towards the admitted goal, within speed and acceleration limits. No command bypasses them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

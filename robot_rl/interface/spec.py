@@ -111,12 +111,8 @@ class VectorSpec:
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> VectorSpec:
         limits = [{k: tuple(none if v is None else v for v in d[k]) for k, none in _LIMITS.items()} for d in data]
-        return cls(
-            tuple(
-                Field(d["name"], tuple(d["dims"]), d["unit"], ends["low"], ends["high"], d["frame"])
-                for d, ends in zip(data, limits, strict=True)
-            )
-        )
+        both = zip(data, limits, strict=True)
+        return cls(tuple(Field(d["name"], tuple(d["dims"]), d["unit"], **ends, frame=d["frame"]) for d, ends in both))
 
 
 _LIMITS = {"low": -math.inf, "high": math.inf}

@@ -5,8 +5,6 @@ A test is built by a function annotated to return `Test`, with arguments written
 function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Interface between training loops and learners: act, declare the replay's columns, update from batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol
@@ -45,10 +43,8 @@ class Agent(Protocol):
         """Return exploring actions (n, A) in [-1, 1], and further columns for the replay besides the observation."""
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return the further columns at final observations, without advancing the policy.
-
-        They are valid in `rows` (n,) bool, on the CPU.
-        """
+        """Return the further columns at final observations, without advancing the policy. They are valid in `rows` (n,)
+        bool, on the CPU."""
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
         """Return the further columns of a recorded episode with T + 1 observations, T actions and T rewards."""

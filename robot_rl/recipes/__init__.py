@@ -1,7 +1,5 @@
 """Published methods. A recipe is a config: a dataclass in one file with components, hyperparameters and the paper."""
 
-from __future__ import annotations
-
 from robot_rl.util.registry import Registry
 
 _PATHS = {

@@ -6,16 +6,10 @@ values and advantages, minimum; no actor; data: half demonstrations of any quali
 task's. Here values have their own network, and the averaged network acts. With --policy.no-conditional the dimensions
 of a level are independent, as in cqn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
-from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
@@ -27,8 +21,5 @@ class AutoregressiveSoftQ(OffPolicyRecipe):
     policy: AutoregressiveConfig = AutoregressiveConfig()
     agent: ARSQConfig = ARSQConfig(tau=0.005, noise=0.0)
     training: OffPolicyConfig = replace(ONE_ENV, demos="all")
+    agent_class = ARSQ
     policy_class = AutoregressivePolicy
-
-    def build(self, job: Job, env: Any = None) -> ARSQ:
-        torch.manual_seed(job.seed)
-        return ARSQ(AutoregressivePolicy(job.size, self.policy).to(job.device), self.agent, job.seed)

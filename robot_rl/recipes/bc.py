@@ -1,8 +1,6 @@
 """Behaviour cloning by regression, diffusion or flow: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural
 Network"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.diffusion import DiffusionConfig, DiffusionPolicy

@@ -5,8 +5,6 @@ Policy: tanh-Gaussian; critics: 2 with LayerNorm, conservative, bounded below by
 updates, then half demonstrations, half online; reward: success, or the task's, which needs agent.value-low for the
 bound. With agent.conservative 0 it is SAC."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.networks.gaussian import GaussianConfig

@@ -5,8 +5,6 @@ Policies: that of qc, then a tanh-Gaussian of single steps; critics: 2 on chunks
 both, offline updates, then half demonstrations, half online; reward: success, or the task's. The combination is our
 own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -4,8 +4,6 @@
 Policy: the base's network and weights, with a single sampling step; loss: distance from the frozen base's chunk for the
 same noise; data: observations of demonstrations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Recipes that learn from a person's corrections: on a robot by `finetune`, in simulation by `train`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar

@@ -6,13 +6,8 @@ data: half demonstrations, half online, successes are added to the demonstration
 settings, for hours on a GPU, are learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns, exploration
 noise 0.01."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
 
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
 from policies.networks.bins import BinsConfig
@@ -31,6 +26,7 @@ class CoarseToFineQ(OffPolicyRecipe):
     policy: BinsConfig = BinsConfig()
     agent: CQNConfig = CQNConfig(lr=1e-3, n_step=3, noise=0.2)
     training: OffPolicyConfig = replace(ONE_ENV, batch=64, keep_successes=True)
+    agent_class = CQN
 
     def make_policy(self, job: Job) -> CoarseToFinePolicy:
         c, (low, high) = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)
@@ -39,7 +35,3 @@ class CoarseToFineQ(OffPolicyRecipe):
         if not (math.isfinite(low) and low < high):
             raise ConfigError("cqn needs the range of returns: set it with --agent.value-low and --agent.value-high")
         return CoarseToFinePolicy(job.size, self.policy, Atoms(c.atoms, low, high))
-
-    def build(self, job: Job, env: Any = None) -> CQN:
-        torch.manual_seed(job.seed)
-        return CQN(self.make_policy(job).to(job.device), self.agent, job.seed)

@@ -4,8 +4,6 @@ Policy: a diffusion base, whose last denoising steps learn; critic: one value wi
 chunks; data: on-policy; reward: success, or the task's; schedule: critic first. Learning rates, discounts, clips and
 noise are the paper's for robomimic Can, except discount 0.999 and 10 epochs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

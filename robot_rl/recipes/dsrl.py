@@ -6,8 +6,6 @@ with --agent.critic-on action on executed actions, distilled into values of nois
 warm-up with the base; reward: success. With steering.scale 0 it is the base without noise. As in rlpd, the temperature
 starts at 0.01 and the backup has no entropy, since a larger entropy would outweigh the success reward of 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.steered import SteeredConfig, SteeredPolicy

@@ -4,8 +4,6 @@ Policy: the best of 8 actions of a cloned flow and 8 edits of them; critics: 10 
 entropy in the backup; data: half demonstrations, half online; reward: success, or the task's. With policy.scale 0 it
 is qc's best-of-N form. The paper makes 20 updates per step, this recipe 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.best_of import BestOfConfig

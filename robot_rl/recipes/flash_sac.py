@@ -7,8 +7,6 @@ reward: the task's. Not included, because of their cost on a CPU: residual block
 together about forty times the multiply-adds of an update. Also not included: distributional critics, RMSNorm after
 blocks, weights of unit norm, repeated exploration noise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.networks.gaussian import GaussianConfig

@@ -3,8 +3,6 @@
 
 Critics: 2, minimum; data: offline updates, then half demonstrations, half online; reward: success, or the task's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.generative import GenerativeConfig, GenerativePolicy

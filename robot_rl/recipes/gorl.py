@@ -5,8 +5,6 @@ Policy: a Gaussian on the noise of a flow, in the first stage without the flow; 
 target: GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to the
 executed actions and the noise is reset to N(0, I). A --base, a flow-bc policy of single actions, is the first flow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ Experts" (arXiv 1810.02890).
 Policy and loss: as `bc`; data: demonstrations, and the operator's actions while the policy acts; the policy is cloned
 again from fresh weights as data arrive. It becomes no better than the operator, unlike `hil-serl`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

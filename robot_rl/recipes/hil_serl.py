@@ -9,8 +9,6 @@ scripted operator, which without a bundle starts from scratch, as in the paper.
 Not in the paper: a cloning loss on corrections (`imitation`) and a penalty on the distance from the initial actor
 (`l2`). Without them, three minutes on the twin made panda-lift's policy worse."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig

@@ -6,8 +6,6 @@ expectiles; critics: as `iql`, of steps along random directions; data: episodes 
 not used. Here there is one embedding, of the achieved goal in GoalConfig; the paper embeds the whole state, and takes
 the smaller value of two embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,7 +43,6 @@ class HilbertSkills(Recipe):
     def train(self, job: Job) -> Bundle:
         agent = self.build(job)
         data = Hindsight.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
-        train_supervised(
-            agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)
-        )
+        progress = job.counting("updates", self.training.updates)
+        train_supervised(agent, data, self.training, job.opened, job.seed, progress)
         return job.bundle(agent)

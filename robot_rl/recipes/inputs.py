@@ -1,7 +1,5 @@
 """Inputs of a run besides its settings, by sha256. They must be unchanged when the run is resumed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -26,10 +24,8 @@ INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
 def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
-    """Return config.json of the run in a folder; {} if there is no run.
-
-    `seeds`: a run with another seed in the same parent folder also counts.
-    """
+    """Return config.json of the run in a folder; {} if there is no run. `seeds`: a run with another seed in the same
+    parent folder also counts."""
     for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             before: dict[str, Any] = json.loads((run / "config.json").read_bytes())
@@ -39,10 +35,8 @@ def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
 
 
 def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
-    """Return the inputs with which a run with these settings began.
-
-    {} if there is no such run, or if its settings differ, which `Run` reports.
-    """
+    """Return the inputs with which a run with these settings began. {} if there is no such run, or if its settings
+    differ, which `Run` reports."""
     now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
     return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
 
@@ -100,9 +94,7 @@ def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Co
     }
     for name in of:
         if name in began and began[name] != now.get(name):
-            raise ConfigError(
-                f"{called[name]} not what this run began with; restore it, or begin another run with another --out"
-            )
+            raise ConfigError(f"{called[name]} not what this run began with; restore it, or take another --out")
 
 
 def _sha256(*parts: bytes) -> str:

@@ -5,8 +5,6 @@ advantage-weighted cloning; data: offline updates, then half demonstrations, hal
 task's. Expectile 0.9 and temperature 10 are those of the paper's AntMaze experiments, whose reward is -1 per step. With
 a reward of 1 at success, advantages are smaller by the factor 1 - discount."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.generative import GenerativeConfig, GenerativePolicy

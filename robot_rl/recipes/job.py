@@ -1,7 +1,5 @@
 """Training job: the inputs that a recipe gets from the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,10 +79,8 @@ class Job:
             self.check_demonstrations()
 
     def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
-        """Return the dataset's episodes, only successful ones with `successes`.
-
-        Reward "success" marks success, "task" is the task's reward at the time of recording.
-        """
+        """Return the dataset's episodes, only successful ones with `successes`. Reward "success" marks success, "task"
+        is the task's reward at the time of recording."""
         self.check_demonstrations()
         return load_episodes(self.data or self.dataset, self.info, reward, successes)
 
@@ -109,10 +105,7 @@ class Job:
     def require_base(self) -> Bundle:
         """Return the base bundle, checked against the task."""
         if self.base is None:
-            raise ConfigError(
-                f"the recipe starts from a policy: train one for {self.info.task}, and name its run or bundle with "
-                "--base"
-            )
+            raise ConfigError(f"the recipe starts from a policy: train one for {self.info.task}; name it with --base")
         named = self.base.task if self.base.contract is None else self.base.interface.task
         if named != self.info.task:
             raise ConfigError(f"{self.base.label} is for task {named!r}, not {self.info.task!r}")

@@ -5,8 +5,6 @@ Policy: deterministic with exploration noise of 0.2, on a state embedding; criti
 action, minimum, 3-step targets; model: predicts embedding, reward and termination five steps ahead; data: online;
 reward: the task's. The embedding has a quarter of the paper's width, and sampling is uniform."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.actor import EmbeddedConfig, EmbeddedPolicy

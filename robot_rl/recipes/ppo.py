@@ -6,8 +6,6 @@ Policy: feed-forward Gaussian with a history and its own normalizer; critic: one
 GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate adapts to the
 divergence. Tasks that declare a symmetry also learn from mirrored rows (Mittal et al. 2024, arXiv 2403.04359)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

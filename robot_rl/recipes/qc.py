@@ -5,8 +5,6 @@ offline updates, then half demonstrations, half online; reward: success, or the 
 critics, and the averaged critics choose the chunk; the authors' code uses the mean, and the latest critics. Networks
 are smaller than the paper's. With policy.candidates 1 it is behaviour cloning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.base import Size

@@ -1,7 +1,5 @@
 """Base classes of recipes. A recipe lists components and hyperparameters; a training loop trains its agent."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -149,7 +147,6 @@ class CloningRecipe(Recipe):
         # No other variable refers to the episodes, whose pictures take most of the memory.
         data = Demonstrations.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
         agent = self.build(job)
-        train_supervised(
-            agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)
-        )
+        progress = job.counting("updates", self.training.updates)
+        train_supervised(agent, data, self.training, job.opened, job.seed, progress)
         return job.bundle(agent)

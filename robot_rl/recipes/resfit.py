@@ -5,8 +5,6 @@ Critics: 2 with LayerNorm, minimum; transform: residual with a zero-initialized 
 online; reward: success; schedule: critic-only warm-up with random residuals, then actor and critics. The paper's 10
 critics and actor learning rate of 1e-6 suit hours of training; the values here suit minutes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.residual import ResidualConfig, ResidualPolicy

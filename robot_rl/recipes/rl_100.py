@@ -4,8 +4,6 @@ Policy: diffusion over action chunks, finally with one step; critics: iql's, the
 then dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; stages: cloning,
 offline rounds with an acceptance test, online, consistency distillation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -7,8 +7,6 @@ the person's steps.
 
 The paper keeps only the last step of a takeover; here all its steps are kept, with reward 0."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,8 +6,6 @@ their mean; data: half demonstrations, half online; reward: success, or the task
 demonstrations (--training.demo-share 0) it is SAC with many regularized critics. The temperature starts at 0.01, as in
 HIL-SERL: at 0.1, entropy outweighs a success of 1 for 60,000 steps of panda-lift."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.actor import GaussianPolicy, gaussian_from

@@ -4,8 +4,6 @@
 Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: maximizes
 the minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.networks.gaussian import GaussianConfig

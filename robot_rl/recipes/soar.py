@@ -5,8 +5,6 @@ Policy and loss: as `bc`, on goals in the state; data: demonstrations, and round
 relabelled with the achieved goal. After each round the policy is cloned again from fresh weights. A goal is a position,
 in place of the paper's subgoal pictures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

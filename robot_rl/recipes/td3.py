@@ -4,8 +4,6 @@
 Policy: deterministic with exploration noise of 0.1; critics: 2, minimum, smoothed target actions of an averaged actor;
 actor: maximizes the first critic at every second update; data: online; reward: the task's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from policies.networks.gaussian import GaussianConfig

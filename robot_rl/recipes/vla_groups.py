@@ -3,8 +3,6 @@
 Policy: a vla-tokens base, whose decoder learns; no critic: episodes are compared within groups that start in the same
 situation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -3,8 +3,6 @@
 Policy: a vla-tokens base, whose decoder learns; critic: one value with privileged state and the instruction; target:
 GAE of chunks; data: on-policy; reward: success, optionally with learned progress; schedule: critic first."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """Supervised fine-tuning of vision-language-action policies on demonstrations with instructions, at a size for laptops:
 Black et al. 2024, pi0 (arXiv 2410.24164)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

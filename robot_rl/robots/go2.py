@@ -5,8 +5,6 @@ reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitr
 MuJoCo Menagerie model.
 """
 
-from __future__ import annotations
-
 from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec, UnitreeInterface
 
 LEGS = ("FL", "FR", "RL", "RR")

@@ -4,8 +4,6 @@ Position, velocity, acceleration and torque limits: Franka Control Interface doc
 geometry: the MuJoCo Menagerie model in genesis-world (compared in a test).
 """
 
-from __future__ import annotations
-
 import math
 
 from robot_rl.interface.robot import Gripper, Joint, RobotSpec, RosInterface, Tool

@@ -8,8 +8,6 @@ the manufacturer's in a test); real arms have their own calibration. Names and r
 ur_robot_driver, at 500 Hz on an e-Series.
 """
 
-from __future__ import annotations
-
 import math
 
 from robot_rl.interface.robot import Joint, RobotSpec, RosInterface, Tool

@@ -1,7 +1,5 @@
 """Errors for users: each message is one sentence with the problem, its place and the remedy."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import signal

@@ -1,7 +1,5 @@
 """Atomic writes of files and folders: a killed process never leaves a partial file under its final name."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -28,10 +26,8 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error.
-
-    An OSError names `path`.
-    """
+    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error. An OSError names
+    `path`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,9 +108,6 @@ def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
                 continue
             end = os.path.realpath(path) if stat.S_ISLNK(mode) else homes[0]
             if not any(os.path.commonpath([home, end]) == home for home in homes):
-                yield (
-                    f"{path} is a link out of {root}, which is not followed; copy the folder with what its links lead "
-                    "to (cp -rL)"
-                )
+                yield f"{path} is a link out of {root}, which is not followed; copy what it leads to (cp -rL)"
             if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 yield f"{path} is neither a file nor a folder; restore {root} from a copy"

@@ -1,7 +1,5 @@
 """Types of settings with ranges, and their validation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass

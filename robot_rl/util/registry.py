@@ -14,8 +14,6 @@ admits modules of trusted packages only. Trusted are our packages, installed pac
 ROBOT_RL_IMPORTS, which child processes inherit.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
@@ -192,9 +190,7 @@ class Registry:
             raise UnknownName(self.kind, name, list(self))
         if len(claims) > 1:
             both = " and ".join(f"{claim.package} ({claim.path})" for claim in claims)
-            raise ConfigError(
-                f"{self.kind} {name!r} is claimed by {both}; uninstall one, or write the import path instead"
-            )
+            raise ConfigError(f"{self.kind} {name!r} is claimed by {both}; uninstall one, or write the import path")
         (claim,) = claims
         what = f"{self.kind} {name!r} of package {claim.package} ({claim.path})"
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)

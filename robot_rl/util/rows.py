@@ -1,7 +1,5 @@
 """Tensors with one row per environment."""
 
-from __future__ import annotations
-
 import copy
 from typing import ClassVar, Self
 

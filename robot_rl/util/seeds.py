@@ -1,7 +1,5 @@
 """Disjoint ranges of seeds for learning, held-out evaluation and development."""
 
-from __future__ import annotations
-
 import re
 
 from robot_rl.util.errors import ConfigError

@@ -1,7 +1,5 @@
 """Compare the settings of a resumed run or dataset with its settings file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ bootstrap over seeds and episodes, after Agarwal et al. 2021, "Deep Reinforcemen
 Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for outcomes of 0 and 1, Student's t for means.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,10 +32,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean of all values but NaN and its 95 % interval, None if unknown.
-
-    Zeros and ones have Wilson's interval, other values Student's t.
-    """
+    """Return the mean of all values but NaN and its 95 % interval, None if unknown. Zeros and ones have Wilson's
+    interval, other values Student's t."""
     from scipy import stats
 
     x = [v for v in values if not math.isnan(v)]
@@ -78,11 +74,8 @@ class Difference(Estimate):
 
 
 def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
-    """Return the mean over seeds of the means over episodes; `rate`: outcomes are 0 or 1.
-
-    The interval of a rate includes Wilson's interval of the pooled episodes, because a bootstrap of equal outcomes has
-    width 0.
-    """
+    """Return the mean over seeds of the means over episodes; `rate`: outcomes are 0 or 1. The interval of a rate
+    includes Wilson's interval of the pooled episodes, because a bootstrap of equal outcomes has width 0."""
     seeds = _clean(outcomes)
     mean, every = fmean(float(x.mean()) for x in seeds), np.concatenate(seeds)
     pooled = wilson(int(every.sum()), len(every)) if rate else (math.inf, -math.inf)

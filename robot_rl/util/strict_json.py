@@ -1,7 +1,5 @@
 """Write standard JSON: null in place of NaN and infinity."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -8,8 +8,6 @@ Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (
 are handled as by Yarats et al. 2022 (DrQ-v2).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass
@@ -112,10 +110,9 @@ class ActorCriticConfig:
 def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
     """Return the range of values for a given range of returns. Soft values are unlimited, because of the entropy."""
     low, high = UNLIMITED if config.entropy_backup else returns
-    return (
-        low if config.value_low is None else config.value_low,
-        high if config.value_high is None else config.value_high,
-    )
+    low = low if config.value_low is None else config.value_low
+    high = high if config.value_high is None else config.value_high
+    return low, high
 
 
 @dataclass
@@ -132,9 +129,7 @@ class ActorCritic:
     learns_gripper: ClassVar[bool] = False
     """This class learns the values by which a policy with `grasp` opens and closes its gripper."""
 
-    def __init__(
-        self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED
-    ):
+    def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
         self.policy, self.config = policy, config
         size, self.device = policy.size, next(policy.actor.parameters()).device
         head = build_head(config.head, *limits_of(config, value_limits), config.bins)
@@ -301,10 +296,8 @@ class ActorCritic:
         return pooled(self.critic.value(seen, self._critic_input(u, batch)), self.config.pooling)
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
-
-        `features` are the actor's input, `seen` the critics'.
-        """
+        """Return the actor's loss, the log-probability (B,) of its actions, and metrics. `features` are the actor's
+        input, `seen` the critics'."""
         c, policy = self.config, self.policy
         if policy.actor.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)

@@ -7,8 +7,6 @@
 V includes the policy's entropy, because advantages are normalized: V = alpha log sum over a of exp(Q / alpha).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

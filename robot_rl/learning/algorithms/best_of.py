@@ -6,8 +6,6 @@
     actor:  alpha log pi(e) - Q(s, a + scale e),  e ~ pi(s, a), a from the data
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ rewards of at least 0, as for success, that is the recorded return. Otherwise th
 unknown rest after a time limit, and for the agent's own steps. Without a least return there is no bound.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The deployed weights are averaged over updates, as by Chi et al. 2023 for diffusion policies.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +50,7 @@ class Cloning:
         self.schedule: Any = get_scheduler(
             "cosine", self.optimizer, num_warmup_steps=config.warmup, num_training_steps=updates
         )
-        self.average: Any = EMAModel(
-            self.parameters, decay=config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True
-        )
+        self.average: Any = EMAModel(self.parameters, config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True)
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
         """Return sampling weights (N,) of the demonstrated rows, not normalized; None: uniform."""

@@ -9,8 +9,6 @@ This is the term at pure noise of RL-100's consistency head (Lei et al. 2025, ar
 distillation (Song et al. 2023, arXiv 2303.01469) with the result of the teacher's whole chain as the target.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
@@ -60,9 +58,7 @@ class Distillation(Cloning):
 def student_of(teacher: Policy) -> ChunkPolicy:
     """Return a policy with one sampling step and the teacher's weights; ConfigError if the teacher does not denoise."""
     if not isinstance(teacher, ChunkPolicy):
-        raise ConfigError(
-            f"a {teacher.class_name} policy has no steps to distill; take one of diffusion-bc, flow-bc or dppo"
-        )
+        raise ConfigError(f"a {teacher.class_name} policy has no steps to distill; take diffusion-bc, flow-bc or dppo")
     every = {"frozen_steps": 0} if isinstance(teacher, DiffusionPolicy) else {}
     config = replace(teacher.config, sample_steps=1, prediction="sample", **every)
     student = build_policy(type(teacher)(teacher.size, config).describe())

@@ -7,8 +7,6 @@
     loss:   td_weight * td + imitation * (fosd + margin); fosd and margin are means over all bins of demonstrations
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from policies.coarse_to_fine import CoarseToFinePolicy
 from robot_rl.data.replay import DEMONSTRATION, Batch
+from robot_rl.learning.algorithms.actor_critic import UNLIMITED, Limits
 from robot_rl.learning.algorithms.value_based import ValueBased, ValueBasedConfig, over_demonstrations
 from robot_rl.learning.parts.heads import C51
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
@@ -43,11 +42,11 @@ class CQN(ValueBased):
     policy: CoarseToFinePolicy
     config: CQNConfig
 
-    def __init__(self, policy: CoarseToFinePolicy, config: CQNConfig, seed: int = 0):
+    def __init__(self, policy: CoarseToFinePolicy, config: CQNConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
         atoms = policy.atoms
         self.head = C51(atoms.low, atoms.high, atoms.count)
         self.head.start(policy.network.value)
-        super().__init__(policy, config, seed)
+        super().__init__(policy, config, seed, value_limits)
 
     def _target(self, batch: Batch, after: Tensor) -> Tensor:
         """Return target distributions (B, L, A, atoms)."""

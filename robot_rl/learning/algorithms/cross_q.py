@@ -7,8 +7,6 @@ Greater Sample Efficiency and Simplicity" (1902.05605).
 There is no target network. Actor and evaluation use running statistics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -7,8 +7,6 @@ advantage of the chunk, discounted by the remaining denoising steps.
     A_k  = denoising_discount^(K - 1 - k) A        clip_k grows from clip_first to clip, exponentially in k
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

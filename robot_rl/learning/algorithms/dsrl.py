@@ -5,8 +5,6 @@ critic_on = action   Q(s, a) by TD on executed actions, distilled into values of
                      (Q_noise(s, w) - Q(s, base(s, w)))^2,  w ~ N(0, I);  the actor maximizes Q_noise
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -11,8 +11,6 @@ OFQL (Nguyen et al. 2025, 2508.13904), on averaged velocities (Geng et al. 2025,
     actor: MeanFlow loss of the data's actions - eta Q(s, pi(s, z)) / mean |Q|,   pi(s, z) = z - velocity(z, 0, 1; s)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

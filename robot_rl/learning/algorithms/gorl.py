@@ -7,8 +7,6 @@ The policy of each stage starts as a copy of the previous stage's action distrib
 critic V(s) is kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -8,8 +8,6 @@ that collected the episodes. The paper takes costs of stages from a vision-langu
 episode replaces them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -72,17 +70,12 @@ def ranks(played: Trajectories) -> Tensor:
 
 
 def pairs(played: Trajectories) -> Tensor:
-    """Return pairs (K, 2) of a successful and a failed episode of one group.
-
-    The best is paired with the worst, the second best with the second worst, and so on.
-    """
+    """Return pairs (K, 2) of a successful and a failed episode of one group. The best is paired with the worst, the
+    second best with the second worst, and so on."""
     rank, chosen = ranks(played), []
     for number in played.group.unique():
         rows = (played.group == number).nonzero()[:, 0]
         order = rows[rank[rows].argsort(descending=True)]
-        chosen += [
-            (int(a), int(b))
-            for a, b in zip(order, order.flip(0), strict=True)
-            if played.success[a] and not played.success[b]
-        ]
+        couples = zip(order.tolist(), order.flip(0).tolist(), strict=True)
+        chosen += [(a, b) for a, b in couples if played.success[a] and not played.success[b]]
     return torch.tensor(chosen, dtype=torch.long).reshape(-1, 2)

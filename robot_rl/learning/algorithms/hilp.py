@@ -8,8 +8,6 @@ Policies with Hilbert Representations" (HILP, arXiv 2402.15567).
 At the goal V(s', g) is 0. Rewards and goals in the data are not used.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any
@@ -64,11 +62,8 @@ class HILP:
         """Return None, since transitions are drawn uniformly."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on a batch of transitions; return metrics.
-
-        `batch` holds observation.state, action, next.observation.state, and goal.observation.state, which achieves
-        the goal.
-        """
+        """Take one step on a batch of transitions; return metrics. `batch` holds observation.state, action,
+        next.observation.state, and goal.observation.state, which achieves the goal."""
         now, following, goal = (self.policy.achieved(batch[k + STATE]) for k in ("", NEXT, GOAL))
         metrics = self._update_metric(now, following, goal)
         with torch.no_grad():
@@ -80,9 +75,8 @@ class HILP:
             reward = (moved * skill).sum(-1)
         rows = {key: batch[key] for key in (STATE, NEXT + STATE)} | {"action": batch["action"][:, 0]}
         discount = torch.full_like(reward, self.config.skills.discount)
-        return metrics | self.skills.update(
-            rows | {SKILL: skill, NEXT + SKILL: skill, "reward": reward, "discount": discount}
-        )
+        rows |= {SKILL: skill, NEXT + SKILL: skill, "reward": reward, "discount": discount}
+        return metrics | self.skills.update(rows)
 
     def _update_metric(self, now: Tensor, following: Tensor, goal: Tensor) -> dict[str, Tensor]:
         """Update the embedding from each place (B, G) with its own goal and with all other goals in the batch."""

@@ -13,8 +13,6 @@ CFGRL, classifier-free guidance as policy improvement (Frans et al. 2025, 2505.2
 Its policy is proportional to pi(a | s) p(better | s, a)^w. The weight w is chosen after training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -8,8 +8,6 @@ Q_K is K Bellman updates ahead of the target Qbar, and the actor maximizes Q_K. 
 place every few thousand updates; here Qbar follows at every update, as in soft actor-critic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -11,8 +11,6 @@ paper makes as many updates of f and g, but all of them at synchronizations, and
 uniform.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

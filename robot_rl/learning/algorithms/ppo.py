@@ -12,8 +12,6 @@ divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizer
 ratio is 1 before the first step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -97,11 +95,9 @@ class PPO:
         if config.weights and len(config.weights) != (terms or 1):
             raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
         self.actor_parameters = self._trained()
-        groups = [
-            {"params": self.actor_parameters, "lr": config.actor_lr},
-            {"params": list(self.critic.parameters()), "lr": config.critic_lr},
-        ]
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
+        actor = {"params": self.actor_parameters, "lr": config.actor_lr}
+        critic = {"params": list(self.critic.parameters()), "lr": config.critic_lr}
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam([actor, critic], fused=True)
         # Exploration uses the seed itself. A CPU generator reads only the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
@@ -224,10 +220,8 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
-
-        The image has the old log-probability of the original, as for a symmetric policy.
-        """
+        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image. The image has the old
+        log-probability of the original, as for a symmetric policy."""
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
             raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
@@ -282,9 +276,7 @@ class PPO:
 
     def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-ratios (rows, 1, or 2 with mirror images), the policy's entropy, and its divergence from the old.
-
-        Entropy and divergence are in nats.
-        """
+        Entropy and divergence are in nats."""
         log_std = self.policy.log_std
         mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]

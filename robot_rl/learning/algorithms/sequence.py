@@ -9,8 +9,6 @@ The actor plans J actions ahead. Acting needs neither model nor critics. While e
 actions of each sequence, a number drawn at random. With J = 1 it is the plain actor-critic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

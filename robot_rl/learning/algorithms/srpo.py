@@ -8,8 +8,6 @@ frozen features:
     loss   = -mean min(r A, clip(r, 1 - 0.2, 1 + 0.28) A),   r of each token
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -105,9 +103,7 @@ def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:
 
 def centres(points: Tensor) -> Tensor:
     """Return the centres (K, F) of clusters of points (n, F), or the mean of all points if there is no cluster.
-
-    Clusters are DBSCAN's with at least two points (Ester et al. 1996).
-    """
+    Clusters are DBSCAN's with at least two points (Ester et al. 1996)."""
     near = torch.cdist(points, points) <= NEAR * (2 * points.shape[1]) ** 0.5
     for _ in range(len(points)):  # transitive closure
         near = (near.float() @ near.float()) > 0

@@ -5,8 +5,6 @@ react to every observation, and are better late (Li et al. 2025, 2507.07969, who
 episodes in which single steps act grows from 0 to 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

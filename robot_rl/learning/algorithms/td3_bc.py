@@ -3,8 +3,6 @@
 actor: |u - u_data|^2 - alpha Q(s, T(u)) / mean |Q|      (equations 4 and 5)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Base of learners from groups of a token policy's episodes (SRPO, GRAPE). Only the decoder of tokens is trained."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ Only the decoder of tokens is trained, not the backbone. The critic reads privil
 progress may shape the reward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ They share replay columns, exploration, the order of an update, and an averaged 
 acts and is deployed. A subclass adds its loss.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from policies.base import Observation
 from policies.networks.bins import BinsPolicy
 from robot_rl.data.replay import DEMONSTRATION, NEXT, Batch, Column, Sampling
 from robot_rl.learning.agent import LearningPhase, restore, states_of
+from robot_rl.learning.algorithms.actor_critic import UNLIMITED, Limits
 from robot_rl.learning.parts.explore import ExplorationConfig, Noise, explored
 from robot_rl.learning.parts.objectives import average_, gradient_step, next_observation
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -48,7 +47,8 @@ class ValueBasedConfig:
 class ValueBased:
     """Agent whose policy follows from the values of bins; see `Agent`."""
 
-    def __init__(self, policy: BinsPolicy, config: ValueBasedConfig, seed: int = 0):
+    def __init__(self, policy: BinsPolicy, config: ValueBasedConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        """`value_limits` has no effect: bins limit their values by themselves, or not at all."""
         self.policy, self.config = policy, config
         self.device = next(policy.network.parameters()).device
         self.online = copy.deepcopy(policy.network)
@@ -89,11 +89,8 @@ class ValueBased:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Take a gradient step.
-
-        `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
-        `next.*`, the observed columns after the n steps.
-        """
+        """Take a gradient step. `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0
+        after a termination), and `next.*`, the observed columns after the n steps."""
         encoder = self.policy.encoder
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         with torch.no_grad():

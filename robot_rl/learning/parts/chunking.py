@@ -5,8 +5,6 @@ The actor gives h actions at once, and the critics evaluate all h, so the h-step
     y = sum_{k < h} discount^k r_k + discount^h Qbar(s_h, chunk')
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -35,11 +33,8 @@ class ActionQueue:
         return self.used >= self.length
 
     def step(self, chunks: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return this step's actions (n, A).
-
-        Environments that are due take their chunk from `chunks` (n, horizon, A), of which they will execute `lengths`
-        (n,) actions; None: all.
-        """
+        """Return this step's actions (n, A). Environments that are due take their chunk from `chunks` (n, horizon, A),
+        of which they will execute `lengths` (n,) actions; None: all."""
         due = self.due(len(chunks))
         if lengths is not None:
             self.length = torch.where(due, lengths, self.length)
@@ -64,10 +59,8 @@ class ActionQueue:
 
 
 def flatten_chunks(batch: Batch, rng: torch.Generator) -> Batch:
-    """Return the batch with its action chunks (B, h, A) as one row (B, h * A).
-
-    Actions after the end of an episode are replaced by random ones, so that critics learn to ignore them.
-    """
+    """Return the batch with its action chunks (B, h, A) as one row (B, h * A). Actions after the end of an episode are
+    replaced by random ones, so that critics learn to ignore them."""
     action, valid = batch["action"], batch["valid"]
     random = 2 * torch.rand(action.shape, generator=rng, device=rng.device).to(action.device) - 1
     return batch | {"action": torch.where(valid[..., None], action, random).flatten(1)}

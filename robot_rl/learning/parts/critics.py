@@ -1,7 +1,5 @@
 """Value functions: ensembles of action values, state values, and generalized advantage estimation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -35,10 +33,8 @@ class Critic(ActionValues):
 
 
 class BatchNormCritic(Critic):
-    """Critic with batch normalization before each layer, and a skip connection around layers of equal widths.
-
-    It uses the batch's statistics after `train()`, and running statistics after `eval()`, its initial mode.
-    """
+    """Critic with batch normalization before each layer, and a skip connection around layers of equal widths. It uses
+    the batch's statistics after `train()`, and running statistics after `eval()`, its initial mode."""
 
     def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head):
         super().__init__(features, actions, members, hidden, head, layer_norm=False)

@@ -1,7 +1,5 @@
 """Exploration of a deterministic or untrained actor: correlated Gaussian noise, or uniform actions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ Q-learning (van Hasselt et al. 2016, arXiv 1509.06461).
 Qbar is the gripper critic of the averaged actor. It overrides the mean action if this gains at least `grasp_margin`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

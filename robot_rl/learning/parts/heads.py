@@ -9,8 +9,6 @@ A head's outputs have the shape (..., outputs). Targets are computed from `follo
 next state and action.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -92,10 +90,8 @@ class Bins:
 
     @torch.no_grad()
     def start(self, layer: nn.Linear | EnsembleLinear) -> None:
-        """Initialize a last layer to the value 0, or to the nearest value in the range.
-
-        Random weights would give the middle of the range.
-        """
+        """Initialize a last layer to the value 0, or to the nearest value in the range. Random weights would give the
+        middle of the range."""
         zero = torch.zeros(1, device=layer.bias.device)
         code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
         code = code.clamp_min(0.1 / self.outputs**2)  # finite logits of all bins; moves the mean by at most 0.05 bins
@@ -205,9 +201,7 @@ def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> He
 
 def pessimistic(head: Head, out: Tensor, subset: int, rng: torch.Generator) -> Tensor:
     """Return, per row, the outputs (B, outputs) of the least-valued among `subset` random members of (E, B, outputs).
-
-    Clipped double Q (Fujimoto et al. 2018); random subsets as in REDQ (Chen et al. 2021).
-    """
+    Clipped double Q (Fujimoto et al. 2018); random subsets as in REDQ (Chen et al. 2021)."""
     if subset < len(out):
         out = out[torch.randperm(len(out), generator=rng)[:subset].to(out.device)]
     if len(out) == 1:

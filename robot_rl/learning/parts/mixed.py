@@ -7,8 +7,6 @@ mixing 1 is Adam; mixing 0 is RMSProp, which has neither momentum nor bias corre
 arXiv 2505.08376) mixes the two by a factor; the rule between the two ends is our own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

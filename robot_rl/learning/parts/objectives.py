@@ -5,8 +5,6 @@
 Each term is 0 where its weight is 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Literal
@@ -30,10 +28,8 @@ def next_observation(batch: Batch) -> Observation:
 def gradient_step(
     loss: Tensor, optimizer: torch.optim.Optimizer, clipped: Iterable[Tensor] = (), limit: float | None = None
 ) -> Tensor:
-    """Take an optimizer step on a loss; return the gradient norm of the parameters `clipped`.
-
-    Their norm is clipped to `limit` before the step; None: no limit.
-    """
+    """Take an optimizer step on a loss; return the gradient norm of the parameters `clipped`. Their norm is clipped to
+    `limit` before the step; None: no limit."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(clipped), limit or math.inf)
@@ -72,10 +68,8 @@ def masked_mean(errors: Tensor, batch: Batch) -> Tensor:
 
 
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
-    """Return the squared distance (B,) of the actor's mean u from the u of a person's actions.
-
-    Actions of the policy count 0. None if u has no effect on the action.
-    """
+    """Return the squared distance (B,) of the actor's mean u from the u of a person's actions. Actions of the policy
+    count 0. None if u has no effect on the action."""
     target, person = policy.invert(batch["action"], batch), batch["intervention"]
     if target is None:
         return None

@@ -10,8 +10,6 @@ Potential-based shaping preserves the optimal policy (Ng et al. 1999). If a time
 end is not observed, and Phi keeps its value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,10 +39,8 @@ class ProgressEstimate(nn.Module):
     def fit(
         self, read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
     ) -> float:
-        """Fit to successful episodes; return the RMS error of the last batch.
-
-        `read` computes features from observations.
-        """
+        """Fit to successful episodes; return the RMS error of the last batch. `read` computes features from
+        observations."""
         features, target = labelled(read, episodes, rng)
         self.normalizer.fit(features)
         optimizer, loss = torch.optim.Adam(self.parameters(), LR), torch.zeros(())
