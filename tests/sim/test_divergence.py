@@ -124,9 +124,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def robot_rl(
-    registered: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Said:
+def robot_rl(registered: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Said:
     monkeypatch.chdir(tmp_path)
 
     def call(*argv: object) -> tuple[int, str, str]:

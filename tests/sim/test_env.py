@@ -102,9 +102,7 @@ def test_environments_end_independently(task: Build) -> None:
 
 
 @pytest.mark.parametrize(("bad", "column"), [(math.nan, 0), (math.inf, 2), (-math.inf, 3)], ids=["x", "z", "gripper"])
-def test_non_finite_action_holds_goal_and_gripper(
-    task: Build, monkeypatch: pytest.MonkeyPatch, bad: float, column: int
-) -> None:
+def test_non_finite_action_holds_goal_and_gripper(task: Build, monkeypatch: Any, bad: float, column: int) -> None:
     """As in the robot's loop, goal and gripper width stay; other environments are not affected."""
     env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
     sent: list[torch.Tensor] = []

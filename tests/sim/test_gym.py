@@ -44,9 +44,7 @@ def finish(env: gym.Env[Any, Any]) -> None:
     assert ends == [False] * (HORIZON - 1) + [True]
 
 
-def test_reset_plays_the_next_episode_once(
-    env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reset_plays_the_next_episode_once(env: GymTask, starts: list[np.ndarray], monkeypatch: Any) -> None:
     begun: list[int] = []
     sample = EpisodeSampler.sample
     monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (begun.extend(ids.tolist()), sample(self, ids))[1])

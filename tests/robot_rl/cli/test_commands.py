@@ -218,9 +218,7 @@ def test_learner_without_simulation_uses_all_cores(
 
 
 @pytest.mark.parametrize(("learn", "more"), [(PPO, ["--mjcf", "same.xml"]), (TRAIN, ["--precision", "highest"])])
-def test_settings_that_change_results_are_recorded(
-    run: Run, fails: Fails, dataset: Path, learn: list[str], more: list[str]
-) -> None:
+def test_settings_with_an_effect_are_recorded(run: Run, fails: Fails, dataset: Path, learn: Any, more: Any) -> None:
     words = [*learn, "--out", "r"] + (["--dataset", dataset] if learn is TRAIN else [])
     assert run(*words)[0] == 0
     name = more[0][2:]
@@ -266,9 +264,7 @@ def swap(names: list[str]) -> None:
         ("evaluate", lambda m: m.update(format=99), ["format 99", "update robot-rl"]),
     ],
 )  # fmt: skip
-def test_bundle_that_does_not_fit_is_refused(
-    fails: Fails, bundle: Path, use: str, change: Callable[[Any], Any], words: list[str]
-) -> None:
+def test_bundle_that_does_not_fit_is_refused(fails: Fails, bundle: Path, use: str, change: Any, words: Any) -> None:
     edit(bundle, change)
     fails([use, bundle, *USES[use]], *words)
 
@@ -402,9 +398,7 @@ def test_joint_missing_in_the_model_suggests_the_nearest(fails: Fails, monkeypat
         ("foreign", ["evaluate", "random:panda-lift"]), ("foreign", ["twin", "panda", "--no-camera"]),
     ],
 )  # fmt: skip
-def test_damaged_robot_model_is_named(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], damage: str
-) -> None:
+def test_damaged_robot_model_is_named(fails: Fails, monkeypatch: Any, tmp_path: Path, words: Any, damage: str) -> None:
     model = tmp_path / "mine.xml"
     text = robot_model(PIPELINE.robot).read_text()
     if damage == "a folder":
@@ -603,9 +597,7 @@ def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
         ({"MUJOCO_GL": "glfw", "DISPLAY": ":9999", "WAYLAND_DISPLAY": ""}, 1, ["no display answers at ':9999'"]),
     ],
 )
-def test_wrong_gl_variable_is_named(
-    check_error: Callable[..., str], tmp_path: Path, variables: dict[str, str], status: int, words: list[str]
-) -> None:
+def test_wrong_gl_setting_is_named(check_error: Fails, tmp_path: Path, variables: Any, status: int, words: Any) -> None:
     said = shell(*COLLECT[:-1], "16", "--out", tmp_path / "set", **variables)
     assert "apt-get" not in check_error(*said, *words, status=status)
     assert not (tmp_path / "set" / "meta" / "info.json").exists()
@@ -620,9 +612,7 @@ def test_mismatched_mujoco_packages_are_named(check_error: Callable[..., str], t
 
 @pytest.mark.skipif(sys.platform != "linux", reason="EGL and OSMesa exist on Linux only")
 @pytest.mark.parametrize(("backend", "remedy"), [("egl", "libegl1"), ("osmesa", "libosmesa6"), ("disable", "unset")])
-def test_commands_without_pictures_work_without_gl(
-    check_error: Callable[..., str], tmp_path: Path, backend: str, remedy: str
-) -> None:
+def test_commands_without_images_work_without_gl(check_error: Fails, tmp_path: Path, backend: str, remedy: str) -> None:
     for name in ("libEGL.so", "libEGL.so.1", "libOSMesa.so", "libOSMesa.so.8"):
         (tmp_path / name).write_text("no library")
     without = {"MUJOCO_GL": backend, "LD_LIBRARY_PATH": str(tmp_path)}
@@ -635,9 +625,7 @@ def test_commands_without_pictures_work_without_gl(
 
 
 @pytest.mark.parametrize("flag", ["--out", "--video"])
-def test_result_is_printed_if_its_file_cannot_be_written(
-    check_error: Callable[..., str], tmp_path: Path, flag: str
-) -> None:
+def test_result_is_printed_if_its_file_cannot_be_written(check_error: Fails, tmp_path: Path, flag: str) -> None:
     """A file size limit of 100 bytes stands in for a full disk."""
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
     limited += "from robot_rl.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -651,18 +639,14 @@ def test_result_is_printed_if_its_file_cannot_be_written(
 
 
 @pytest.mark.parametrize("domain", ["500", "-1", "seven"])
-def test_ros_domain_out_of_range_is_named(
-    fails: Fails, bundle: Path, monkeypatch: pytest.MonkeyPatch, domain: str
-) -> None:
+def test_ros_domain_out_of_range_is_named(fails: Fails, bundle: Path, monkeypatch: Any, domain: str) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", domain)
     fails(["twin", "panda", "--no-camera", "--seconds", "0.1"], "ROS_DOMAIN_ID", domain)
     for _ in range(2):  # a deployment that never began leaves no folder that would refuse the next try
         fails(["deploy", bundle, "--out", "d"], "ROS_DOMAIN_ID", domain)
 
 
-def test_results_of_a_deployment_are_not_overwritten(
-    fails: Fails, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_a_deployment_are_not_overwritten(fails: Fails, bundle: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "500")  # would fail too, but later
     with RunFolder(Path("d"), {}) as folder:
         folder.write("evaluation.json", {"success": 1.0})

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,7 @@ def test_json_is_one_object_and_every_problem_has_a_remedy(capsys: pytest.Captur
         assert bool(check["remedy"]) == (check["status"] != "ok"), check
 
 
-def test_table_shows_remedies_and_failure_sets_the_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_shows_remedies_and_failure_sets_the_status(monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     found = [Diagnosis("a", "ok", "fine"), Diagnosis("b", "warn", "[so] so", "fix b")]
     found.append(Diagnosis("c", "fail", "bad", "fix c"))
     monkeypatch.setattr(doctor, "run_all", lambda: found)

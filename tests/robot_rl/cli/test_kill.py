@@ -225,9 +225,7 @@ def test_interrupted_cloning_resumes_bit_identically(start: Start, demos: Path, 
     check_same(whole, broken, "bc/loss")
 
 
-def test_interrupted_off_policy_training_resumes_bit_identically(
-    start: Start, demos: Path, base: Path, tmp_path: Path
-) -> None:
+def test_interrupted_off_policy_run_resumes_identically(start: Start, demos: Path, base: Path, tmp_path: Path) -> None:
     words: list[object] = [*IMPROVE, "--dataset", demos, "--base", base]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(*words, "--out", whole))
@@ -286,9 +284,7 @@ def graph() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def session(
-    graph: dict[str, str], base: Path, demos: Path, tmp_path: Path
-) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def session(graph: Any, base: Path, demos: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start or resume a session with episodes of half a second in tmp_path/session."""
     made, short = load_bundle(base), tmp_path / "short"
     interface = LIFT.from_json(LIFT.to_json() | {"horizon": 10})
@@ -337,9 +333,7 @@ def test_finetune_keeps_its_results_when_the_robot_dies_or_hangs(
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_finetune_resumes_after_a_kill_and_a_signal_without_losing_episodes(
-    session: Callable[..., subprocess.Popen[str]], tmp_path: Path, learners: Callable[[Path], list[int]]
-) -> None:
+def test_finetune_resumes_after_kill_and_signal_with_all_episodes(session: Any, tmp_path: Path, learners: Any) -> None:
     out = tmp_path / "session"
     rows = out / "episodes.jsonl"
     try:

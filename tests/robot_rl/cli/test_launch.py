@@ -60,18 +60,14 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_start(
-    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], words: str, message: str
-) -> None:
+def test_wrong_arguments_are_refused_early(bundles: None, started: Any, capsys: Any, words: str, message: str) -> None:
     assert main(["launch", *words.split()]) == 2
     out, err = capsys.readouterr()
     assert message in err and err.startswith("robot-rl: ") and err.count("\n") == 1 and not out
     assert not started
 
 
-def test_missing_gamepad_is_refused_before_the_start(
-    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gamepad_is_refused_early(bundles: None, started: list[str], capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(joystick, "glob", lambda pattern: [])
     for words in (["arm", "policy:=arm", "teleop:=gamepad"], ["finetune", "policy:=arm"]):
         assert main(["launch", *words]) == 2 and not started

@@ -11,6 +11,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import tyro
@@ -152,9 +153,7 @@ def test_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: str
         (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
     ],
 )  # fmt: skip
-def test_error_gives_one_sentence_and_a_status(
-    run: Run, command: Callable[..., None], error: BaseException, code: int, said: str
-) -> None:
+def test_error_gives_sentence_and_status(run: Run, command: Any, error: BaseException, code: int, said: str) -> None:
     command(failing(error))
     status, out, err = run("work")
     assert status == code and out == ""
@@ -162,9 +161,7 @@ def test_error_gives_one_sentence_and_a_status(
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "nonsense"])
-def test_result_is_printed_for_any_terminal_width(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_result_is_printed_for_any_terminal_width(columns: str, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     show({"success": 0.75, "steps": 12}, False, "evaluation")
     show_runs([{"run": "a", "steps": 12}], False, "runs", {})

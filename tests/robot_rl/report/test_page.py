@@ -383,9 +383,7 @@ def test_only_a_report_is_overwritten(demo: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_bytes() == first
 
 
-def test_command_prints_stages_or_json(
-    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_prints_stages_or_json(demo: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     assert Report((demo,), out=tmp_path / "a.html", json=True).run() == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)

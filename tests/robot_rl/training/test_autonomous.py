@@ -152,9 +152,7 @@ def demos() -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def trained(
-    tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], resume: bool = False, **changes: Any
-) -> tuple[Cloning, Run]:
+def trained(tmp_path: Path, name: str, demos: Any, resume: bool = False, **changes: Any) -> tuple[Cloning, Run]:
     env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
     recipe = recipes.get("soar")(training=config)
     settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
@@ -185,9 +183,7 @@ def test_share_of_inverted_verdicts() -> None:
     assert abs(float(practice.proposer.won.sum()) - count - 0.2 * (320 - 2 * count)) < 4 * math.sqrt(320 * 0.16)
 
 
-def test_model_selects_feasible_tasks_and_invalid_answers_are_counted(
-    model_server: Any, model_config: ModelConfig
-) -> None:
+def test_model_selects_tasks_and_invalid_answers_are_counted(model_server: Any, model_config: ModelConfig) -> None:
     env = make(TASK, 8)
     model_server.answers = ["I would try 2, and then 4; 17 is out of reach.", "all of them", (500, b"")]
     config = replace(TINY, horizon=2, adviser=replace(model_config, tries=1), proposer=ProposerConfig(random=0.5))
@@ -285,9 +281,7 @@ def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tenso
     return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 
 
-def test_practice_learns_and_resumes(
-    env: InterventionWrapper, residual: Build, agent: Build, run: Build, tmp_path: Any
-) -> None:
+def test_practice_learns_and_resumes(env: Any, residual: Build, agent: Build, run: Build, tmp_path: Any) -> None:
     first = agent(residual(21, 4))
     demonstration, _ = played(env, first.policy)
     before = {k: v.clone() for k, v in first.policy.state_dict().items()}

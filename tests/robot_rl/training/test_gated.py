@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,7 @@ def learn(agent: DPPO, seed: int) -> None:
 
 
 @pytest.mark.parametrize("mixing", [None, 0.5])
-def test_rejected_round_restores_policy_and_moments_but_not_values(
-    mixing: float | None, same: Callable[[Any, Any], bool]
-) -> None:
+def test_rejected_round_restores_policy_and_moments_but_not_values(mixing: float | None, same: Any) -> None:
     """The policy is as before the round, the value network as without a gate."""
     agent, free = make(mixing=mixing), make(mixing=mixing)
     gate = Gate(agent, 0.0)
@@ -91,9 +88,7 @@ def bandit(count: int = 200) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_offline_rounds_improve_and_the_gate_rejects_wrong_advantages(
-    run: Any, monkeypatch: pytest.MonkeyPatch, backwards: bool
-) -> None:
+def test_offline_rounds_improve_and_the_gate_rejects_errors(run: Any, monkeypatch: Any, backwards: bool) -> None:
     """With advantages of the wrong sign, every round is worse: only the gate keeps the clone."""
     agent, episodes = make(clip=0.1, clip_first=0.02, actor_lr=1e-3), bandit()
     cloning = Cloning(agent.policy, CloningConfig(lr=3e-3, warmup=10), 400)

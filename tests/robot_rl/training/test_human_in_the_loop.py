@@ -335,9 +335,7 @@ def test_killed_learner_resumes_from_its_checkpoint(start: Build, tmp_path: Path
 
 @PATIENT
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_learner_ends_if_its_parent_died_during_the_start(
-    bundle: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
-) -> None:
+def test_learner_ends_if_its_parent_died_during_the_start(bundle: Path, tmp_path: Path, learners: Any) -> None:
     """If `finetune` is killed while the learner starts, the learner must not keep the run folder locked."""
     configure(tmp_path, bundle)
     parent = (

@@ -117,9 +117,7 @@ def loop(env: Any, learner: Any, folder: Any, steps: int, **config: Any) -> None
 
 
 @pytest.mark.parametrize(("terminates", "value"), [(False, 1 / (1 - 0.9)), (True, 1 / (1 - 0.9 * 0.8))])
-def test_timeout_bootstraps_and_termination_does_not(
-    point_mass: Build, agent: Build, run: Build, terminates: bool, value: float
-) -> None:
+def test_only_timeouts_bootstrap(point_mass: Build, agent: Build, run: Build, terminates: bool, value: float) -> None:
     """Episodes of 5 steps with reward 1; the state does not show the time, and 4 of 5 steps continue."""
     env = point_mass(20, horizon=5, constant=True, frozen=True, clock=False, terminates=terminates)
     policy = GaussianPolicy(Size(4, 2), GaussianConfig(hidden=(8,), std=0.1))
@@ -131,9 +129,7 @@ def test_timeout_bootstraps_and_termination_does_not(
     assert values.mean().item() == pytest.approx(value, rel=0.06)
 
 
-def test_replay_has_the_executed_steps(
-    point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
-) -> None:
+def test_replay_has_executed_steps(point_mass: Build, agent: Build, residual: Build, run: Build, stored: Any) -> None:
     """With the observation before the step, the base's action, and the final observation."""
     env, policy = point_mass(3, horizon=6), residual(4, 2, std=None, zero_init=False, initial_std=1.0)
     steps_seen: list[tuple[Tensor, ...]] = []

@@ -30,9 +30,7 @@ from sim.testbeds.fork import Fork
 Build = Callable[..., Any]
 
 
-def test_first_success_rate_is_of_all_first_episodes(
-    task: Build, residual: Build, agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_rate_is_unbiased(task: Build, residual: Build, agent: Build, run: Build, monkeypatch: Any) -> None:
     """Cubes on the right succeed in 2 steps, others fail in 12: early means would be 100 %."""
     monkeypatch.setitem(success.TESTS, "right", lambda: lambda s: s.objects["cube"][:, 1] > 0)
     env = TaskEnv(task(success="right", success_hold=2, horizon=12), 8, threads=1)
@@ -62,9 +60,7 @@ def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int =
 
 
 @pytest.mark.parametrize(("starts", "n_step"), [(0, 3), (8, 6)])
-def test_first_update_after_n_step_transitions(
-    task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int
-) -> None:
+def test_first_update(task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int) -> None:
     """Every environment needs `n_step` + 1 steps."""
     env, learner, demos = started(task, residual, agent, 8, n_step=n_step)
     chosen = OffPolicyConfig(

@@ -82,9 +82,7 @@ FIVE: dict[str, Any] = {"num_envs": 64, "horizon": 5, "constant": True}
 
 
 @pytest.mark.parametrize("terminates", [False, True])
-def test_value_continues_at_a_time_limit_and_ends_at_a_termination(
-    point_mass: Build, run: Build, terminates: bool
-) -> None:
+def test_value_continues_at_a_timeout_and_ends_at_termination(point_mass: Build, run: Build, terminates: bool) -> None:
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, frozen=not terminates, clock=terminates,
                                                      terminates=terminates)  # fmt: skip
     config = OnPolicyConfig(steps=64 * 8 * (60 if terminates else 40), num_envs=64, rollout=8)
@@ -237,9 +235,7 @@ def test_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
     assert saved is not None and saved["step"] == 80
 
 
-def test_nan_reward_stops_the_run_and_keeps_the_checkpoint(
-    point_mass: Build, run: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_reward_stops_the_run_and_keeps_the_checkpoint(point_mass: Build, run: Build, monkeypatch: Any) -> None:
     env, agent, folder = point_mass(8), learner(), run()
     config = OnPolicyConfig(steps=8 * 10 * 9, num_envs=8, rollout=10, checkpoint_every=80)
     step, calls = env.step, []

@@ -99,9 +99,7 @@ def test_all_parameters_of_the_tasks_are_tested(name: str) -> None:
 
 
 @pytest.mark.parametrize(("robot", "name"), [(robot, name) for robot, values in VALUES.items() for name in values])
-def test_a_parameter_changes_its_own_environment_only(
-    robot: str, name: str, engine: Build, walker: Build, hold: Build
-) -> None:
+def test_a_parameter_changes_one_environment(robot: str, name: str, engine: Build, walker: Build, hold: Build) -> None:
     make = engine if robot == "panda" else walker
     one, plain = make(3, **{name.replace(".", "__"): [None, VALUES[robot][name], None]}), make(3)
     changed = False

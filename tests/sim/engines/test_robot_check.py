@@ -102,9 +102,7 @@ def test_contents_of_a_file_are_reported(tmp_path: Any, old: str, new: str, what
     assert any(re.search(found, text) for text in reported), reported
 
 
-def test_a_robot_by_import_path_is_checked_with_another_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_robot_by_import_path_is_checked_with_another_file(monkeypatch: Any, tmp_path: Any, capsys: Any) -> None:
     module = ModuleType("some_arm")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "some_arm", module)
