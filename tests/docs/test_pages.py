@@ -1,7 +1,5 @@
 """The tutorials on adding tasks, robots and recipes: their package is built, installed and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

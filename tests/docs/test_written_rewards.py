@@ -1,7 +1,5 @@
 """The page on written rewards: its commands run with stored replies instead of a model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

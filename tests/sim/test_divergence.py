@@ -1,7 +1,5 @@
 """Physics that diverge because of too large motor gains: contained, counted, kept, replayed."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

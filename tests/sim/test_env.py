@@ -1,7 +1,5 @@
 """TaskEnv: Gymnasium's vector conventions, invalid actions, randomization."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

@@ -1,7 +1,5 @@
 """Episodes are bit-identical with any number of threads, after other episodes, after a resume, and with prefetch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

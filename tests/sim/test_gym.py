@@ -1,7 +1,5 @@
 """Registered Gymnasium environments: order of episodes, seeds, observation spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

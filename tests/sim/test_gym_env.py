@@ -1,7 +1,5 @@
 """Gymnasium environments as tasks, in this process and in another Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Randomization: quantiles, validation of ranges, counter-based random numbers, velocity commands."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

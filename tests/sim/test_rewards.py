@@ -1,7 +1,5 @@
 """Reward terms on states written by hand and on random states; foot contacts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

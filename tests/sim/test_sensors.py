@@ -1,7 +1,5 @@
 """Sensor model of an arm with objects and of a legged robot: noise, bias and delay match their parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Scripted demonstrators of Gymnasium environments and of the public suites."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

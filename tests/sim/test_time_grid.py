@@ -1,7 +1,5 @@
 """Physics steps, command periods and control periods must divide; scenes and cameras are validated."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Checks of methods: real commands, interruption, verdicts; the table in the docs equals the results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

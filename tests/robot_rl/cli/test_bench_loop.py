@@ -1,7 +1,5 @@
 """`robot-rl bench loop` with real processes over loopback: consistent figures, and no process left running."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`robot-rl classifier`, and `train` with a classifier."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong input to every command gives one sentence that names the file or setting, and changes no file."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Results as tables and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from io import StringIO

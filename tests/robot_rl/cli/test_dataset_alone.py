@@ -1,7 +1,5 @@
 """Training on a dataset without a task: cloning, comparison with simple baselines, export, serving, resume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Stages of the demonstrations are valid commands, and signals let the running stage save its work."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shlex

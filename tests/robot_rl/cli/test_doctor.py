@@ -1,7 +1,5 @@
 """`robot-rl doctor`: results on this machine, and remedies for simulated defects."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """`robot-rl export`, and its ONNX file in `evaluate` and `deploy`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

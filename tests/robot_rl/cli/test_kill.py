@@ -4,8 +4,6 @@ Files on disk time the kills. The processes of `collect` and `train` are forked 
 which makes twenty processes per test affordable.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """`robot-rl launch` refuses wrong arguments before it starts a process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`train --resume` to more steps: bit-identical to a longer run if the recipe allows it, else refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

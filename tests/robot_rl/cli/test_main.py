@@ -1,7 +1,5 @@
 """The `robot-rl` command: fast help, suggestions for wrong names, one sentence per error, and exit statuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

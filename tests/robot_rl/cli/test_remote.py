@@ -1,7 +1,5 @@
 """`evaluate ws://HOST:PORT`: the same results as with the bundle; foreign servers follow a task's contract."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

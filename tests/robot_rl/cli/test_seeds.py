@@ -1,7 +1,5 @@
 """`train --seeds`, `evaluate` of several runs, and `compare`, on a testbed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The report page: correct figures, escaped text, self-contained, robust to damaged files."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import gzip

@@ -1,7 +1,5 @@
 """A control problem in torch with a known best policy, as a vector environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Practice in simulation, autonomous (choice of tasks, hindsight labels, verdicts) and with an operator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """RL-100: the gate, offline rounds on a bandit, and the limit of imitation and distillation."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

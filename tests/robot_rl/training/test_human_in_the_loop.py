@@ -1,7 +1,5 @@
 """The learner process of a robot: episodes, updates, published weights, and resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

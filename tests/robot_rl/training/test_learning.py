@@ -1,7 +1,5 @@
 """Off-policy recipes learn a problem with a known best policy, and the loop stores the executed steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Off-policy loop: metrics, start of learning, stop criteria, errors, successes as demonstrations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace

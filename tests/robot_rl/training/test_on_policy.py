@@ -1,7 +1,5 @@
 """On-policy loop on problems with known solutions."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any

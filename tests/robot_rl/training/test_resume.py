@@ -1,7 +1,5 @@
 """Killed and resumed runs are bit-identical to uninterrupted runs; checkpoint files."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

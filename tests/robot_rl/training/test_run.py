@@ -1,7 +1,5 @@
 """Run folder: lock, resume, metrics, full disk, signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

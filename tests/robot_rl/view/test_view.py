@@ -1,7 +1,5 @@
 """The live view in a real browser: drawing, buttons, and no commands to the robot."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import os

@@ -1,7 +1,5 @@
 """Genesis in a task, with model files and devices; its motion is compared with MuJoCo's in test_engines.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A legged robot's task in Genesis: training, resuming, replay of diverged episodes, and a GPU if there is one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

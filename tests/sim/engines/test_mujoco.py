@@ -1,7 +1,5 @@
 """MuJoCo models and engines: servos, images, model files."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

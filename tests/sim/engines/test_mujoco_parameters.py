@@ -1,7 +1,5 @@
 """Effects of MuJoCo's randomized parameters: sign, size, and only in their own environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Objects of every shape: resting poses, masses and inertias, and contacts with a tray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args

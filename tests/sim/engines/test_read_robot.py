@@ -1,7 +1,5 @@
 """Manufacturers' model files: names, feet and base are found by the spec, and do not affect the scene's settings."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

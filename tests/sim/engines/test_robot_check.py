@@ -1,7 +1,5 @@
 """`robot-rl robots check` reports differences between spec and model file, and exits with status 2."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

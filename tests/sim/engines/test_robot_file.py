@@ -1,7 +1,5 @@
 """Model files that contradict themselves or the spec are refused with the file's name, before an engine is built."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

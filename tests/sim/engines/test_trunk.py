@@ -1,7 +1,5 @@
 """Mass, centre of mass and inertia of a trunk with a payload, compared with MuJoCo's for an attached box."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest

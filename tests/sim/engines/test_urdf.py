@@ -1,7 +1,5 @@
 """URDFs of arms: meshes are found, joints get servos, and unreadable files are refused with a remedy."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

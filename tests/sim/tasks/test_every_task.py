@@ -1,7 +1,5 @@
 """Properties of all shipped tasks, and errors in the definition of tasks."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Mirror symmetry of go2-velocity: a reflected action in a reflected state gives the reflected next state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """go2-velocity as an environment: episodes, commands, pushes, metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

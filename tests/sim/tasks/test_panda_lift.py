@@ -1,7 +1,5 @@
 """panda-lift: its demonstrator succeeds, and holding still does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Language instructions: each episode samples one and is judged by it, and the demonstrator follows it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

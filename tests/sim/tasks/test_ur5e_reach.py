@@ -1,7 +1,5 @@
 """ur5e-reach: its demonstrator succeeds, zero actions do not, and the target stays where it was sampled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Testbeds: episodes depend on their seed alone, states stay bounded, and demonstrators are as good as their skill."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
