@@ -22,7 +22,6 @@ from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
 from robot_rl.cli.deploy import limited
-from robot_rl.cli.evaluate import _caption
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
@@ -341,12 +340,6 @@ def test_demonstrator_is_evaluated_like_a_policy(run: Run, tmp_path: Path) -> No
     assert [result["skill"] for result in results] == ["CLUMSY", "STEADY", "STEADY"]
     assert [result["success"] for result in results[1:]] == [1.0, 1.0], "also if the policy sees less than the expert"
     assert (tmp_path / "expert.mp4").stat().st_size > 10_000
-
-
-def test_damaged_captions_file_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "captions.json").write_text('{"other.mp4": ')
-    _caption(tmp_path / "v.mp4", "legged")
-    assert json.loads((tmp_path / "captions.json").read_text()) == {"v.mp4": "legged"}
 
 
 # ---- task files and robot models ---------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,34 +128,6 @@ def test_off_policy_resume(
     assert all(same(a.state_dict(), b.state_dict()) for a, b in zip(resumed, whole, strict=True))
     assert whole[0].updates.actor > 3
     assert curve(one, "critic/loss") == curve(three, "critic/loss") and len(curve(one, "critic/loss")) > 8
-
-
-CHILD = f"""
-import signal, sys
-from pathlib import Path
-import torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from policies.base import Size
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from robot_rl.training.run import Run
-from test_resume import clone, ending
-torch.set_num_threads(1)
-torch.manual_seed(0)
-tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
-clone(DiffusionPolicy(Size(3, 2), tiny), Run(Path(sys.argv[1]), {{}}), ending(20, signal.SIGKILL))
-"""
-
-
-def test_resume_after_sigkill(diffusion: Build, run: Build, tmp_path: Path, same: Same) -> None:
-    child = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "run")], timeout=100)
-    assert child.returncode == -signal.SIGKILL
-    torch.manual_seed(0)
-    whole, again = diffusion(), diffusion()
-    clone(whole, run("whole"))
-    one = run("run", resume=True)
-    clone(again, one)
-    assert same(again.state_dict(), whole.state_dict())
-    assert [step for step, _ in curve(one, "bc/loss")] == [4, 8, 12, 16, 20, 24]
 
 
 # ---- checkpoint files ----------------------------------------------------------------------------------------------

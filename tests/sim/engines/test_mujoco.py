@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from robot_rl.util.errors import UserError
 from sim.engines.model import compile_model
@@ -16,13 +15,6 @@ from sim.scenes import Scene, robot_model
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
-
-
-def test_joints_reach_their_targets(engine: Build, hold: Build, panda: Any) -> None:
-    one = engine(1)
-    offset = torch.tensor([0.1, -0.1, 0.2, 0.1, -0.2, 0.1, 0.3])
-    hold(one, 400, offset)
-    assert torch.allclose(one.joint_state()[0][0], torch.tensor(panda.home) + offset, atol=1e-3)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.03, 0.08])
