@@ -29,10 +29,8 @@ WORST = {"panda-lift": (300, 300), "go2-velocity": (15, 15)}
 
 def wild(name: str) -> Task:
     task, (stiffness, strength) = tasks.get(name), WORST[name]
-    ours = (
-        Randomize("robot.stiffness_scale", 1, stiffness, "1", "log_uniform"),
-        Randomize("robot.strength_scale", 1, strength, "1", "log_uniform"),
-    )
+    highest = {"robot.stiffness_scale": stiffness, "robot.strength_scale": strength}
+    ours = tuple(Randomize(parameter, 1, high, "1", "log_uniform") for parameter, high in highest.items())
     others = tuple(r for r in task.randomization if r.parameter not in {o.parameter for o in ours})
     return replace(task, interface=replace(task.interface, task=f"wild-{name}"), randomization=others + ours)
 
@@ -158,9 +156,8 @@ def test_train_keeps_diverged_episodes_and_replay_nan_replays_them(robot_rl: Sai
 
 
 def test_evaluate_and_collect_keep_diverged_episodes(robot_rl: Said) -> None:
-    code, out, err = robot_rl(
-        "evaluate", "random:wild-panda-lift", "--episodes", 16, "--num-envs", 16, "--out", "e/evaluation.json", "--json"
-    )
+    words = ["--episodes", 16, "--num-envs", 16, "--out", "e/evaluation.json", "--json"]
+    code, out, err = robot_rl("evaluate", "random:wild-panda-lift", *words)
     said = json.loads(out)
     assert code == 0 and said["divergences"] > 0 and said["diverged"] == "e/diverged", err
     collect = ["collect", "wild-panda-lift", "--episodes", 8, "--image-size", 0, "--keep-failures", "--out", "set"]

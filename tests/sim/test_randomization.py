@@ -194,15 +194,13 @@ def test_purposes_episodes_seeds_and_counters_differ(draw: Draw) -> None:
 def test_mixer_is_splitmix64() -> None:
     """First numbers of Sebastiano Vigna's reference implementation at seed 1234567."""
     steps = torch.arange(1, 4) * _STRIDE + 1234567
-    assert [x % 2**64 for x in _mixed(steps).tolist()] == [
-        6457827717110365317, 3203168211198807973, 9817491932198370423
-    ]  # fmt: skip
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [x % 2**64 for x in _mixed(steps).tolist()] == expected
 
 
 # ---- velocity commands ---------------------------------------------------------------------------------------------
-SPEC = VectorSpec(
-    (Field("velocity", ("x", "y"), "m/s", (-1.0, -0.2), (2.0, 0.4)), Field("turn", ("yaw",), "rad/s", (-3.0,), (1.0,)))
-)
+VELOCITY = Field("velocity", ("x", "y"), "m/s", (-1.0, -0.2), (2.0, 0.4))
+SPEC = VectorSpec((VELOCITY, Field("turn", ("yaw",), "rad/s", (-3.0,), (1.0,))))
 RATE = 50.0
 
 

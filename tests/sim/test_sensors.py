@@ -68,9 +68,8 @@ def test_joint_noise_moves_the_tool(model: Build, true: Build, panda: Any) -> No
 def test_object_noise_has_its_size_and_is_independent_over_time(model: Build, true: Build) -> None:
     sensors, state, generator = model(4000, object_noise=0.002), true(4000), rng()
     sensors.reset(torch.arange(4000), state, directions(torch.zeros(4000, 3)))
-    errors = [
-        sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"] for _ in range(2)
-    ]
+    shown = [sensors.measure(state, normals(state, generator)).objects["cube"] for _ in range(2)]
+    errors = [seen - state.objects["cube"] for seen in shown]
     for error in errors:
         assert error[:, :3].std(0).tolist() == pytest.approx([0.002] * 3, rel=0.06)
         assert not error[:, 3:].any(), "the orientation is exact"

@@ -219,9 +219,8 @@ def test_steps_to_80_percent(tmp_path: Path) -> None:
     found = learning([tmp_path / name for name in curves])
     assert found == {"minutes": pytest.approx(330 / 180), "reached": 2, "steps_to_80": 150, "minutes_to_80": 1.25}
     assert learning([tmp_path / "none"]) == {}
-    (tmp_path / "seed-2" / "metrics.jsonl").write_text(
-        '{"step": 9, "seconds": 60, "train/success": 0.9, "train/corrected_share": 0.4}\n'
-    )
+    row = {"step": 9, "seconds": 60, "train/success": 0.9, "train/corrected_share": 0.4}
+    (tmp_path / "seed-2" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert learning([tmp_path / "seed-2"]) == {"minutes": 1.0}, "success includes the operator's corrections"
 
 
@@ -233,10 +232,8 @@ def records() -> dict[str, Any]:
     check = {"task": "testbed:push", "figure": "success", "method": arm, "control": other, "difference": gap}
     check |= {"at_least": 0.6, "commit": "abc"}
     broken = {"recipe": "bc", "flags": [], "error": "status 1"}
-    return {
-        "iql": check | {"verdict": "passed"},
-        "bad": check | {"figure": "return", "method": broken, "control": broken, "verdict": "error"},
-    }
+    bad = {"figure": "return", "method": broken, "control": broken, "verdict": "error"}
+    return {"iql": check | {"verdict": "passed"}, "bad": check | bad}
 
 
 def test_table_has_a_row_per_check_and_marks_errors() -> None:

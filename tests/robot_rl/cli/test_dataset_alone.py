@@ -206,9 +206,7 @@ def test_commands_that_need_a_task_or_dataset_are_refused(run: Call, refused: An
     refused(run("collect", "dataset:plain"), "is a dataset")
     with DatasetWriter.create(tmp_path / "odd", fps=15, features={"qpos": Feature("float32", (3,))}) as writer:
         writer.add_episode({"qpos": np.zeros((3, 3), np.float32)}, "hold still")
-    refused(
-        run("train", "--dataset", "odd", *BC), "has no observation.state", "qpos", "--rename COLUMN=observation.state"
-    )
+    refused(run("train", "--dataset", "odd", *BC), "no observation.state", "qpos", "--rename COLUMN=observation.state")
 
 
 def test_constant_and_unnamed_dimensions_are_supported(run: Call, tmp_path: Path) -> None:

@@ -101,10 +101,7 @@ def kill_when(process: Any, holds: Callable[[], Any]) -> bool:
 
 def damage(dataset: Path) -> list[str]:
     """Return the problems of a dataset that the next writer does not repair (uncommitted files, statistics)."""
-    repaired = (
-        "a writer was killed; DatasetWriter.append moves it aside",
-        "of other episodes; DatasetWriter.append writes it",
-    )
+    repaired = ("DatasetWriter.append moves it aside", "of other episodes; DatasetWriter.append writes it")
     return [problem for problem in verify(dataset) if not any(text in problem for text in repaired)]
 
 
@@ -135,9 +132,8 @@ def test_killed_collect_keeps_finished_episodes(start: Start, tmp_path: Path) ->
             return 0
 
     kept: list[Any] = []
-    for point in (
-        out.exists, info.exists, lambda: any((out / "data").glob("**/*.parquet")), lambda: episodes() >= 2,
-    ):  # fmt: skip
+    data_file = lambda: any((out / "data").glob("**/*.parquet"))  # noqa: E731
+    for point in (out.exists, info.exists, data_file, lambda: episodes() >= 2):
         if not kill_when(start(*words), point) or not info.exists():
             continue
         assert damage(out) == []
@@ -269,9 +265,8 @@ def graph() -> Iterator[dict[str, str]]:
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "CYCLONEDDS_URI": uri,
     }
-    twin = subprocess.Popen(
-        [*PROGRAM, "twin", "panda", "--no-camera"], env=environment, stderr=subprocess.PIPE, text=True
-    )
+    command = [*PROGRAM, "twin", "panda", "--no-camera"]
+    twin = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     assert twin.stderr is not None
     try:
         assert "twin of panda is up" in twin.stderr.readline()

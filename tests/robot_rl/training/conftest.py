@@ -14,6 +14,9 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
 
 
+STATE, ACTION = numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2)
+
+
 class PointMass(VectorEnv):
     """Points in the plane with velocity v must follow a commanded velocity c; actions accelerate them.
 
@@ -24,9 +27,7 @@ class PointMass(VectorEnv):
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
-    info = EnvInfo(
-        "point-mass", numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2), horizon=20
-    )
+    info = EnvInfo("point-mass", STATE, ACTION, horizon=20)
     privileged_size, mirror = 3, None
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 

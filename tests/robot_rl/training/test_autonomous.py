@@ -145,9 +145,8 @@ def demos() -> list[dict[str, torch.Tensor]]:
         action = Expert(env).act({STATE: state}, generator())[:, 0]
         rows.append((state, action))
         state = env.step(action)[0][STATE]
-    return [
-        {STATE: torch.stack([r[0][i] for r in rows]), "action": torch.stack([r[1][i] for r in rows])} for i in range(4)
-    ]
+    states, actions = (torch.stack(column, 1) for column in zip(*rows, strict=True))
+    return [{STATE: states[i], "action": actions[i]} for i in range(4)]
 
 
 def trained(tmp_path: Path, name: str, demos: Any, resume: bool = False, **changes: Any) -> tuple[Cloning, Run]:
@@ -162,10 +161,8 @@ def trained(tmp_path: Path, name: str, demos: Any, resume: bool = False, **chang
 
 def test_wrong_verdicts_do_not_change_labels(tmp_path: Path, demos: Any) -> None:
     at_random = ProposerConfig(random=1.0)
-    right, wrong = (
-        trained(tmp_path, name, demos, wrong=share, proposer=at_random)[0]
-        for name, share in (("right", 0.0), ("wrong", 0.5))
-    )
+    right, _ = trained(tmp_path, "right", demos, proposer=at_random)
+    wrong, _ = trained(tmp_path, "wrong", demos, wrong=0.5, proposer=at_random)
     assert all(torch.equal(a, b) for a, b in zip(right.parameters, wrong.parameters, strict=True))
     asked, _ = trained(tmp_path, "asked", demos, proposer=at_random, hindsight=False)
     assert not all(torch.equal(a, b) for a, b in zip(right.parameters, asked.parameters, strict=True))
@@ -272,9 +269,8 @@ def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
 
 
 def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
-    config = HumanInTheLoopConfig(
-        batch=16, updates_per_step=0.2, critic_only=50, capacity=2000, steps=steps, checkpoint_every=50
-    )
+    often = {"updates_per_step": 0.2, "critic_only": 50, "checkpoint_every": 50}
+    config = HumanInTheLoopConfig(batch=16, capacity=2000, steps=steps, **often)
     demos = demo_replay(agent, [demonstration], torch.Generator().manual_seed(0), config.capacity)
     return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 

@@ -44,9 +44,8 @@ PATIENT = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)
 SIZE = PIPELINE.observer.spec.size
-TINY = HumanInTheLoopConfig(
-    updates_per_step=4.0, batch=16, critic_only=30, publish_every=5, checkpoint_every=20, capacity=2000
-)
+OFTEN = {"publish_every": 5, "checkpoint_every": 20}
+TINY = HumanInTheLoopConfig(updates_per_step=4.0, batch=16, critic_only=30, capacity=2000, **OFTEN)
 
 
 def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -> None:

@@ -73,13 +73,10 @@ STILL = regret(torch.zeros_like)
 def trained(name: str, run: Any, lr: float) -> float:
     recipe = recipes.get(name)()
     policy = replace(recipe.policy, hidden=(32, 32))
-    agent = replace(
-        recipe.agent, hidden=(32, 32), critic_lr=lr, actor_lr=lr, tau=0.05, discount=0.9, actor_delay=2, ema_decay=0.9,
-    )  # fmt: skip
-    training = replace(
-        recipe.training, steps=1280, num_envs=16, updates_per_step=0.4, batch=64, reward="task", demo_share=0.0,
-        warmup=160, learning_starts=160, capacity=4000,
-    )  # fmt: skip
+    rates = {"critic_lr": lr, "actor_lr": lr, "tau": 0.05, "discount": 0.9, "ema_decay": 0.9}
+    agent = replace(recipe.agent, hidden=(32, 32), actor_delay=2, **rates)
+    sizes = {"steps": 1280, "num_envs": 16, "batch": 64, "warmup": 160, "learning_starts": 160, "capacity": 4000}
+    training = replace(recipe.training, updates_per_step=0.4, reward="task", demo_share=0.0, **sizes)
     recipe = replace(recipe, policy=policy, agent=agent, training=training)
     assert recipe.needs == ("environment",)
     job = Job(Point.info, Point, run(name), 0, Path("nowhere"), None, lambda *_: None)

@@ -37,9 +37,8 @@ def test_first_rate_is_unbiased(task: Build, residual: Build, agent: Build, run:
     learner = agent(residual(size, 4))
     demo = {"observation.state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
     demos = demo_replay(learner, [demo], torch.Generator().manual_seed(1))
-    config = OffPolicyConfig(
-        steps=8 * 15, num_envs=8, batch=8, warmup=200, learning_starts=200, capacity=200, log_every=8
-    )  # fmt: skip
+    few = {"batch": 8, "warmup": 200, "learning_starts": 200, "capacity": 200}
+    config = OffPolicyConfig(steps=8 * 15, num_envs=8, log_every=8, **few)
     with run() as folder:
         train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
     rows = {int(row["step"]): row.get("train/success") for row in read_metrics(folder.folder)}
@@ -61,9 +60,8 @@ def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int =
 def test_first_update(task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int) -> None:
     """Every environment needs `n_step` + 1 steps."""
     env, learner, demos = started(task, residual, agent, 8, n_step=n_step)
-    chosen = OffPolicyConfig(
-        steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, learning_starts=starts
-    )
+    settings = {"batch": 4, "updates_per_step": 1 / 8, "warmup": 0, "log_every": 8, "learning_starts": starts}
+    chosen = OffPolicyConfig(steps=8 * 9, num_envs=8, **settings)
     with run() as folder:
         train_off_policy(env, learner, demos, SuccessReward(), chosen, folder, 0, lambda step, row: None)
     # Step k is stored after update k: the replay has n_step + 1 steps after n_step + 1 rounds.
@@ -75,10 +73,8 @@ def test_too_small_capacity_raises(task: Build, residual: Build, agent: Build, r
     for capacity, fits in ((8 * 4 - 1, False), (8 * 4, True)):
         env, learner, demos = started(task, residual, agent, 8)
         config = OffPolicyConfig(steps=8, num_envs=8, capacity=capacity)
-        with (
-            run(str(capacity)) as folder,
-            nullcontext() if fits else pytest.raises(ConfigError, match="training.capacity"),
-        ):
+        refused = nullcontext() if fits else pytest.raises(ConfigError, match="training.capacity")
+        with run(str(capacity)) as folder, refused:
             train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
 
 

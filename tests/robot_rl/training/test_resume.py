@@ -147,11 +147,8 @@ arrays = st.builds(
 )
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
 keys = st.integers() | st.text() | st.booleans() | st.sampled_from(["tensor", "array", "dict", "list"])
-trees = st.recursive(
-    plain | tensors | arrays,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
-    max_leaves=8,
-)
+nested = lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)  # noqa: E731
+trees = st.recursive(plain | tensors | arrays, nested, max_leaves=8)
 
 
 @settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -302,9 +302,8 @@ class Topics:
         self.names = [*self.robot.joint_names, *self.robot.gripper.joints]
         self.make = make
         self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.ros.joint_states, qos.SENSOR)
-        self.cube = node.publisher(
-            "geometry_msgs/msg/PoseStamped", self.robot.ros.object_pose.format(object="cube"), qos.SENSOR
-        )
+        topic = self.robot.ros.object_pose.format(object="cube")
+        self.cube = node.publisher("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR)
 
     def send(self) -> None:
         position = np.array([self.turn, *self.robot.home[1:], 0.02, 0.02])

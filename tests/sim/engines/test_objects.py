@@ -61,9 +61,8 @@ def test_changed_size_and_mass_give_the_compiled_inertia(engine: MujocoEngine, s
     body, geom, mine = model.body(SCENE + shape).id, model.geom(SCENE + shape).id, engine.model.body(SCENE + shape).id
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[1, mine], model.body_inertia[body], rtol=1e-9)
     np.testing.assert_allclose(engine.batch.expand("body_mass")[1, mine], 0.25)
-    np.testing.assert_allclose(
-        engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id], model.geom_rbound[geom]
-    )
+    bound = engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id]
+    np.testing.assert_allclose(bound, model.geom_rbound[geom])
     nominal = engine.model.body_inertia[mine]
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal)
 

@@ -292,9 +292,8 @@ GRIP = '<position name="grip" tendon="both" kp="300" kv="20" ctrlrange="0 0.03" 
 
 def hand(path: Path, actuator: str = GRIP, **facts: Any) -> RobotSpec:
     inside = "".join(HAND.format(name=n, y=0.02 * w, way=w) for n, w in (("left", 1), ("right", -1)))
-    tendon = (
-        '<tendon><fixed name="both"><joint joint="left" coef="0.5"/><joint joint="right" coef="0.5"/></fixed></tendon>'
-    )
+    joints = "".join(f'<joint joint="{finger}" coef="0.5"/>' for finger in ("left", "right"))
+    tendon = f'<tendon><fixed name="both">{joints}</fixed></tendon>'
     text = ARM.replace("</actuator>", actuator).replace("</mujoco>", f"{tendon}</mujoco>")
     gripper = Gripper(("left", "right"), 0.06, **{"force": 60.0} | facts)
     return replace(arm(path, text, inside=inside), gripper=gripper)

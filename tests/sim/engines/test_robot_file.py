@@ -69,10 +69,8 @@ def arm(panda: Any) -> Any:
 
 
 def written(**changes: str) -> str:
-    return MINIMAL.format(
-        **{"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": "", "actuators": SERVO}
-        | changes
-    )
+    parts = {"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": "", "actuators": SERVO}
+    return MINIMAL.format(**parts | changes)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,8 @@ def test_a_quadrupeds_folder_can_be_moved(go2: Any, tmp_path: Path) -> None:
 LINK = """<link name="{name}">{inertial}<visual><geometry><sphere radius="0.01"/></geometry></visual></link>
 <joint name="{name}" type="{type}"><parent link="{parent}"/><child link="{name}"/><axis xyz="0 1 0"/>
 <limit lower="0" upper="0.03" effort="10" velocity="1"/>{mimic}</joint>"""
-INERTIAL = (
-    """<inertial><mass value="0.05"/><inertia ixx="1e-4" iyy="1e-4" izz="1e-4" ixy="0" ixz="0" iyz="0"/></inertial>"""
-)
+INERTIAL = """<inertial><mass value="0.05"/>
+<inertia ixx="1e-4" iyy="1e-4" izz="1e-4" ixy="0" ixz="0" iyz="0"/></inertial>"""
 
 
 def link(name: str, parent: str = "arm", type: str = "prismatic", mass: bool = True, mimic: str = "") -> str:
@@ -175,12 +174,8 @@ def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
 
 def test_massless_links_are_welded_and_reported(tmp_path: Path) -> None:
     """A caster, and a sensor on a turntable. A link that the spec drives, or that carries mass, needs a mass."""
-    links = (
-        link("caster", type="continuous", mass=False),
-        link("table", mass=False),
-        link("eye", "table", "fixed", False),
-    )
-    robot = with_links(tmp_path / "turn.urdf", *links)
+    caster, table = link("caster", type="continuous", mass=False), link("table", mass=False)
+    robot = with_links(tmp_path / "turn.urdf", caster, table, link("eye", "table", "fixed", False))
     model = compile_model(robot, Scene())
     assert model.nv == 1 and model.body("eye").id > 0
     (finding,) = [f for f in check_robot(robot) if f.what == "masses" and f.severity == "warning"]

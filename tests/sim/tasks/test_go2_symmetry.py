@@ -133,9 +133,8 @@ def test_only_lateral_parameters_change_their_sign() -> None:
 
 def test_components_are_exchanged_with_those_of_the_other_side() -> None:
     env = TaskEnv("go2-velocity", 1, threads=1)
-    for spec, reflection in (
-        (env.pipeline.observer.spec, MIRROR.observation), (env.pipeline.actions, MIRROR.action),
-    ):  # fmt: skip
+    pairs = (env.pipeline.observer.spec, MIRROR.observation), (env.pipeline.actions, MIRROR.action)
+    for spec, reflection in pairs:
         for i, name in enumerate(spec.names):
             for side, twin in (("FL", "FR"), ("FR", "FL"), ("RL", "RR"), ("RR", "RL")):
                 if f"{side}_" in name:
