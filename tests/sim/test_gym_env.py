@@ -280,15 +280,12 @@ def test_episodes_without_a_time_limit(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["evaluate", "random:testbed:push", "--episode-steps", "4"]) == 2, "the testbed has its own limit"
 
 
-@pytest.mark.parametrize(
-    ("task", "reason"),
-    [
-        ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
-        (NAME.format("Choice"), "Discrete"), (NAME.format("Said"), "'told' is Text"),
-        (NAME.format("Floats"), "no picture"),
-        (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "reason"), [
+    ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
+    (NAME.format("Choice"), "Discrete"), (NAME.format("Said"), "'told' is Text"),
+    (NAME.format("Floats"), "no picture"),
+    (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
+])  # fmt: skip
 def test_unsupported_environment_raises_in_either_python(task: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         GymEnv(task)

@@ -49,19 +49,16 @@ def test_quantiles_are_monotonic_and_in_range(distribution: str, low: float, rat
     assert (drawn >= 0).all(), f"a mass of {drawn.min():.4f} kg"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("cube.x", 1.0, 0.0, "m"), "cube.x: low 1.0 is above high 0.0"),
-        (("cube.x", 0.0, 1.0, "m", "gauss"), "cube.x: unknown distribution 'gauss'; known: .*uniform"),
-        (("cube.mass", 0.0, 1.0, "kg", "log_uniform"), "cube.mass: log_uniform needs a positive low"),
-        (("cube.mass", -0.1, 1.0, "kg"), "cube.mass: cannot be negative, low is -0.1 kg"),
-        (("robot.action_delay", -0.1, 1.0, "s"), "robot.action_delay: cannot be negative"),
-        (("base.mass_scale", 0.0, 1.0, "1"), "base.mass_scale: a scale of 0 leaves nothing"),
-        (("cube.x", math.nan, 1.0, "m"), "cube.x"),
-        (("cube.x", 0.0, math.inf, "m"), "cube.x"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("cube.x", 1.0, 0.0, "m"), "cube.x: low 1.0 is above high 0.0"),
+    (("cube.x", 0.0, 1.0, "m", "gauss"), "cube.x: unknown distribution 'gauss'; known: .*uniform"),
+    (("cube.mass", 0.0, 1.0, "kg", "log_uniform"), "cube.mass: log_uniform needs a positive low"),
+    (("cube.mass", -0.1, 1.0, "kg"), "cube.mass: cannot be negative, low is -0.1 kg"),
+    (("robot.action_delay", -0.1, 1.0, "s"), "robot.action_delay: cannot be negative"),
+    (("base.mass_scale", 0.0, 1.0, "1"), "base.mass_scale: a scale of 0 leaves nothing"),
+    (("cube.x", math.nan, 1.0, "m"), "cube.x"),
+    (("cube.x", 0.0, math.inf, "m"), "cube.x"),
+])  # fmt: skip
 def test_invalid_range_raises(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Randomize(*arguments)
@@ -89,18 +86,15 @@ def test_every_integer_is_a_valid_seed(seed: int) -> None:
 SPEED, INTERVAL = Randomize("push.speed", 0.0, 0.5, "m/s"), Randomize("push.interval", 5.0, 10.0, "s")
 
 
-@pytest.mark.parametrize(
-    ("drawn", "message"),
-    [
-        ([Randomize("robot.action_delay", 0.0, 0.3, "s")], r"robot.action_delay may come to 0.3 s.*0.08 s at most"),
-        ([Randomize("robot.action_delay", 0.0, 0.075, "s", "normal")], r"robot.action_delay may come to 0.095"),
-        ([Randomize("sensor.state_delay", 0.0, 0.03, "s")], r"sensor.state_delay may come to 0.03 s.* 0.02 s at most"),
-        ([SPEED], "push.interval is not, so nothing would push"),
-        ([SPEED, Randomize("push.interval", -1.0, 5.0, "s")], r"push.interval may come to -1 s.*\(0.02 s\)"),
-        ([SPEED, Randomize("push.interval", 0.0, 5.0, "s")], r"push.interval may come to 0 s"),
-        ([SPEED, INTERVAL, SPEED], "push.speed is randomized 2 times"),
-    ],
-)
+@pytest.mark.parametrize(("drawn", "message"), [
+    ([Randomize("robot.action_delay", 0.0, 0.3, "s")], r"robot.action_delay may come to 0.3 s.*0.08 s at most"),
+    ([Randomize("robot.action_delay", 0.0, 0.075, "s", "normal")], r"robot.action_delay may come to 0.095"),
+    ([Randomize("sensor.state_delay", 0.0, 0.03, "s")], r"sensor.state_delay may come to 0.03 s.* 0.02 s at most"),
+    ([SPEED], "push.interval is not, so nothing would push"),
+    ([SPEED, Randomize("push.interval", -1.0, 5.0, "s")], r"push.interval may come to -1 s.*\(0.02 s\)"),
+    ([SPEED, Randomize("push.interval", 0.0, 5.0, "s")], r"push.interval may come to 0 s"),
+    ([SPEED, INTERVAL, SPEED], "push.speed is randomized 2 times"),
+])  # fmt: skip
 def test_randomization_without_effect_raises(walk: Callable[..., Any], drawn: list[Randomize], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TaskEnv(walk(drawn), 1, mjcf="nowhere.xml")  # raises before the model file is read

@@ -210,14 +210,11 @@ def test_noise_has_its_size_in_its_own_view(legged: Build, walking: Build, name:
     assert all(other.abs().max() < 2e-3 if n == "base_quat" else not other.any() for n, other in found.items())
 
 
-@pytest.mark.parametrize(
-    ("name", "view", "where", "size"),
-    [
-        ("encoder_offset", "joint_position", slice(0, 12), 0.02),
-        ("gyro_bias", "base_angular_velocity", GYRO, 0.05),
-        ("tilt_bias", "base_quat", TILT, 0.03),
-    ],
-)
+@pytest.mark.parametrize(("name", "view", "where", "size"), [
+    ("encoder_offset", "joint_position", slice(0, 12), 0.02),
+    ("gyro_bias", "base_angular_velocity", GYRO, 0.05),
+    ("tilt_bias", "base_quat", TILT, 0.03),
+])  # fmt: skip
 def test_bias_is_its_size_times_the_direction(
     legged: Build, walking: Build, name: str, view: str, where: slice, size: float
 ) -> None:

@@ -70,62 +70,59 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 # ---- wrong words -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        # unknown names
-        ("collect panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
-        ("collect panda-lift --skill CLUMSEY", "did you mean CLUMSY"),
-        ("collect panda-lift --engine mujuco", "unknown engine 'mujuco'; did you mean mujoco?"),
-        ("collect panda-lift --device cud", "unknown device 'cud'; did you mean cuda"),
-        ("train panda-lift --recipe=resfitt", "unknown recipe 'resfitt'; did you mean resfit"),
-        ("train go2-velocity --engine genesis --device cud", "unknown device 'cud'; did you mean cuda"),
-        ("evaluate random:panda-lfit", "did you mean panda-lift"),
-        ("deploy BUNDLE --robot pandaa", "unknown robot 'pandaa'; did you mean panda"),
-        ("twin panda --task panda-lfit", "did you mean panda-lift"),
-        ("finetune BUNDLE --recipe hil-sarl", "did you mean hil-serl"),
-        ("demo panda-lfit", "did you mean panda-lift"),
-        ("bench loop go3", "unknown robot 'go3'; did you mean go2?"),
-        # numbers out of range
-        ("collect panda-lift --episodes -3", "--episodes is -3; it must be "),
-        ("train panda-lift --training.updates -5", "--training.updates is -5; it must be "),
-        ("train panda-lift --recipe ppo --policy.hidden 16 0", "--policy.hidden is 0"),
-        ("finetune b --training.demo-share nan", "is nan; it must be "),
-        ("finetune b --minutes -1 --ros-args", "--minutes is -1"),
-        ("teleop keyboard --rate 5", "--rate is 5 Hz"),
-        # files and folders
-        ("report", "name at least one run folder"),
-        ("report run --out empty", "empty is a folder; name a file with --out"),
-        ("compare run", "name at least two runs"),
-        ("compare run other", "run has no evaluation.json"),
-        ("compare run other ./run", "a folder is named twice"),
-        ("dataset info nowhere", "nowhere does not exist"),
-        ("dataset info file", "file is a file; name the folder that holds meta/"),
-        ("dataset info empty", "empty is not a LeRobot v3.0 dataset"),
-        ("dataset info foreign", "foreign is no LeRobot dataset"),
-        ("train panda-lift --recipe bc --dataset nowhere", "nowhere does not exist"),
-        ("train panda-lift", "robot-rl collect"),
-        ("train go2-velocity --recipe diffusion-bc", "no scripted demonstrator"),
-        ("train panda-lift --resume", "nothing to resume"),
-        ("replay-nan nowhere", "nowhere does not exist"),
-        ("demo --out empty", "empty exists; choose another --out"),
-        ("finetune BUNDLE --dataset nowhere", "--dataset"),
-        ("finetune BUNDLE --resume", "nothing to resume: no run of panda-lift with hil-serl"),
-        # options that do not apply
-        ("collect panda-lift --device cuda", "use --engine genesis for a GPU"),
-        ("evaluate random:panda-lift --device cuda --engine genesis", "use --device cpu"),
-        ("evaluate zero:panda-lift --runtime onnx", "zero actions need no runtime"),
-        ("evaluate expert:go2-velocity", "has no scripted demonstrator"),
-        ("evaluate expert:panda-lift --inference-delay 50", "takes no --execution"),
-        ("evaluate zero:panda-lift --video x.gif", "x.gif: videos are written as mp4"),
-        ("finetune BUNDLE --recipe resfit", "robot-rl train"),
-        ("train panda-lift --recipe ppo --base b", "recipe ppo does nothing with --base; leave it out"),
-        ("train panda-lift --recipe ppo --dataset d", "recipe ppo does nothing with --dataset; leave it out"),
-        ("train panda-lift --engine genesis", "recipe diffusion-bc does nothing with --engine; leave it out"),
-        ("twin go2 --task panda-lift", "'panda-lift' is for robot 'panda', not 'go2'"),
-        ("teleop scripted --robot ur5e --task panda-lift", "'panda-lift' is for robot 'panda', not 'ur5e'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    # unknown names
+    ("collect panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
+    ("collect panda-lift --skill CLUMSEY", "did you mean CLUMSY"),
+    ("collect panda-lift --engine mujuco", "unknown engine 'mujuco'; did you mean mujoco?"),
+    ("collect panda-lift --device cud", "unknown device 'cud'; did you mean cuda"),
+    ("train panda-lift --recipe=resfitt", "unknown recipe 'resfitt'; did you mean resfit"),
+    ("train go2-velocity --engine genesis --device cud", "unknown device 'cud'; did you mean cuda"),
+    ("evaluate random:panda-lfit", "did you mean panda-lift"),
+    ("deploy BUNDLE --robot pandaa", "unknown robot 'pandaa'; did you mean panda"),
+    ("twin panda --task panda-lfit", "did you mean panda-lift"),
+    ("finetune BUNDLE --recipe hil-sarl", "did you mean hil-serl"),
+    ("demo panda-lfit", "did you mean panda-lift"),
+    ("bench loop go3", "unknown robot 'go3'; did you mean go2?"),
+    # numbers out of range
+    ("collect panda-lift --episodes -3", "--episodes is -3; it must be "),
+    ("train panda-lift --training.updates -5", "--training.updates is -5; it must be "),
+    ("train panda-lift --recipe ppo --policy.hidden 16 0", "--policy.hidden is 0"),
+    ("finetune b --training.demo-share nan", "is nan; it must be "),
+    ("finetune b --minutes -1 --ros-args", "--minutes is -1"),
+    ("teleop keyboard --rate 5", "--rate is 5 Hz"),
+    # files and folders
+    ("report", "name at least one run folder"),
+    ("report run --out empty", "empty is a folder; name a file with --out"),
+    ("compare run", "name at least two runs"),
+    ("compare run other", "run has no evaluation.json"),
+    ("compare run other ./run", "a folder is named twice"),
+    ("dataset info nowhere", "nowhere does not exist"),
+    ("dataset info file", "file is a file; name the folder that holds meta/"),
+    ("dataset info empty", "empty is not a LeRobot v3.0 dataset"),
+    ("dataset info foreign", "foreign is no LeRobot dataset"),
+    ("train panda-lift --recipe bc --dataset nowhere", "nowhere does not exist"),
+    ("train panda-lift", "robot-rl collect"),
+    ("train go2-velocity --recipe diffusion-bc", "no scripted demonstrator"),
+    ("train panda-lift --resume", "nothing to resume"),
+    ("replay-nan nowhere", "nowhere does not exist"),
+    ("demo --out empty", "empty exists; choose another --out"),
+    ("finetune BUNDLE --dataset nowhere", "--dataset"),
+    ("finetune BUNDLE --resume", "nothing to resume: no run of panda-lift with hil-serl"),
+    # options that do not apply
+    ("collect panda-lift --device cuda", "use --engine genesis for a GPU"),
+    ("evaluate random:panda-lift --device cuda --engine genesis", "use --device cpu"),
+    ("evaluate zero:panda-lift --runtime onnx", "zero actions need no runtime"),
+    ("evaluate expert:go2-velocity", "has no scripted demonstrator"),
+    ("evaluate expert:panda-lift --inference-delay 50", "takes no --execution"),
+    ("evaluate zero:panda-lift --video x.gif", "x.gif: videos are written as mp4"),
+    ("finetune BUNDLE --recipe resfit", "robot-rl train"),
+    ("train panda-lift --recipe ppo --base b", "recipe ppo does nothing with --base; leave it out"),
+    ("train panda-lift --recipe ppo --dataset d", "recipe ppo does nothing with --dataset; leave it out"),
+    ("train panda-lift --engine genesis", "recipe diffusion-bc does nothing with --engine; leave it out"),
+    ("twin go2 --task panda-lift", "'panda-lift' is for robot 'panda', not 'go2'"),
+    ("teleop scripted --robot ur5e --task panda-lift", "'panda-lift' is for robot 'panda', not 'ur5e'"),
+])  # fmt: skip
 def test_wrong_input_is_one_sentence_and_changes_nothing(
     fails: Fails, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str,
     message: str,
@@ -248,19 +245,16 @@ def swap(names: list[str]) -> None:
     names[0], names[1] = names[1], names[0]
 
 
-@pytest.mark.parametrize(
-    ("use", "change", "words"),
-    [
-        *((use, lambda m: m["robot"].update(name="fr3", home=[0.0] * 7), ["'fr3'", "'panda'", "name, home differ"])
-          for use in USES),
-        ("deploy", lambda m: swap(m["robot"]["joint_names"]), ["joint_names differ", "['joint2', 'joint1',"]),
-        ("evaluate", lambda m: m["interface"].update(robot="ur5e"), ["panda", "ur5e"]),
-        ("evaluate", lambda m: swap(m["interface"]["observations"]), ["other observations", "'panda-lift'"]),
-        ("deploy", lambda m: m["interface"]["observations"].append("joint_velocity"), [f"reads {SIZE} numbers"]),
-        ("evaluate", lambda m: m["policy"]["config"].update(hidden=32), ["policy.safetensors holds the weights of"]),
-        ("evaluate", lambda m: m.update(format=99), ["format 99", "update robot-rl"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("use", "change", "words"), [
+    *((use, lambda m: m["robot"].update(name="fr3", home=[0.0] * 7), ["'fr3'", "'panda'", "name, home differ"])
+      for use in USES),
+    ("deploy", lambda m: swap(m["robot"]["joint_names"]), ["joint_names differ", "['joint2', 'joint1',"]),
+    ("evaluate", lambda m: m["interface"].update(robot="ur5e"), ["panda", "ur5e"]),
+    ("evaluate", lambda m: swap(m["interface"]["observations"]), ["other observations", "'panda-lift'"]),
+    ("deploy", lambda m: m["interface"]["observations"].append("joint_velocity"), [f"reads {SIZE} numbers"]),
+    ("evaluate", lambda m: m["policy"]["config"].update(hidden=32), ["policy.safetensors holds the weights of"]),
+    ("evaluate", lambda m: m.update(format=99), ["format 99", "update robot-rl"]),
+])  # fmt: skip
 def test_bundle_that_does_not_fit_is_refused(fails: Fails, bundle: Path, use: str, change: Any, words: Any) -> None:
     edit(bundle, change)
     fails([use, bundle, *USES[use]], *words)
@@ -351,17 +345,14 @@ from sim.tasks.panda_lift import TASK as LIFT
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "line", "words"),
-    [
-        ("collect", "randomization=(Randomize('cube.mass', 0.3, 0.1, 'kg'),)", "cube.mass: low 0.3 is above high 0.1"),
-        ("collect", "randomization=(Randomize('cube.mass', -0.1, 0.1, 'kg'),)", "cube.mass: cannot be negative"),
-        ("evaluate", "scene=replace(LIFT.scene, objects=(Object('cube', 0.02, -0.1),))", "object 'cube': mass -0.1 kg"),
-        ("train", "scene=replace(LIFT.scene, objects=(Object('cube', 0.0, 0.1),))", "object 'cube': size 0.0 m"),
-        ("collect", "scene=", "invalid syntax"),
-        ("collect", "randomization=(Randomize('cube.mas', 0.1, 0.3, 'kg'),)", "did you mean cube.mass"),
-    ],
-)
+@pytest.mark.parametrize(("command", "line", "words"), [
+    ("collect", "randomization=(Randomize('cube.mass', 0.3, 0.1, 'kg'),)", "cube.mass: low 0.3 is above high 0.1"),
+    ("collect", "randomization=(Randomize('cube.mass', -0.1, 0.1, 'kg'),)", "cube.mass: cannot be negative"),
+    ("evaluate", "scene=replace(LIFT.scene, objects=(Object('cube', 0.02, -0.1),))", "object 'cube': mass -0.1 kg"),
+    ("train", "scene=replace(LIFT.scene, objects=(Object('cube', 0.0, 0.1),))", "object 'cube': size 0.0 m"),
+    ("collect", "scene=", "invalid syntax"),
+    ("collect", "randomization=(Randomize('cube.mas', 0.1, 0.3, 'kg'),)", "did you mean cube.mass"),
+])  # fmt: skip
 def test_task_file_with_impossible_values_is_named(
     fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, line: str, words: str
 ) -> None:
@@ -382,13 +373,10 @@ def test_joint_missing_in_the_model_suggests_the_nearest(fails: Fails, monkeypat
     fails(["evaluate", "random:panda-lift"], *words)
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        *((damage, COLLECT) for damage in ("missing", "a folder", "truncated", "foreign", "no meshes")),
-        ("foreign", ["evaluate", "random:panda-lift"]), ("foreign", ["twin", "panda", "--no-camera"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "words"), [
+    *((damage, COLLECT) for damage in ("missing", "a folder", "truncated", "foreign", "no meshes")),
+    ("foreign", ["evaluate", "random:panda-lift"]), ("foreign", ["twin", "panda", "--no-camera"]),
+])  # fmt: skip
 def test_damaged_robot_model_is_named(fails: Fails, monkeypatch: Any, tmp_path: Path, words: Any, damage: str) -> None:
     model = tmp_path / "mine.xml"
     text = robot_model(PIPELINE.robot).read_text()
@@ -440,13 +428,10 @@ def test_finetune_resumes_the_latest_session(fails: Fails, bundle: Path) -> None
     fails(["finetune", bundle, "--resume"], "20260102-000000-panda-lift-hil-serl")
 
 
-@pytest.mark.parametrize(
-    ("began", "message"),
-    [
-        ({"base": "0"}, "the policy in"),
-        ({"dataset": {"episodes": 2, "of": 2, "numbers": "0", "pictures": "0"}}, "the first 2 episodes of"),
-    ],
-)
+@pytest.mark.parametrize(("began", "message"), [
+    ({"base": "0"}, "the policy in"),
+    ({"dataset": {"episodes": 2, "of": 2, "numbers": "0", "pictures": "0"}}, "the first 2 episodes of"),
+])  # fmt: skip
 def test_resumed_session_needs_its_original_inputs(fails: Fails, bundle: Path, began: Any, message: str) -> None:
     Path("session").mkdir()
     Path("session/config.json").write_text(json.dumps({"task": "panda-lift", "inputs": began}))
@@ -579,15 +564,12 @@ def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("variables", "status", "words"),
-    [
-        ({"MUJOCO_GL": "wgl"}, 2, ["MUJOCO_GL", "'wgl'", "egl, osmesa, glfw"]),
-        ({"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "glx"}, 1, ["unset PYOPENGL_PLATFORM, which is 'glx'"]),
-        ({"MUJOCO_GL": "egl", "MUJOCO_EGL_DEVICE_ID": "77"}, 1, ["MUJOCO_EGL_DEVICE_ID, which is '77'"]),
-        ({"MUJOCO_GL": "glfw", "DISPLAY": ":9999", "WAYLAND_DISPLAY": ""}, 1, ["no display answers at ':9999'"]),
-    ],
-)
+@pytest.mark.parametrize(("variables", "status", "words"), [
+    ({"MUJOCO_GL": "wgl"}, 2, ["MUJOCO_GL", "'wgl'", "egl, osmesa, glfw"]),
+    ({"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "glx"}, 1, ["unset PYOPENGL_PLATFORM, which is 'glx'"]),
+    ({"MUJOCO_GL": "egl", "MUJOCO_EGL_DEVICE_ID": "77"}, 1, ["MUJOCO_EGL_DEVICE_ID, which is '77'"]),
+    ({"MUJOCO_GL": "glfw", "DISPLAY": ":9999", "WAYLAND_DISPLAY": ""}, 1, ["no display answers at ':9999'"]),
+])  # fmt: skip
 def test_wrong_gl_setting_is_named(check_error: Fails, tmp_path: Path, variables: Any, status: int, words: Any) -> None:
     said = shell(*COLLECT[:-1], "16", "--out", tmp_path / "set", **variables)
     assert "apt-get" not in check_error(*said, *words, status=status)

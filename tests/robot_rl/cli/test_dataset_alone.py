@@ -256,17 +256,14 @@ def test_view_swaps_columns_and_shrinks_pictures(seen: Path) -> None:
     assert (small.float().mean((1, 2)) - large.float().mean((1, 2))).abs().max() < 3
 
 
-@pytest.mark.parametrize(
-    ("pairs", "said"),
-    [
-        (["a"], "OLD=NEW"),
-        (["observation.stat=x"], "did you mean observation.state"),
-        (["observation.state=action"], "has a column 'action' already"),
-        (["action=a", "observation.state=a"], "twice"),
-        (["action/elbow=x"], "did you mean elbow.pos"),
-        (["action/elbow.pos=shoulder.pos"], "already"),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "said"), [
+    (["a"], "OLD=NEW"),
+    (["observation.stat=x"], "did you mean observation.state"),
+    (["observation.state=action"], "has a column 'action' already"),
+    (["action=a", "observation.state=a"], "twice"),
+    (["action/elbow=x"], "did you mean elbow.pos"),
+    (["action/elbow.pos=shoulder.pos"], "already"),
+])  # fmt: skip
 def test_invalid_rename_is_refused(run: Call, refused: Any, plain: Path, pairs: list[str], said: str) -> None:
     refused(run("train", "--dataset", plain, *BC, *(word for pair in pairs for word in ("--rename", pair))), said)
 

@@ -116,19 +116,16 @@ def test_idle_threads_spin_briefly_unless_the_user_decides(own: dict[str, str], 
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        (["trian", "panda-lift"], "train"),
-        (["colect"], "collect"),
-        (["dataset", "verfy"], "dataset verify"),
-        (["dataset"], "did you mean dataset info or dataset stats or dataset verify?"),
-        (["bench"], "did you mean bench vla or bench sim or bench loop?"),
-        (["bench", "lop"], "did you mean bench loop"),
-        (["tasks", "--jason"], "--json"),
-        (["zzzz"], "known: "),
-    ],
-)
+@pytest.mark.parametrize(("words", "near"), [
+    (["trian", "panda-lift"], "train"),
+    (["colect"], "collect"),
+    (["dataset", "verfy"], "dataset verify"),
+    (["dataset"], "did you mean dataset info or dataset stats or dataset verify?"),
+    (["bench"], "did you mean bench vla or bench sim or bench loop?"),
+    (["bench", "lop"], "did you mean bench loop"),
+    (["tasks", "--jason"], "--json"),
+    (["zzzz"], "known: "),
+])  # fmt: skip
 def test_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: str) -> None:
     code, out, err = run(*words)
     assert code == 2 and out == ""
@@ -136,21 +133,18 @@ def test_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: str
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (UserError("the bundle is gone; name another"), 1, "the bundle is gone; name another"),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "No space left on device: runs/a; free some"),
-        (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
-        (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
-        (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
-        (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
-        (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
-        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
-        (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
-        (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code", "said"), [
+    (UserError("the bundle is gone; name another"), 1, "the bundle is gone; name another"),
+    (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "No space left on device: runs/a; free some"),
+    (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
+    (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
+    (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
+    (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
+    (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
+    (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
+    (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
+    (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
+])  # fmt: skip
 def test_error_gives_sentence_and_status(run: Run, command: Any, error: BaseException, code: int, said: str) -> None:
     command(failing(error))
     status, out, err = run("work")

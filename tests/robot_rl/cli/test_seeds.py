@@ -190,13 +190,10 @@ def test_figure_option_selects_the_compared_figure(run: Call, root: Path) -> Non
     assert code == 2 and "has no figure 'power'; it measured success, return" in err
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seed": 5}, "evaluated on other episodes, by another --seed"),
-        ({"episodes": 11, "per_episode": {"success": [1] * 11}}, "on different numbers of episodes"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"seed": 5}, "evaluated on other episodes, by another --seed"),
+    ({"episodes": 11, "per_episode": {"success": [1] * 11}}, "on different numbers of episodes"),
+])  # fmt: skip
 def test_arms_with_other_episodes_are_not_paired(run: Call, root: Path, change: dict[str, Any], said: str) -> None:
     edit(root / "b" / "seed-1", **change)
     code, out, _ = run("compare", root / "a", root / "b", "--json")

@@ -13,7 +13,6 @@ from torch import Tensor
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
 
-
 STATE, ACTION = numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2)
 
 

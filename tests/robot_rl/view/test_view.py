@@ -394,16 +394,13 @@ def test_command_plays_an_episode_without_a_display() -> None:
     assert "http://127.0.0.1:" in done.stderr and "of 1 episodes succeeded" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["panda-lfit"], "did you mean panda-lift"),
-        (["robot:panda", "--teleop", "keyboard"], "robot-rl teleop keyboard"),
-        (["gym:CartPole-v1"], "cannot draw"),
-        (["expert:go2-velocity"], "zero:go2-velocity"),
-        (["panda-lift", "--port", "70000"], "--port"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (["panda-lfit"], "did you mean panda-lift"),
+    (["robot:panda", "--teleop", "keyboard"], "robot-rl teleop keyboard"),
+    (["gym:CartPole-v1"], "cannot draw"),
+    (["expert:go2-velocity"], "zero:go2-velocity"),
+    (["panda-lift", "--port", "70000"], "--port"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     from robot_rl.cli.main import main
 

@@ -72,24 +72,21 @@ def test_effort_is_the_smaller_one_of_spec_and_urdf(tmp_path: Path, effort: floa
     assert (model.dof_damping[0], model.dof_frictionloss[0]) == (0.1, 0.2)
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("cube.obj", "cube.obj"),
-        ("meshes/cube.obj", "meshes/cube.obj"),
-        ("../meshes/cube.obj", "../meshes/cube.obj"),
-        ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
-        ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
-        ("../meshes/cube.obj", "model://my_arm/meshes/cube.obj"),
-        ("../meshes/my cube.obj", "package://my_arm/meshes/my%20cube.obj"),
-        ("meshes/100%25.obj", "meshes/100%25.obj"),
-        ("meshes/cube.obj", "file://{here}/meshes/cube.obj"),
-        ("meshes/cube.obj", "file:{here}/meshes/cube.obj"),
-        ("../../ros/share/arm_description/cube.obj", "package://arm_description/cube.obj"),
-        ("../../workspace/arm_description/cube.obj", "package://arm_description/cube.obj"),
-        ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name"), [
+    ("cube.obj", "cube.obj"),
+    ("meshes/cube.obj", "meshes/cube.obj"),
+    ("../meshes/cube.obj", "../meshes/cube.obj"),
+    ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
+    ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
+    ("../meshes/cube.obj", "model://my_arm/meshes/cube.obj"),
+    ("../meshes/my cube.obj", "package://my_arm/meshes/my%20cube.obj"),
+    ("meshes/100%25.obj", "meshes/100%25.obj"),
+    ("meshes/cube.obj", "file://{here}/meshes/cube.obj"),
+    ("meshes/cube.obj", "file:{here}/meshes/cube.obj"),
+    ("../../ros/share/arm_description/cube.obj", "package://arm_description/cube.obj"),
+    ("../../workspace/arm_description/cube.obj", "package://arm_description/cube.obj"),
+    ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
+])  # fmt: skip
 def test_meshes_are_found(tmp_path: Path, file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {"AMENT_PREFIX_PATH": "ros", "ROS_PACKAGE_PATH": "workspace", "GAZEBO_MODEL_PATH": "models"}
     for variable, folder in folders.items():
@@ -109,17 +106,14 @@ def test_a_missing_visual_mesh_is_omitted_and_reported(tmp_path: Path) -> None:
     assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
-        ({"geometry": '<mesh filename="model://a/b.stl"/>'}, "'model://a/b.stl' of link 'arm' .*GAZEBO_MODEL_PATH"),
-        ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
-        ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
-        ({"kind": "prismatic"}, "joint 'turn' does not turn"),
-        ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
+    ({"geometry": '<mesh filename="model://a/b.stl"/>'}, "'model://a/b.stl' of link 'arm' .*GAZEBO_MODEL_PATH"),
+    ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
+    ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
+    ({"kind": "prismatic"}, "joint 'turn' does not turn"),
+    ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
+])  # fmt: skip
 def test_unreadable_urdfs_are_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     (tmp_path / "turn.dae").touch()
     with pytest.raises(ConfigError, match=message):
