@@ -71,12 +71,9 @@ def test_standing_robot_at_zero_command_has_the_best_value(step: Build, name: st
 
 
 def test_errors_are_relative_to_the_command_at_the_start(step: Build) -> None:
-    m = step(
-        base_velocity=torch.tensor([[0.3, -0.4, 9.0]]),
-        base_angular_velocity=torch.tensor([[9.0, 9.0, 0.5]]),
-        before_command=torch.tensor([[0.0, 0.0, -0.3]]),
-        command=torch.tensor([[5.0, 5.0, 5.0]]),
-    )
+    motion = {"base_velocity": [[0.3, -0.4, 9.0]], "base_angular_velocity": [[9.0, 9.0, 0.5]]}
+    commands = {"before_command": [[0.0, 0.0, -0.3]], "command": [[5.0, 5.0, 5.0]]}
+    m = step(**{name: torch.tensor(rows) for name, rows in (motion | commands).items()})
     assert r.velocity_error(m).item() == pytest.approx(0.5)
     assert r.yaw_error(m).item() == pytest.approx(0.8)
     assert r.gait_metrics(m)["velocity_error"].item() == pytest.approx(0.5)

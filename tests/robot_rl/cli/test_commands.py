@@ -233,14 +233,6 @@ def test_episode_seconds_become_control_periods(seconds: float, steps: int) -> N
 USES = {"evaluate": ["--episodes", "2", "--num-envs", "2"], "deploy": [], "finetune": []}
 
 
-@pytest.mark.parametrize("use", USES)
-def test_damaged_bundle_is_named(fails: Fails, bundle: Path, use: str) -> None:
-    (bundle / "policy.safetensors").unlink()
-    before = sorted(bundle.parent.iterdir())
-    fails([use, bundle, *USES[use]], bundle / "policy.safetensors")
-    assert sorted(bundle.parent.iterdir()) == before
-
-
 def swap(names: list[str]) -> None:
     names[0], names[1] = names[1], names[0]
 
@@ -624,32 +616,3 @@ def test_results_of_a_deployment_are_not_overwritten(fails: Fails, bundle: Path,
     with RunFolder(Path("d"), {}) as folder:
         folder.write("evaluation.json", {"success": 1.0})
     fails(["deploy", bundle, "--out", "d"], "d holds a run already")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """File system of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting is not permitted")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def test_full_disk_while_collecting_keeps_finished_episodes(fails: Fails, small_disk: Path) -> None:
-    out = small_disk / "set"
-    fails([*COLLECT, "--episodes", "500", "--out", out], "space", status=1)
-    assert verify(out) == [] and not list(out.rglob("*.part"))
-
-
-def test_full_disk_while_training_leaves_no_partial_file(small_disk: Path, dataset: Path) -> None:
-    words = [*TRAIN, "--dataset", dataset, "--training.updates", "400", "--training.checkpoint-every", "4"]
-    words += ["--training.log-every", "1", "--policy.hidden", "64", "--out", small_disk / "r"]
-    code, out, err = shell(*words)
-    assert code == 1 and "Traceback" not in err and "(a defect" not in err, err
-    last = err.strip().splitlines()[-1]
-    assert last.startswith("robot-rl: ") and "space" in last
-    assert not (small_disk / "r" / "bundle").exists()
-    assert not list((small_disk / "r").glob(".*.part"))

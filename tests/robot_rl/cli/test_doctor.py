@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,13 +53,11 @@ def test_missing_or_old_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(doctor.packages())[2].status == "warn"
 
 
-def test_failing_rendering_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_probe", lambda name: (False, "ImportError: Unable to load EGL library"))
-    check = doctor.rendering()
+def test_failing_or_absent_rendering_and_transport_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "_probe", lambda name: (False, "ImportError: Unable to load EGL library"))
+        check = doctor.rendering()
     assert check.status == "fail" and "EGL library" in check.detail and "libegl1" in check.remedy
-
-
-def test_failing_or_absent_transport_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "9999")
     check = doctor.transport()
     assert check.status == "fail" and "9999" in check.detail and "ROS_DOMAIN_ID" in check.remedy
@@ -79,10 +78,7 @@ def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, sta
 
 
 def test_full_disk_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        free = 0.1 * 1024**3
-
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0.1 * 1024**3))
     check = doctor.resources()
     assert check.status == "fail" and "free disk space" in check.remedy
 

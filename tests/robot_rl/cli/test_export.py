@@ -73,8 +73,3 @@ def test_unsuitable_onnx_file_is_refused_before_any_motion(run: Run, fails: Any,
     (bundle / "policy.onnx").write_bytes(b"not a model")
     fails(words, "walk/bundle/policy.onnx is damaged")
     assert sorted(bundle.parent.parent.iterdir()) == before, "no run folder was created"
-
-
-def test_zero_calls_are_refused(fails: Callable[..., str], bundle: Path) -> None:
-    fails(["export", bundle, "--calls", "0"], "--calls is 0")
-    assert not (bundle / "policy.onnx").exists()

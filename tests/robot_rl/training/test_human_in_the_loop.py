@@ -54,15 +54,10 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
     last = torch.zeros(n, 1, dtype=torch.bool)
     last[-1] = True
     action = PIPELINE.actions.to_physical(2 * torch.rand(n, 4, generator=rng) - 1)
-    columns = {
-        "observation.state": PIPELINE.observer.spec.to_physical(2 * torch.rand(n, SIZE, generator=rng) - 1),
-        "action": action,
-        "action.policy": action,
-        "next.reward": (last & success).float(),
-        "next.success": last & success,
-        "next.done": last,
-        "intervention": torch.tensor(flags)[:, None],
-    }
+    state = PIPELINE.observer.spec.to_physical(2 * torch.rand(n, SIZE, generator=rng) - 1)
+    columns = {"observation.state": state, "action": action, "action.policy": action, "next.done": last}
+    columns |= {"next.reward": (last & success).float(), "next.success": last & success}
+    columns["intervention"] = torch.tensor(flags)[:, None]
     if (root / "meta" / "info.json").exists():
         writer = DatasetWriter.append(root)
     else:
@@ -95,13 +90,9 @@ def publish(folder: Path, policy: Any, version: int) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_corrections_are_the_consecutive_corrected_steps(flags: list[bool]) -> None:
     n = len(flags)
-    episode = {
-        "row": torch.arange(n),
-        "action": torch.zeros(n, 1),
-        "observation.state": torch.arange(n)[:, None],
-        "reward": torch.linspace(0, 1, n),
-        "intervention": torch.tensor(flags),
-    }
+    rows = torch.arange(n)
+    episode = {"row": rows, "observation.state": rows[:, None], "intervention": torch.tensor(flags)}
+    episode |= {"action": torch.zeros(n, 1), "reward": torch.linspace(0, 1, n)}
     parts = corrections(episode)
     together = torch.cat([p["row"] for p in parts]) if parts else torch.zeros(0, dtype=torch.long)
     assert torch.equal(together, torch.tensor(flags).nonzero().squeeze(-1)), "every corrected step once, in order"

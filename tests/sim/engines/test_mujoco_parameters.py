@@ -231,12 +231,9 @@ def test_strength_scales_torque_and_its_limit(floating: Build, hold: Build) -> N
     weak = floating(3, robot__strength_scale=scales)
     hold(weak, 2, joint(HIP, 0.1))
     assert weak.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * s for s in scales], rel=1e-3)
-
-
-def test_strength_and_stiffness_multiply(floating: Build, hold: Build) -> None:
-    one = floating(2, robot__strength_scale=[0.5, 1.0], robot__stiffness_scale=[0.8, 0.4])
-    hold(one, 2, joint(HIP, 0.1))
-    assert one.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * 0.4] * 2, rel=1e-3)
+    both = floating(2, robot__strength_scale=[0.5, 1.0], robot__stiffness_scale=[0.8, 0.4])
+    hold(both, 2, joint(HIP, 0.1))
+    assert both.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * 0.4] * 2, rel=1e-3), "scales multiply"
 
 
 def test_stiffness_is_torque_per_deflection(floating: Build, hold: Build) -> None:

@@ -88,14 +88,11 @@ def test_a_tray_holds_objects_that_fall_into_it(engine: MujocoEngine) -> None:
     assert weight == pytest.approx(0.1)
 
 
-def test_a_tray_has_no_parameters_and_unknown_shapes_are_refused() -> None:
+def test_a_tray_has_no_parameters_and_invalid_scenes_are_refused() -> None:
     names = MujocoEngine.can_randomize(PANDA, scene(*SHAPES))
     assert "ball.size" in names and "cylinder.mass" in names and not {n for n in names if n.startswith("tray.")}
     with pytest.raises(ValueError, match="object 'ball': unknown shape 'bal'; did you mean ball"):
         replace(Object("ball", 0.02, 0.1), shape="bal")  # type: ignore[arg-type]
-
-
-def test_duplicate_names_of_objects_or_cameras_are_refused() -> None:
     for duplicates in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
         with pytest.raises(ValueError, match="are named '(cube|front)'"):
             Scene(**duplicates)  # type: ignore[arg-type]

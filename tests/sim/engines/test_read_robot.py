@@ -210,11 +210,8 @@ def test_the_base_is_moved_to_the_origin(tmp_path: Path, before: str, place: str
         assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
     elif TABLE in before:
         assert bench.pos == pytest.approx([0.2, 0, 0.15])
-
-
-def test_a_moved_base_is_reported(tmp_path: Path) -> None:
     found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
-    assert any(f.what == "base" and "0 0 0.3" in f.found for f in found)
+    assert any(f.what == "base" and "0 0 0.3" in f.found for f in found), "a moved base is reported"
 
 
 def test_cameras_and_light_follow_the_robot_instead_of_the_first_body(tmp_path: Path) -> None:

@@ -39,13 +39,11 @@ def turn(path: Path, effort: float = 9.0, shape: str = "collision", geometry: st
 @pytest.fixture
 def panda_urdf(panda: Any) -> Any:
     """Bullet's URDF of the Panda: meshes by package://, a gripper with a mimic joint, no actuators."""
-    return replace(
-        panda,
-        joints=tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints),
-        gripper=replace(panda.gripper, joints=("panda_finger_joint1", "panda_finger_joint2")),
-        model="urdf/panda_bullet/panda.urdf",
-        collision_bodies=("panda_hand", "panda_leftfinger", "panda_rightfinger"),
-    )
+    joints = tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints)
+    gripper = replace(panda.gripper, joints=("panda_finger_joint1", "panda_finger_joint2"))
+    bodies = ("panda_hand", "panda_leftfinger", "panda_rightfinger")
+    file = "urdf/panda_bullet/panda.urdf"
+    return replace(panda, joints=joints, gripper=gripper, model=file, collision_bodies=bodies)
 
 
 def test_a_urdf_arm_with_a_gripper_reaches_its_targets(panda_urdf: Any) -> None:
@@ -164,6 +162,9 @@ def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
     engine.step(torch.zeros(1, 200, 1), torch.full((1, 200, 1), 0.01))
     fingers = [engine.qpos[0, engine.model.joint(name).qposadr[0]] for name in ("k1", "k2")]
     assert fingers == pytest.approx([0.01, 0.01], abs=1e-3)
+    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
+    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
+        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())
 
 
 def test_massless_links_are_welded_and_reported(tmp_path: Path) -> None:
@@ -193,9 +194,3 @@ def test_a_flat_mesh_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "flat.obj").write_text("v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0.1 0.1 0\nf 1 2 3\nf 2 4 3\n")
     robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="flat.obj"/>')
     assert compile_model(robot, Scene()).nmesh == 1
-
-
-def test_revolute_fingers_are_refused(tmp_path: Path) -> None:
-    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
-    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
-        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())
