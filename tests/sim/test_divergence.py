@@ -40,15 +40,6 @@ def task(request: pytest.FixtureRequest) -> Task:
     return wild(request.param)
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the tasks as another package would."""
-    for name in WORST:
-        attribute = f"WILD_{name.replace('-', '_')}"
-        monkeypatch.setitem(tasks.entries, f"wild-{name}", (f"{__name__}:{attribute}", "blows up"))
-        monkeypatch.setattr(sys.modules[__name__], attribute, wild(name), raising=False)
-
-
 def shaken(env: TaskEnv, steps: int, seed: int = 0) -> list[dict[str, Any]]:
     """Step with correlated random actions; return the results of `steps` steps."""
     rng = torch.Generator().manual_seed(seed)
@@ -120,8 +111,13 @@ Said = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def robot_rl(registered: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Said:
+def robot_rl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Said:
+    """Run a command in an empty folder; the tasks are registered as another package would."""
     monkeypatch.chdir(tmp_path)
+    for name in WORST:
+        attribute = f"WILD_{name.replace('-', '_')}"
+        monkeypatch.setitem(tasks.entries, f"wild-{name}", (f"{__name__}:{attribute}", "blows up"))
+        monkeypatch.setattr(sys.modules[__name__], attribute, wild(name), raising=False)
 
     def call(*argv: object) -> tuple[int, str, str]:
         code = cli.main([str(a) for a in argv])

@@ -118,10 +118,6 @@ Draw = Callable[[Tensor, Tensor, int], Tensor]
 both = pytest.mark.parametrize("draw", [uniforms, normals])
 
 
-def episode_key(seed: int, episode: int, purpose: int) -> int:
-    return int(episode_keys([seed], episode, purpose)[0])
-
-
 def table(draw: Draw, purpose: int = 0, episodes: int = 50, steps: int = 40, width: int = 9) -> Tensor:
     """Return random numbers (episodes, steps, width) as in an experiment."""
     keys = episode_keys(range(7, 7 + episodes), 0, purpose).repeat_interleave(steps)
@@ -178,7 +174,8 @@ def test_numbers_do_not_depend_on_other_rows(draw: Draw, rows: list[tuple[int, i
 
 @both
 def test_purposes_episodes_seeds_and_counters_differ(draw: Draw) -> None:
-    rows = [(episode_key(s, e, p), c) for s in range(6) for e in range(6) for p in range(3) for c in range(6)]
+    keys = [int(key) for p in range(3) for e in range(6) for key in episode_keys(range(6), e, p)]
+    rows = [(key, counter) for key in keys for counter in range(6)]
     x = draw(*torch.tensor(rows).T, 2)
     assert len({tuple(row) for row in x.tolist()}) == len(rows)
     first, second = (table(draw, purpose).flatten() for purpose in (0, 1))

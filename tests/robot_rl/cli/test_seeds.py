@@ -62,9 +62,7 @@ def edit(run: Path, **values: Any) -> None:
 
 
 # ---- seeds --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("0..4", [0, 1, 2, 3, 4]), ("0,2,5", [0, 2, 5]), ("7", [7]), ("3..3, 1", [3, 1])]
-)
+@pytest.mark.parametrize(("text", "seeds"), [("0..1", [0, 1]), ("0,2,5", [0, 2, 5]), ("7", [7]), ("3..3, 1", [3, 1])])
 def test_seeds_are_parsed_from_a_range_or_a_list(text: str, seeds: list[int]) -> None:
     assert seed_list(text) == seeds
 

@@ -15,20 +15,11 @@ from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
 from robot_rl.learning.algorithms.iql import IQLConfig
+from robot_rl.rewards import SuccessReward
 from robot_rl.training import gated
 from robot_rl.training.gated import Gate, OfflineConfig, improve_offline
 
 CONFIG = DiffusionConfig(horizon=2, execute=1, hidden=32, layers=2, train_steps=20, sample_steps=5)
-
-
-class BinaryReward:
-    """A reward of 0 or 1 that ends the episode."""
-
-    def limits(self, discount: float) -> tuple[float, float]:
-        return 0.0, 1.0
-
-
-REWARD: Any = BinaryReward()
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -109,12 +100,12 @@ def test_offline_rounds_improve_and_the_gate_rejects_errors(run: Any, monkeypatc
 
     before = better()
     assert 0.3 < before < 0.7
-    improve_offline(agent, episodes, REWARD, config, run(), 0)
+    improve_offline(agent, episodes, SuccessReward(), config, run(), 0)
     if not backwards:
         assert better() > before + 0.2
         return
     assert better() > before - 0.05
-    improve_offline(agent, episodes, REWARD, OfflineConfig(**vars(config) | {"gate": False}), run("open"), 0)
+    improve_offline(agent, episodes, SuccessReward(), OfflineConfig(**vars(config) | {"gate": False}), run("open"), 0)
     assert better() < before - 0.2
 
 

@@ -26,6 +26,7 @@ from sim.testbeds.base import TestbedEnv as Env
 from sim.testbeds.fork import Fork
 
 Build = Callable[..., Any]
+AT_ONCE: dict[str, Any] = {"updates_per_step": 1 / 8, "warmup": 0, "learning_starts": 0, "log_every": 1000}
 
 
 def test_first_rate_is_unbiased(task: Build, residual: Build, agent: Build, run: Build, monkeypatch: Any) -> None:
@@ -83,10 +84,7 @@ def test_run_stops_at_the_success_rate_and_resume_changes_nothing(
 ) -> None:
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     demo = {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
-    config = OffPolicyConfig(
-        steps=4000, num_envs=8, batch=8, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
-        stop_at=0.5,
-    )  # fmt: skip
+    config = OffPolicyConfig(steps=4000, num_envs=8, batch=8, stop_at=0.5, **AT_ONCE)
 
     def learned(resume: bool) -> tuple[Any, list[dict[str, Any]]]:
         env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)
@@ -109,10 +107,7 @@ def test_non_finite_update_keeps_its_batch_and_the_last_checkpoint(
     task: Build, residual: Build, agent: Build, run: Build, same: Build, where: str
 ) -> None:
     env, learner, demos = started(task, residual, agent, 8)
-    config = OffPolicyConfig(
-        steps=160, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
-        checkpoint_every=40,
-    )  # fmt: skip
+    config = OffPolicyConfig(steps=160, num_envs=8, batch=4, checkpoint_every=40, **AT_ONCE)
     update, batches, good = learner.update, [], 6
 
     def damaged(batch: Any, phase: Any) -> Any:
@@ -129,15 +124,8 @@ def test_non_finite_update_keeps_its_batch_and_the_last_checkpoint(
     kept = folder.folder / "diverged-batch.safetensors"
     assert str(kept) in str(error.value) and "the last checkpoint is intact" in str(error.value)
     assert len(batches) == good + 1 and same(dict(load_state(kept)), dict(batches[-1]))
-    weights = load_state(folder.checkpoint_file)["state"]["agent"]
-    assert all(bool(v.isfinite().all()) for v in _tensors(weights))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return [tensor for part in parts for tensor in _tensors(part)]
+    saved = load_state(folder.checkpoint_file)["state"]["agent"]["critic"]
+    assert all(weight.isfinite().all() for weight in saved.values())
 
 
 # ---- successes as demonstrations -----------------------------------------------------------------------------------

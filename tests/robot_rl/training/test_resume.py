@@ -47,10 +47,6 @@ def ending(step: int, number: int) -> Callable[[int, dict[str, float]], None]:
     return progress
 
 
-def silent(step: int, metrics: dict[str, float]) -> None:
-    pass
-
-
 def demonstrations() -> Demonstrations:
     rng = torch.Generator().manual_seed(0)
     lengths = torch.tensor([7, 5, 9])
@@ -61,7 +57,7 @@ def demonstrations() -> Demonstrations:
 BC = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
 
 
-def clone(policy: Any, run: Any, progress: Callable[[int, dict[str, float]], None] = silent) -> None:
+def clone(policy: Any, run: Any, progress: Callable[[int, dict[str, float]], None] = lambda *_: None) -> None:
     agent = Cloning(policy, CloningConfig(warmup=4), BC.updates)
     train_supervised(agent, demonstrations(), BC, run, 1, progress)
 
@@ -106,7 +102,7 @@ def test_off_policy_resume(
 ) -> None:
     """With a full replay, during episodes."""
 
-    def train(folder: Any, seed: int = 0, progress: Any = silent) -> tuple[Any, Any]:
+    def train(folder: Any, seed: int = 0, progress: Any = lambda *_: None) -> tuple[Any, Any]:
         """Build environment and agent as a new process does, with random weights of `seed`, and train."""
         env, rng = TaskEnv(task(horizon=9), 2, threads=1), torch.Generator().manual_seed(0)
         size = env.pipeline.observer.spec.size
@@ -131,12 +127,11 @@ def test_off_policy_resume(
 
 
 # ---- checkpoint files ----------------------------------------------------------------------------------------------
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 tensors = st.builds(
     lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype),
     st.lists(st.integers(0, 3), max_size=3),
-    st.sampled_from(
-        [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-    ),
+    st.sampled_from(DTYPES),
     st.integers(0, 99),
 )
 arrays = st.builds(

@@ -380,16 +380,10 @@ def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
         view.close()
 
 
-def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    return subprocess.run(
-        [sys.executable, "-m", "robot_rl.cli.main", "view", *words], capture_output=True, text=True, timeout=100,
-        env=environment, **options,
-    )  # fmt: skip
-
-
 def test_command_plays_an_episode_without_a_display() -> None:
-    done = command("panda-lift", "--episodes", "1", "--speed", "max")
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    words = [sys.executable, "-m", "robot_rl.cli.main", "view", "panda-lift", "--episodes", "1", "--speed", "max"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     assert "http://127.0.0.1:" in done.stderr and "of 1 episodes succeeded" in done.stderr
 

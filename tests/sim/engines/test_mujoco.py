@@ -32,7 +32,9 @@ def test_images_show_their_own_environment(engine: Build) -> None:
     assert np.array_equal(one.render(0, "front", 48, 64), small), "sizes are not kept in the model"
 
 
-def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_file_is_found_without_genesis_or_named(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "genesis", raising=False)
+    assert robot_model(panda).is_file() and "genesis" not in sys.modules
     with pytest.raises(UserError, match="nowhere.xml: no such file"):
         robot_model(panda, "nowhere.xml")
     with pytest.raises(UserError, match="gone.xml is not beside the spec of 'panda'.*--mjcf"):
@@ -40,12 +42,6 @@ def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="genesis-world.*not installed.*--mjcf"):
         robot_model(panda)
-
-
-def test_the_model_is_found_without_importing_genesis(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "genesis", raising=False)
-    assert robot_model(panda).is_file()
-    assert "genesis" not in sys.modules
 
 
 def test_a_copied_model_file_needs_its_meshes(panda: Any, tmp_path: Path) -> None:

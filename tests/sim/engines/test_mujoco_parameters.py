@@ -114,16 +114,13 @@ def test_a_parameter_changes_one_environment(robot: str, name: str, engine: Buil
     assert np.allclose(one.qpos[[0, 2]], plain.qpos[[0, 2]], atol=1e-6)
 
 
-def test_object_mass_scales_weight_and_inertia(engine: Build, hold: Build) -> None:
+def test_object_mass_scales_weight_and_acceleration(engine: Build, hold: Build) -> None:
     masses = [0.05, 0.1, 0.3]
     one = engine(3, cube__mass=masses)
     body = one.model.body("scene/cube").id
     assert one.batch.expanded("body_mass")[:, body].tolist() == pytest.approx(masses)
     hold(one, 200)
     assert [contact_force(one, i) for i in range(3)] == pytest.approx([m * G for m in masses], rel=0.01)
-    inertia = one.batch.expanded("body_inertia")[:, body]
-    assert inertia == pytest.approx(np.array([[m * 0.04**2 / 6] * 3 for m in masses]), rel=1e-6)
-
     flying = engine(3, cube=(0.5, 0.4, 1.0), cube__mass=masses)
     flying.batch.bind("xfrc_applied")[:, body, 1] = 0.6
     hold(flying, 20)
@@ -137,8 +134,6 @@ def test_object_size_is_the_resting_height(engine: Build, hold: Build) -> None:
     hold(one, 300)
     assert one.object_pose("cube")[:, 2].tolist() == pytest.approx(sizes, abs=3e-4)
     body = one.model.body("scene/cube").id
-    inertia = one.batch.expanded("body_inertia")[:, body, 0]
-    assert inertia.tolist() == pytest.approx([0.1 * (2 * s) ** 2 / 6 for s in sizes], rel=1e-6)
     assert one.batch.expanded("body_mass") is None or np.allclose(one.batch.expanded("body_mass")[:, body], 0.1)
 
 

@@ -204,14 +204,12 @@ def test_the_base_is_moved_to_the_origin(tmp_path: Path, before: str, place: str
     model = compile_model(arm(tmp_path / "arm.xml", text, before=before, place=place), Scene())
     base = model.body("cube")
     assert np.allclose(base.pos, 0, atol=1e-12) and np.allclose(base.quat, [1, 0, 0, 0]) and model.nq == 1
-    if TABLE in before:
-        bench = model.body("bench")
     if before == TABLE:
-        assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
+        assert model.body("bench").pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
+        found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
+        assert any(f.what == "base" and "0 0 0.3" in f.found for f in found), "a moved base is reported"
     elif TABLE in before:
-        assert bench.pos == pytest.approx([0.2, 0, 0.15])
-    found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
-    assert any(f.what == "base" and "0 0 0.3" in f.found for f in found), "a moved base is reported"
+        assert model.body("bench").pos == pytest.approx([0.2, 0, 0.15])
 
 
 def test_cameras_and_light_follow_the_robot_instead_of_the_first_body(tmp_path: Path) -> None:

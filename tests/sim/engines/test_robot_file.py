@@ -14,6 +14,7 @@ from sim.scenes import Scene, robot_model
 MINIMAL = """<mujoco><compiler angle="{angle}"/><worldbody>
 <body name="arm">{inertia}<joint name="turn" range="{range}"/><geom name="g" size="0.1" {geom}/>{inside}</body>
 </worldbody><actuator>{actuators}</actuator></mujoco>"""
+SITE = '<site name="s"/>'
 SERVO = '<position joint="turn" kp="5"/>'
 CALF = r'(name="FL_calf_joint"\s+type=")'
 INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
@@ -66,7 +67,7 @@ def arm(panda: Any) -> Any:
 
 
 def written(**changes: str) -> str:
-    parts = {"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": "", "actuators": SERVO}
+    parts = {"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": SITE, "actuators": SERVO}
     return MINIMAL.format(**parts | changes)
 
 
@@ -75,6 +76,12 @@ def written(**changes: str) -> str:
     ({"inertia": "", "geom": 'mass="0"'}, "'arm' moves and has no mass"),
     ({"range": "10 -10"}, "'turn' has its lower limit 10 above the upper -10"),
     ({"range": "-9 10"}, "'turn' reaches from -0.1571 to 0.1745 rad"),
+    ({"actuators": ""}, "no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
+    ({"actuators": '<motor joint="turn"/>'}, "no position actuator for the joints ['turn']"),
+    ({"actuators": '<velocity joint="turn" kv="3"/>'}, "no position actuator for the joints ['turn']"),
+    ({"actuators": '<position joint="turn" kp="5" gear="3"/>'}, "of robot 'panda' have a gear"),
+    ({"actuators": f'{SERVO}<motor joint="turn"/>'}, "several actuators for the joints ['turn']"),
+    ({"actuators": f'{SERVO}<motor name="grip" site="s"/>'}, "the actuators ['grip'] are nothing of robot 'panda'"),
 ])  # fmt: skip
 def test_an_impossible_mjcf_is_refused(arm: Any, tmp_path: Path, changes: dict[str, str], message: str) -> None:
     assert message in refusal(arm, tmp_path / "arm.xml", written(**changes))
@@ -90,19 +97,6 @@ def test_an_impossible_mjcf_is_refused(arm: Any, tmp_path: Path, changes: dict[s
 def test_sufficient_masses_and_ranges_are_accepted(arm: Any, tmp_path: Path, changes: dict[str, str]) -> None:
     (tmp_path / "arm.xml").write_text(written(**changes))
     assert robot_model_spec(arm, Scene(), str(tmp_path / "arm.xml")).compile().nbody >= 2
-
-
-@pytest.mark.parametrize(("actuators", "message"), [
-    ("", "no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
-    ('<motor joint="turn"/>', "no position actuator for the joints ['turn']"),
-    ('<velocity joint="turn" kv="3"/>', "no position actuator for the joints ['turn']"),
-    ('<position joint="turn" kp="5" gear="3"/>', "actuators of the joints ['turn'] of robot 'panda' have a gear"),
-    (f'{SERVO}<motor joint="turn"/>', "several actuators for the joints ['turn']"),
-    (f'{SERVO}<motor name="grip" site="s"/>', "the actuators ['grip'] are nothing of robot 'panda'"),
-])  # fmt: skip
-def test_joints_need_exactly_one_position_actuator(arm: Any, tmp_path: Path, actuators: str, message: str) -> None:
-    text = written(actuators=actuators, inside='<site name="s"/>')
-    assert message in refusal(arm, tmp_path / "mine.xml", text)
 
 
 def test_a_gripper_needs_an_actuator(panda: Any, tmp_path: Path) -> None:

@@ -42,9 +42,7 @@ def test_a_nan_action_keeps_the_setpoints() -> None:
     assert torch.equal(env.episodes.chain.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    "command", [(1.0, 0.0, 0.0), (-0.8, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 1.0), (0.5, 0.3, -0.7)]
-)
+@pytest.mark.parametrize("command", [(1.0, 0, 0), (-0.8, 0, 0), (0, 0.5, 0), (0, 0, 1.0), (0.5, 0.3, -0.7)])
 def test_stance_feet_move_with_the_ground(walk: Build, command: tuple[float, float, float]) -> None:
     """In the frame of a trunk that moves as commanded, at 0.7 of the ground's speed."""
     task = walk()
