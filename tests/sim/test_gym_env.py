@@ -142,8 +142,7 @@ class Endless(Toy):
 def lacks(**words):
     import a_package_that_nobody_has
 
-kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Steps, Huge, Nested, Eye, Floats,
-         Said]
+kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Steps, Huge, Nested, Eye, Floats, Said]
 for name, entry in [(c.__name__, c) for c in kinds] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
 gym.register("Endless-v0", Endless)
