@@ -3,8 +3,6 @@
 A line in a ```bash block that no check supports is an error.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex

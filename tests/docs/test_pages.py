@@ -1,7 +1,5 @@
 """The tutorials on adding tasks, robots and recipes: their package is built, installed and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -85,10 +83,8 @@ def test_documented_robot_matches_its_model_and_trains(run: Any, tmp_path: Path)
 
 def test_documented_recipes_train(run: Any, tmp_path: Path) -> None:
     assert "droq" in run("recipes") and "Hiraoka" in run("recipes droq")
-    run(
-        "train gym:Pendulum-v1 --recipe droq --out droq --training.steps 300 --training.updates-per-step 0.5"
-        " --training.log-every 100"
-    )
+    options = "--training.steps 300 --training.updates-per-step 0.5 --training.log-every 100"
+    run(f"train gym:Pendulum-v1 --recipe droq --out droq {options}")
     measured = json.loads(run("evaluate droq --episodes 2 --num-envs 2 --json"))
     assert measured["episodes"] == 2 and measured["return"]["mean"] < 0 and "success" not in measured
     run("collect panda-lift --episodes 2 --image-size 0")
@@ -106,7 +102,6 @@ def test_documented_examples_are_current_and_run(tmp_path: Path) -> None:
     for path, code in shown:
         file = DOCS.parent / path
         assert file.read_text() == code and len(list(filter(None, code.splitlines()))) <= 15
-        done = subprocess.run(
-            [sys.executable, file], cwd=tmp_path, env=os.environ | here, capture_output=True, text=True, check=False
-        )
+        command, environment = [sys.executable, str(file)], os.environ | here
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -1,11 +1,10 @@
 """The page on written rewards: its commands run with stored replies instead of a model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +28,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line]
 
 
-def test_documented_commands_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documented_commands_run(tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     first, revised = ((REPLIES / f"{name}.md").read_text() for name in ("reach", "reach-gentle"))
     Path("answer.md").write_text(first)

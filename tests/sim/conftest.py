@@ -1,7 +1,5 @@
 """Modules with Gymnasium environments."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,9 +37,7 @@ def test_every_environment_records_an_equal_share(tmp_path: Path) -> None:
     assert sorted(shares.count(i) for i in range(3)) == [1, 2, 2]
 
 
-def test_resume_does_not_use_held_out_seeds(
-    task: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_does_not_use_held_out_seeds(task: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
     """Seeds above the range for learning wrap around."""
     env, begun = TaskEnv(task(horizon=2), 1, threads=1), []
     reset = env.reset
@@ -54,9 +50,7 @@ def test_resume_does_not_use_held_out_seeds(
 
 
 @pytest.mark.parametrize("name", ["success", "failure"])
-def test_failed_episode_is_not_counted_as_success(
-    task: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_failure_is_not_counted_as_success(task: Any, tmp_path: Path, monkeypatch: Any, name: str) -> None:
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     env = TaskEnv(task(**{name: "always"}, success_hold=1), 2, threads=1)
     result = collect(env, tmp_path / "data", 4, seed=0, image_size=0, keep_failures=True)

@@ -4,8 +4,6 @@ A constant on the CPU raises an error, as on a GPU. Code that reads a number on 
 GPU, raises an error as well.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Physics that diverge because of too large motor gains: contained, counted, kept, replayed."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -31,10 +29,8 @@ WORST = {"panda-lift": (300, 300), "go2-velocity": (15, 15)}
 
 def wild(name: str) -> Task:
     task, (stiffness, strength) = tasks.get(name), WORST[name]
-    ours = (
-        Randomize("robot.stiffness_scale", 1, stiffness, "1", "log_uniform"),
-        Randomize("robot.strength_scale", 1, strength, "1", "log_uniform"),
-    )
+    highest = {"robot.stiffness_scale": stiffness, "robot.strength_scale": strength}
+    ours = tuple(Randomize(parameter, 1, high, "1", "log_uniform") for parameter, high in highest.items())
     others = tuple(r for r in task.randomization if r.parameter not in {o.parameter for o in ours})
     return replace(task, interface=replace(task.interface, task=f"wild-{name}"), randomization=others + ours)
 
@@ -42,15 +38,6 @@ def wild(name: str) -> Task:
 @pytest.fixture(params=sorted(WORST))
 def task(request: pytest.FixtureRequest) -> Task:
     return wild(request.param)
-
-
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the tasks as another package would."""
-    for name in WORST:
-        attribute = f"WILD_{name.replace('-', '_')}"
-        monkeypatch.setitem(tasks.entries, f"wild-{name}", (f"{__name__}:{attribute}", "blows up"))
-        monkeypatch.setattr(sys.modules[__name__], attribute, wild(name), raising=False)
 
 
 def shaken(env: TaskEnv, steps: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -124,10 +111,13 @@ Said = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def robot_rl(
-    registered: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Said:
+def robot_rl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Said:
+    """Run a command in an empty folder; the tasks are registered as another package would."""
     monkeypatch.chdir(tmp_path)
+    for name in WORST:
+        attribute = f"WILD_{name.replace('-', '_')}"
+        monkeypatch.setitem(tasks.entries, f"wild-{name}", (f"{__name__}:{attribute}", "blows up"))
+        monkeypatch.setattr(sys.modules[__name__], attribute, wild(name), raising=False)
 
     def call(*argv: object) -> tuple[int, str, str]:
         code = cli.main([str(a) for a in argv])
@@ -162,9 +152,8 @@ def test_train_keeps_diverged_episodes_and_replay_nan_replays_them(robot_rl: Sai
 
 
 def test_evaluate_and_collect_keep_diverged_episodes(robot_rl: Said) -> None:
-    code, out, err = robot_rl(
-        "evaluate", "random:wild-panda-lift", "--episodes", 16, "--num-envs", 16, "--out", "e/evaluation.json", "--json"
-    )
+    words = ["--episodes", 16, "--num-envs", 16, "--out", "e/evaluation.json", "--json"]
+    code, out, err = robot_rl("evaluate", "random:wild-panda-lift", *words)
     said = json.loads(out)
     assert code == 0 and said["divergences"] > 0 and said["diverged"] == "e/diverged", err
     collect = ["collect", "wild-panda-lift", "--episodes", 8, "--image-size", 0, "--keep-failures", "--out", "set"]

@@ -1,7 +1,5 @@
 """TaskEnv: Gymnasium's vector conventions, invalid actions, randomization."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os
@@ -93,25 +91,20 @@ def test_environments_end_independently(task: Build) -> None:
     observation, _, terminated, truncated, infos = env.step(still(8))
     assert torch.equal(terminated, right) and not truncated.any()
     assert torch.equal(infos["_final_obs"], right)
-    same_cube = torch.isclose(
-        observation["observation.environment_state"], infos["final_obs"]["observation.environment_state"]
-    )
+    first, last = (seen["observation.environment_state"] for seen in (observation, infos["final_obs"]))
+    same_cube = torch.isclose(first, last)
     assert torch.equal(same_cube[:, :2].all(-1), ~right)
     assert np.abs(env.engine.qpos - before)[~right.numpy(), :7].max() < 0.05
     assert env.steps.tolist() == [0 if r else 2 for r in right]
 
 
 @pytest.mark.parametrize(("bad", "column"), [(math.nan, 0), (math.inf, 2), (-math.inf, 3)], ids=["x", "z", "gripper"])
-def test_non_finite_action_holds_goal_and_gripper(
-    task: Build, monkeypatch: pytest.MonkeyPatch, bad: float, column: int
-) -> None:
+def test_non_finite_action_holds_goal_and_gripper(task: Build, monkeypatch: Any, bad: float, column: int) -> None:
     """As in the robot's loop, goal and gripper width stay; other environments are not affected."""
     env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
     sent: list[torch.Tensor] = []
     step = env.engine.step
-    monkeypatch.setattr(
-        env.engine, "step", lambda joints, gripper: (sent.extend([joints, gripper]), step(joints, gripper))
-    )
+    monkeypatch.setattr(env.engine, "step", lambda joints, grip: (sent.extend([joints, grip]), step(joints, grip)))
     for one in (env, reference):
         one.reset(seed=0)
         one.step(torch.tensor([[0.2, 0.2, 0.2, -1.0]]).expand(2, 4))
@@ -120,9 +113,7 @@ def test_non_finite_action_holds_goal_and_gripper(
     expected = action.clone()
     action[1, column] = bad
     observation = env.step(action)[0]["observation.state"]
-    assert torch.equal(env.episodes.chain.goal[1], goal) and not sent[-1][1].any(), (
-        "goal and gripper of the previous action"
-    )
+    assert torch.equal(env.episodes.chain.goal[1], goal) and not sent[-1][1].any(), "as after the previous action"
     assert env.episodes.chain.last_action[1].tolist() == [0.0, 0.0, 0.0, -1.0], "the executed action holds position"
     assert torch.equal(observation[0], reference.step(expected)[0]["observation.state"][0])
     assert all(s.isfinite().all() for s in sent) and len(sent) == 4 and observation.isfinite().all()
@@ -187,29 +178,24 @@ def test_diverged_simulation_ends_only_its_own_episode(task: Build, field: str) 
 
 
 def test_unknown_parameters_raise_with_the_list_of_known_ones(task: Build) -> None:
-    with pytest.raises(
-        UserError, match=r"cannot randomize cube.weight, sphere.mass; it can: .*cube.mass.*sensor.joint_noise"
-    ) as error:
+    known = r"cannot randomize cube.weight, sphere.mass; it can: .*cube.mass.*sensor.joint_noise"
+    with pytest.raises(UserError, match=known) as error:
         TaskEnv(task([Randomize(p, 0.1, 0.2, "kg") for p in ("cube.mass", "cube.weight", "sphere.mass")]), 1)
     for name in ("cube.yaw", "robot.home_offset", "robot.action_delay"):
         assert name in str(error.value)
 
 
 def test_sampled_values_set_the_initial_state(task: Build) -> None:
-    drawn = [
-        Randomize("cube.x", 0.4, 0.5, "m"),
-        Randomize("cube.yaw", -0.5, 0.5, "rad"),
-        Randomize("robot.home_offset", 0.05, 0.05, "rad"),
-    ]
+    drawn = [Randomize("cube.x", 0.4, 0.5, "m"), Randomize("cube.yaw", -0.5, 0.5, "rad")]
+    drawn.append(Randomize("robot.home_offset", 0.05, 0.05, "rad"))
     env = TaskEnv(task(drawn), 4, threads=1)
     observation, _ = env.reset(seed=0)
     for i in range(4):
         record = env.episode_record(i)
         cube = observation["observation.environment_state"][i]
         assert float(cube[0]) == pytest.approx(record["randomization/cube.x"], abs=1e-6)
-        assert 2 * math.atan2(float(cube[6]), float(cube[3])) == pytest.approx(
-            record["randomization/cube.yaw"], abs=1e-6
-        )
+        yaw = 2 * math.atan2(float(cube[6]), float(cube[3]))
+        assert yaw == pytest.approx(record["randomization/cube.yaw"], abs=1e-6)
     assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.sampled, abs=1e-6)
     offset = env.state.joint_position - torch.tensor(env.robot.home)
     assert 0.01 < offset.abs().max() <= 0.05 + 1e-6

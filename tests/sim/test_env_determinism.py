@@ -1,7 +1,5 @@
 """Episodes are bit-identical with any number of threads, after other episodes, after a resume, and with prefetch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace
@@ -204,9 +202,7 @@ def test_prefetch_in_inference_mode_is_usable_outside(shipped: Any, same: Same) 
 
 
 @pytest.mark.parametrize("block", [0, 1], ids=["first block", "later block"])
-def test_interrupted_block_is_prefetched_again(
-    shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_interrupted_block_is_prefetched_again(shipped: Any, same: Same, monkeypatch: Any, block: int) -> None:
     used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
     still, measure, begun = torch.zeros(3, used.pipeline.actions.size), SensorModel.measure, 0
     used.reset(seed=0)

@@ -1,7 +1,5 @@
 """Gymnasium environments as tasks, in this process and in another Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -144,8 +142,7 @@ class Endless(Toy):
 def lacks(**words):
     import a_package_that_nobody_has
 
-kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Steps, Huge, Nested, Eye, Floats,
-         Said]
+kinds = [Toy, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Steps, Huge, Nested, Eye, Floats, Said]
 for name, entry in [(c.__name__, c) for c in kinds] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
 gym.register("Endless-v0", Endless)
@@ -282,15 +279,12 @@ def test_episodes_without_a_time_limit(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["evaluate", "random:testbed:push", "--episode-steps", "4"]) == 2, "the testbed has its own limit"
 
 
-@pytest.mark.parametrize(
-    ("task", "reason"),
-    [
-        ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
-        (NAME.format("Choice"), "Discrete"), (NAME.format("Said"), "'told' is Text"),
-        (NAME.format("Floats"), "no picture"),
-        (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "reason"), [
+    ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
+    (NAME.format("Choice"), "Discrete"), (NAME.format("Said"), "'told' is Text"),
+    (NAME.format("Floats"), "no picture"),
+    (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
+])  # fmt: skip
 def test_unsupported_environment_raises_in_either_python(task: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         GymEnv(task)

@@ -1,7 +1,5 @@
 """Visual randomization: a function of the episode, without an effect on physics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures as observations: each environment observes its own current episode."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

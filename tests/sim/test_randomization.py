@@ -1,7 +1,5 @@
 """Randomization: quantiles, validation of ranges, counter-based random numbers, velocity commands."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -51,19 +49,16 @@ def test_quantiles_are_monotonic_and_in_range(distribution: str, low: float, rat
     assert (drawn >= 0).all(), f"a mass of {drawn.min():.4f} kg"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("cube.x", 1.0, 0.0, "m"), "cube.x: low 1.0 is above high 0.0"),
-        (("cube.x", 0.0, 1.0, "m", "gauss"), "cube.x: unknown distribution 'gauss'; known: .*uniform"),
-        (("cube.mass", 0.0, 1.0, "kg", "log_uniform"), "cube.mass: log_uniform needs a positive low"),
-        (("cube.mass", -0.1, 1.0, "kg"), "cube.mass: cannot be negative, low is -0.1 kg"),
-        (("robot.action_delay", -0.1, 1.0, "s"), "robot.action_delay: cannot be negative"),
-        (("base.mass_scale", 0.0, 1.0, "1"), "base.mass_scale: a scale of 0 leaves nothing"),
-        (("cube.x", math.nan, 1.0, "m"), "cube.x"),
-        (("cube.x", 0.0, math.inf, "m"), "cube.x"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("cube.x", 1.0, 0.0, "m"), "cube.x: low 1.0 is above high 0.0"),
+    (("cube.x", 0.0, 1.0, "m", "gauss"), "cube.x: unknown distribution 'gauss'; known: .*uniform"),
+    (("cube.mass", 0.0, 1.0, "kg", "log_uniform"), "cube.mass: log_uniform needs a positive low"),
+    (("cube.mass", -0.1, 1.0, "kg"), "cube.mass: cannot be negative, low is -0.1 kg"),
+    (("robot.action_delay", -0.1, 1.0, "s"), "robot.action_delay: cannot be negative"),
+    (("base.mass_scale", 0.0, 1.0, "1"), "base.mass_scale: a scale of 0 leaves nothing"),
+    (("cube.x", math.nan, 1.0, "m"), "cube.x"),
+    (("cube.x", 0.0, math.inf, "m"), "cube.x"),
+])  # fmt: skip
 def test_invalid_range_raises(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Randomize(*arguments)
@@ -91,18 +86,15 @@ def test_every_integer_is_a_valid_seed(seed: int) -> None:
 SPEED, INTERVAL = Randomize("push.speed", 0.0, 0.5, "m/s"), Randomize("push.interval", 5.0, 10.0, "s")
 
 
-@pytest.mark.parametrize(
-    ("drawn", "message"),
-    [
-        ([Randomize("robot.action_delay", 0.0, 0.3, "s")], r"robot.action_delay may come to 0.3 s.*0.08 s at most"),
-        ([Randomize("robot.action_delay", 0.0, 0.075, "s", "normal")], r"robot.action_delay may come to 0.095"),
-        ([Randomize("sensor.state_delay", 0.0, 0.03, "s")], r"sensor.state_delay may come to 0.03 s.* 0.02 s at most"),
-        ([SPEED], "push.interval is not, so nothing would push"),
-        ([SPEED, Randomize("push.interval", -1.0, 5.0, "s")], r"push.interval may come to -1 s.*\(0.02 s\)"),
-        ([SPEED, Randomize("push.interval", 0.0, 5.0, "s")], r"push.interval may come to 0 s"),
-        ([SPEED, INTERVAL, SPEED], "push.speed is randomized 2 times"),
-    ],
-)
+@pytest.mark.parametrize(("drawn", "message"), [
+    ([Randomize("robot.action_delay", 0.0, 0.3, "s")], r"robot.action_delay may come to 0.3 s.*0.08 s at most"),
+    ([Randomize("robot.action_delay", 0.0, 0.075, "s", "normal")], r"robot.action_delay may come to 0.095"),
+    ([Randomize("sensor.state_delay", 0.0, 0.03, "s")], r"sensor.state_delay may come to 0.03 s.* 0.02 s at most"),
+    ([SPEED], "push.interval is not, so nothing would push"),
+    ([SPEED, Randomize("push.interval", -1.0, 5.0, "s")], r"push.interval may come to -1 s.*\(0.02 s\)"),
+    ([SPEED, Randomize("push.interval", 0.0, 5.0, "s")], r"push.interval may come to 0 s"),
+    ([SPEED, INTERVAL, SPEED], "push.speed is randomized 2 times"),
+])  # fmt: skip
 def test_randomization_without_effect_raises(walk: Callable[..., Any], drawn: list[Randomize], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TaskEnv(walk(drawn), 1, mjcf="nowhere.xml")  # raises before the model file is read
@@ -124,10 +116,6 @@ def test_longest_delays_are_allowed(walk: Callable[..., Any]) -> None:
 # ---- counter-based random numbers ----------------------------------------------------------------------------------
 Draw = Callable[[Tensor, Tensor, int], Tensor]
 both = pytest.mark.parametrize("draw", [uniforms, normals])
-
-
-def episode_key(seed: int, episode: int, purpose: int) -> int:
-    return int(episode_keys([seed], episode, purpose)[0])
 
 
 def table(draw: Draw, purpose: int = 0, episodes: int = 50, steps: int = 40, width: int = 9) -> Tensor:
@@ -186,7 +174,8 @@ def test_numbers_do_not_depend_on_other_rows(draw: Draw, rows: list[tuple[int, i
 
 @both
 def test_purposes_episodes_seeds_and_counters_differ(draw: Draw) -> None:
-    rows = [(episode_key(s, e, p), c) for s in range(6) for e in range(6) for p in range(3) for c in range(6)]
+    keys = [int(key) for p in range(3) for e in range(6) for key in episode_keys(range(6), e, p)]
+    rows = [(key, counter) for key in keys for counter in range(6)]
     x = draw(*torch.tensor(rows).T, 2)
     assert len({tuple(row) for row in x.tolist()}) == len(rows)
     first, second = (table(draw, purpose).flatten() for purpose in (0, 1))
@@ -196,15 +185,13 @@ def test_purposes_episodes_seeds_and_counters_differ(draw: Draw) -> None:
 def test_mixer_is_splitmix64() -> None:
     """First numbers of Sebastiano Vigna's reference implementation at seed 1234567."""
     steps = torch.arange(1, 4) * _STRIDE + 1234567
-    assert [x % 2**64 for x in _mixed(steps).tolist()] == [
-        6457827717110365317, 3203168211198807973, 9817491932198370423
-    ]  # fmt: skip
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [x % 2**64 for x in _mixed(steps).tolist()] == expected
 
 
 # ---- velocity commands ---------------------------------------------------------------------------------------------
-SPEC = VectorSpec(
-    (Field("velocity", ("x", "y"), "m/s", (-1.0, -0.2), (2.0, 0.4)), Field("turn", ("yaw",), "rad/s", (-3.0,), (1.0,)))
-)
+VELOCITY = Field("velocity", ("x", "y"), "m/s", (-1.0, -0.2), (2.0, 0.4))
+SPEC = VectorSpec((VELOCITY, Field("turn", ("yaw",), "rad/s", (-3.0,), (1.0,))))
 RATE = 50.0
 
 

@@ -1,7 +1,5 @@
 """Pictures from the scene to a policy: recorded, loaded, cloned, evaluated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

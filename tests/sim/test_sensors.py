@@ -1,7 +1,5 @@
 """Sensor model of an arm with objects and of a legged robot: noise, bias and delay match their parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -70,9 +68,8 @@ def test_joint_noise_moves_the_tool(model: Build, true: Build, panda: Any) -> No
 def test_object_noise_has_its_size_and_is_independent_over_time(model: Build, true: Build) -> None:
     sensors, state, generator = model(4000, object_noise=0.002), true(4000), rng()
     sensors.reset(torch.arange(4000), state, directions(torch.zeros(4000, 3)))
-    errors = [
-        sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"] for _ in range(2)
-    ]
+    shown = [sensors.measure(state, normals(state, generator)).objects["cube"] for _ in range(2)]
+    errors = [seen - state.objects["cube"] for seen in shown]
     for error in errors:
         assert error[:, :3].std(0).tolist() == pytest.approx([0.002] * 3, rel=0.06)
         assert not error[:, 3:].any(), "the orientation is exact"
@@ -213,14 +210,11 @@ def test_noise_has_its_size_in_its_own_view(legged: Build, walking: Build, name:
     assert all(other.abs().max() < 2e-3 if n == "base_quat" else not other.any() for n, other in found.items())
 
 
-@pytest.mark.parametrize(
-    ("name", "view", "where", "size"),
-    [
-        ("encoder_offset", "joint_position", slice(0, 12), 0.02),
-        ("gyro_bias", "base_angular_velocity", GYRO, 0.05),
-        ("tilt_bias", "base_quat", TILT, 0.03),
-    ],
-)
+@pytest.mark.parametrize(("name", "view", "where", "size"), [
+    ("encoder_offset", "joint_position", slice(0, 12), 0.02),
+    ("gyro_bias", "base_angular_velocity", GYRO, 0.05),
+    ("tilt_bias", "base_quat", TILT, 0.03),
+])  # fmt: skip
 def test_bias_is_its_size_times_the_direction(
     legged: Build, walking: Build, name: str, view: str, where: slice, size: float
 ) -> None:

@@ -1,7 +1,5 @@
 """Scripted demonstrators of Gymnasium environments and of the public suites."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -120,9 +118,7 @@ def test_collection_without_success_ends(tmp_path: Path) -> None:
     ("suite", "task", "remedy"),
     [("ogbench", "cube-single-singletask-v0", "pip install ogbench"), ("metaworld", "pick-place-v3", "--env-python")],
 )
-def test_missing_suite_raises_with_installation(
-    suite: str, task: str, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_suite_raises_with_installation(suite: str, task: str, remedy: str, monkeypatch: Any) -> None:
     for name in [name for name in sys.modules if name.startswith((suite, "robot_rl_suite_"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, suite, None)

@@ -1,7 +1,5 @@
 """Gymnasium environments with pictures and instructions: recorded, trained and evaluated by instruction."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Run commands in an empty folder, and build small datasets and policies for panda-lift."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

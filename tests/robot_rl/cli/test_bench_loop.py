@@ -1,7 +1,5 @@
 """`robot-rl bench loop` with real processes over loopback: consistent figures, and no process left running."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -34,9 +32,10 @@ class Bench:
     def __init__(self, folder: Path, *words: str):
         self.folder = folder
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ROS_")} | {"TMPDIR": str(folder)}
+        handle_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - ignored in the background
         self.process = subprocess.Popen(
             [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=_handle_ctrl_c,
+            preexec_fn=handle_ctrl_c,
         )  # fmt: skip
 
     def running(self) -> dict[int, str]:
@@ -74,11 +73,6 @@ class Bench:
 
     def nothing_left(self) -> bool:
         return not self.running() and not list(self.folder.iterdir())
-
-
-def _handle_ctrl_c() -> None:
-    """Restore the default SIGINT handler: a shell ignores SIGINT for background processes."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -135,13 +129,12 @@ def test_arm_has_no_guard_and_the_table_has_a_row_per_loop(bench: Callable[..., 
 
 
 def test_signal_leaves_no_process(bench: Callable[..., Bench]) -> None:
-    number = signal.SIGTERM
     one = bench("go2", "--seconds", "2")
     one.child("deploy")
     assert {"twin", "guard"} <= {line.split("robot_rl.cli.main ")[1].split()[0] for line in one.running().values()}
-    one.process.send_signal(number)
+    one.process.send_signal(signal.SIGTERM)
     code, out, err = one.end()
-    assert code == 128 + number and not out, (out, err)
+    assert code == 128 + signal.SIGTERM and not out, (out, err)
     assert err.splitlines()[-1] == "robot-rl: interrupted; nothing was measured, and nothing is left running"
     assert one.nothing_left()
 

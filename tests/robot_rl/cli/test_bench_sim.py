@@ -1,7 +1,5 @@
 """`robot-rl bench sim` on a small scale: consistent figures, and bare physics equal to the environment's physics."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """`robot-rl bench vla`: skipped without a GPU, and plausible on a tiny network."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

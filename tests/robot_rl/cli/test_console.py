@@ -1,11 +1,10 @@
 """Results as tables and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from io import StringIO
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -40,9 +39,7 @@ def test_progress_of_finetune_fits_80_columns(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("values", [[], [0.3], [float("nan")]])
-def test_metric_without_interval_is_shown_and_valid_json(
-    capsys: pytest.CaptureFixture[str], values: list[float]
-) -> None:
+def test_metric_without_interval_is_shown_and_valid_json(capsys: Any, values: list[float]) -> None:
     summary = Evaluation([True], [10], [0.0], {"height": values}).summary()
     show(summary, False)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

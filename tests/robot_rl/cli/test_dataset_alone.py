@@ -1,7 +1,5 @@
 """Training on a dataset without a task: cloning, comparison with simple baselines, export, serving, resume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -175,9 +173,7 @@ def test_every_cloning_recipe_supports_pictures_and_instructions(run: Call, seen
     assert code == 0 and json.loads(out)["episodes"] == 1, err
 
 
-def test_single_instruction_is_read_only_by_vla_policies(
-    run: Call, refused: Callable[..., str], plain: Path, tmp_path: Path
-) -> None:
+def test_single_instruction_is_read_only_by_vla_policies(run: Call, refused: Any, plain: Path, tmp_path: Path) -> None:
     one = write(tmp_path / "one", 2, camera=True)
     for recipe, reads in (("bc", False), ("vla-sft", True)):
         assert run("train", "--dataset", one, "--recipe", recipe, *FEW, "--out", recipe)[0] == 0
@@ -195,16 +191,12 @@ def test_distilled_policy_keeps_the_units_of_its_base(run: Call, plain: Path, tm
 
 
 @pytest.mark.parametrize("recipe", ["sac", "resfit", "iql"])
-def test_reinforcement_learning_needs_a_task(
-    run: Call, refused: Callable[..., str], plain: Path, recipe: str, tmp_path: Path
-) -> None:
+def test_reinforcement_learning_needs_a_task(run: Call, refused: Any, plain: Path, recipe: str, tmp_path: Path) -> None:
     refused(run("train", "--dataset", plain, "--recipe", recipe), f"recipe {recipe} practises", "diffusion-bc")
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_commands_that_need_a_task_or_dataset_are_refused(
-    run: Call, refused: Callable[..., str], plain: Path, tmp_path: Path
-) -> None:
+def test_commands_that_need_a_task_or_dataset_are_refused(run: Call, refused: Any, plain: Path, tmp_path: Path) -> None:
     refused(run("train", "--recipe", "bc"), "name a task", "--dataset")
     refused(run("train", "dataset:plain", "--recipe", "bc"), "--dataset")
     refused(run("train", "--dataset", "nowhere", "--recipe", "bc"), "nowhere does not exist")
@@ -214,9 +206,7 @@ def test_commands_that_need_a_task_or_dataset_are_refused(
     refused(run("collect", "dataset:plain"), "is a dataset")
     with DatasetWriter.create(tmp_path / "odd", fps=15, features={"qpos": Feature("float32", (3,))}) as writer:
         writer.add_episode({"qpos": np.zeros((3, 3), np.float32)}, "hold still")
-    refused(
-        run("train", "--dataset", "odd", *BC), "has no observation.state", "qpos", "--rename COLUMN=observation.state"
-    )
+    refused(run("train", "--dataset", "odd", *BC), "no observation.state", "qpos", "--rename COLUMN=observation.state")
 
 
 def test_constant_and_unnamed_dimensions_are_supported(run: Call, tmp_path: Path) -> None:
@@ -266,20 +256,15 @@ def test_view_swaps_columns_and_shrinks_pictures(seen: Path) -> None:
     assert (small.float().mean((1, 2)) - large.float().mean((1, 2))).abs().max() < 3
 
 
-@pytest.mark.parametrize(
-    ("pairs", "said"),
-    [
-        (["a"], "OLD=NEW"),
-        (["observation.stat=x"], "did you mean observation.state"),
-        (["observation.state=action"], "has a column 'action' already"),
-        (["action=a", "observation.state=a"], "twice"),
-        (["action/elbow=x"], "did you mean elbow.pos"),
-        (["action/elbow.pos=shoulder.pos"], "already"),
-    ],
-)
-def test_invalid_rename_is_refused(
-    run: Call, refused: Callable[..., str], plain: Path, pairs: list[str], said: str
-) -> None:
+@pytest.mark.parametrize(("pairs", "said"), [
+    (["a"], "OLD=NEW"),
+    (["observation.stat=x"], "did you mean observation.state"),
+    (["observation.state=action"], "has a column 'action' already"),
+    (["action=a", "observation.state=a"], "twice"),
+    (["action/elbow=x"], "did you mean elbow.pos"),
+    (["action/elbow.pos=shoulder.pos"], "already"),
+])  # fmt: skip
+def test_invalid_rename_is_refused(run: Call, refused: Any, plain: Path, pairs: list[str], said: str) -> None:
     refused(run("train", "--dataset", plain, *BC, *(word for pair in pairs for word in ("--rename", pair))), said)
 
 
@@ -333,26 +318,17 @@ def test_resumed_run_ignores_episodes_recorded_since(run: Call, tmp_path: Path) 
     assert run(*words, "--out", "anew")[0] == 0 and config("anew")["inputs"]["dataset"]["of"] == 12
 
 
-def test_resume_with_other_episodes_or_pictures_is_refused(
-    run: Call, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_resume_with_other_episodes_or_pictures_is_refused(run: Call, refused: Any, tmp_path: Path) -> None:
     data = write(tmp_path / "d", 3, camera=True)
     words = ["train", "--dataset", data, "--recipe", "bc", *FEW, "--out", "r"]
     assert run(*words)[0] == 0
     before = weights("r")
-    for change in (lambda: write(data, 3, camera=True, seed=1), lambda: repaint(write(data, 3, camera=True))):
+    for change in (lambda: repaint(write(data, 3, camera=True)), lambda: write(data, 3, camera=True, seed=1)):
         shutil.rmtree(data)
         change()
         refused(run(*words, "--resume"), "the first 2 episodes of", "not what this run began with", "--out")
-    assert weights("r") == before
-
-
-def test_bundle_with_other_ranges_is_refused(run: Call, refused: Callable[..., str], tmp_path: Path) -> None:
-    data = write(tmp_path / "d", 3)
-    assert run("train", "--dataset", data, "--recipe", "bc", *FEW, "--out", "r")[0] == 0
-    shutil.rmtree(data)
-    write(data, 3, seed=1)
     refused(run("bundle", "r"), "what policies of dataset:d see", "not what this run began with")
+    assert weights("r") == before
 
 
 def repaint(root: Path) -> None:
@@ -395,9 +371,7 @@ TASK = replace(OURS, interface=replace(OURS.interface, task="mine"))
 """
 
 
-def test_edited_task_is_refused(
-    run: Call, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edited_task_is_refused(run: Call, refused: Callable[..., str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ROBOT_RL_IMPORTS", "edited_task")
     file = tmp_path / "edited_task.py"

@@ -1,7 +1,5 @@
 """Stages of the demonstrations are valid commands, and signals let the running stage save its work."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shlex
@@ -133,9 +131,7 @@ def test_signal_during_the_start_ends_the_stage(monkeypatch: pytest.MonkeyPatch)
     assert code == -signal.SIGTERM
 
 
-def test_printed_commands_can_be_pasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_commands_can_be_pasted(tmp_path: Path, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """Long lines are not wrapped, and brackets are not interpreted as markup."""
     command = ["lists", "--out", str(tmp_path / "a folder [red]" / ("x" * 200))]
     monkeypatch.setitem(JOURNEYS, "panda-lift", Journey(lambda o: [("one", command)], lambda folder: True))

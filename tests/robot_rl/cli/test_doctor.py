@@ -1,13 +1,13 @@
 """`robot-rl doctor`: results on this machine, and remedies for simulated defects."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,9 +31,7 @@ def test_json_is_one_object_and_every_problem_has_a_remedy(capsys: pytest.Captur
         assert bool(check["remedy"]) == (check["status"] != "ok"), check
 
 
-def test_table_shows_remedies_and_failure_sets_the_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_shows_remedies_and_failure_sets_the_status(monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     found = [Diagnosis("a", "ok", "fine"), Diagnosis("b", "warn", "[so] so", "fix b")]
     found.append(Diagnosis("c", "fail", "bad", "fix c"))
     monkeypatch.setattr(doctor, "run_all", lambda: found)
@@ -55,13 +53,11 @@ def test_missing_or_old_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(doctor.packages())[2].status == "warn"
 
 
-def test_failing_rendering_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_probe", lambda name: (False, "ImportError: Unable to load EGL library"))
-    check = doctor.rendering()
+def test_failing_or_absent_rendering_and_transport_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "_probe", lambda name: (False, "ImportError: Unable to load EGL library"))
+        check = doctor.rendering()
     assert check.status == "fail" and "EGL library" in check.detail and "libegl1" in check.remedy
-
-
-def test_failing_or_absent_transport_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "9999")
     check = doctor.transport()
     assert check.status == "fail" and "9999" in check.detail and "ROS_DOMAIN_ID" in check.remedy
@@ -82,10 +78,7 @@ def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, sta
 
 
 def test_full_disk_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        free = 0.1 * 1024**3
-
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0.1 * 1024**3))
     check = doctor.resources()
     assert check.status == "fail" and "free disk space" in check.remedy
 

@@ -1,7 +1,5 @@
 """`robot-rl launch` refuses wrong arguments before it starts a process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -44,34 +42,27 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "damaged" / "policy.json").write_text('{"interface": []}')
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("quadruped policy:=walk robot:=panda twin:=true", "robot 'panda', which does not walk: use launch arm"),
-        ("arm policy:=arm robot:=go2 twin:=true", "robot 'go2', which walks: use launch quadruped"),
-        ("arm policy:=runs/nope twin:=true", "runs/nope is no bundle: it has no policy.json"),
-        ("arm policy:=stopped", "stopped is a run that was stopped before its bundle: make one with `robot-rl bundle "),
-        ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
-        ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
-        ("arm policy:=walk", "bundle walk/bundle is for robot 'go2', which walks: use launch quadruped robot:=go2"),
-        ("finetune policy:=walk teleop:=none", "for robot 'go2', which walks: use launch quadruped robot:=go2"),
-        ("quadruped policy:=arm", "bundle arm is for robot 'panda', which does not walk: use launch arm robot:=panda"),
-        ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
-        ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_the_start(
-    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], words: str, message: str
-) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    ("quadruped policy:=walk robot:=panda twin:=true", "robot 'panda', which does not walk: use launch arm"),
+    ("arm policy:=arm robot:=go2 twin:=true", "robot 'go2', which walks: use launch quadruped"),
+    ("arm policy:=runs/nope twin:=true", "runs/nope is no bundle: it has no policy.json"),
+    ("arm policy:=stopped", "stopped is a run that was stopped before its bundle: make one with `robot-rl bundle "),
+    ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
+    ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
+    ("arm policy:=walk", "bundle walk/bundle is for robot 'go2', which walks: use launch quadruped robot:=go2"),
+    ("finetune policy:=walk teleop:=none", "for robot 'go2', which walks: use launch quadruped robot:=go2"),
+    ("quadruped policy:=arm", "bundle arm is for robot 'panda', which does not walk: use launch arm robot:=panda"),
+    ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
+    ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
+])  # fmt: skip
+def test_wrong_arguments_are_refused_early(bundles: None, started: Any, capsys: Any, words: str, message: str) -> None:
     assert main(["launch", *words.split()]) == 2
     out, err = capsys.readouterr()
     assert message in err and err.startswith("robot-rl: ") and err.count("\n") == 1 and not out
     assert not started
 
 
-def test_missing_gamepad_is_refused_before_the_start(
-    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gamepad_is_refused_early(bundles: None, started: list[str], capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(joystick, "glob", lambda pattern: [])
     for words in (["arm", "policy:=arm", "teleop:=gamepad"], ["finetune", "policy:=arm"]):
         assert main(["launch", *words]) == 2 and not started
@@ -79,15 +70,12 @@ def test_missing_gamepad_is_refused_before_the_start(
         assert err.startswith("robot-rl: there is no gamepad") and "teleop:=keyboard" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        ("quadruped policy:=walk twin:=true", ["twin", "guard", "deploy"]),
-        ("arm policy:=arm twin:=true task:=panda-lift", ["twin", "deploy"]),
-        ("finetune policy:=arm teleop:=none", ["finetune"]),
-        ("record task:=panda-lift twin:=true", ["twin", "teleop", "record"]),
-        ("twin robot:=go2 task:=go2-velocity", ["twin"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "names"), [
+    ("quadruped policy:=walk twin:=true", ["twin", "guard", "deploy"]),
+    ("arm policy:=arm twin:=true task:=panda-lift", ["twin", "deploy"]),
+    ("finetune policy:=arm teleop:=none", ["finetune"]),
+    ("record task:=panda-lift twin:=true", ["twin", "teleop", "record"]),
+    ("twin robot:=go2 task:=go2-velocity", ["twin"]),
+])  # fmt: skip
 def test_valid_launch_starts_its_processes(bundles: None, started: list[str], words: str, names: list[str]) -> None:
     assert main(["launch", *words.split()]) == 0 and started == names

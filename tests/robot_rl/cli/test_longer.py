@@ -1,10 +1,9 @@
 """`train --resume` to more steps: bit-identical to a longer run if the recipe allows it, else refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,9 +73,7 @@ def test_other_changed_settings_are_refused(train: Train) -> None:
     assert json.loads(Path("r/config.json").read_text())["config"]["training"]["steps"] == 80
 
 
-def test_run_without_input_files_resumes_from_another_folder(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_without_input_files_resumes_from_another_folder(train: Train, tmp_path: Path, monkeypatch: Any) -> None:
     assert train("r", 80)[0] == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -1,7 +1,5 @@
 """The `robot-rl` command: fast help, suggestions for wrong names, one sentence per error, and exit statuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -11,6 +9,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import tyro
@@ -104,8 +103,7 @@ def test_lists_import_no_heavy_packages() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PyTorch uses another OpenMP library on other systems")
 @pytest.mark.parametrize(
-    ("own", "expected"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+    ("own", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")]
 )
 def test_idle_threads_spin_briefly_unless_the_user_decides(own: dict[str, str], expected: str) -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
@@ -117,44 +115,39 @@ def test_idle_threads_spin_briefly_unless_the_user_decides(own: dict[str, str], 
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        (["trian", "panda-lift"], "train"),
-        (["colect"], "collect"),
-        (["dataset", "verfy"], "dataset verify"),
-        (["dataset"], "did you mean dataset info or dataset stats or dataset verify?"),
-        (["bench"], "did you mean bench vla or bench sim or bench loop?"),
-        (["bench", "lop"], "did you mean bench loop"),
-        (["tasks", "--jason"], "--json"),
-        (["zzzz"], "known: "),
-    ],
-)
-def test_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: str) -> None:
+@pytest.mark.parametrize(("words", "near"), [
+    (["trian", "panda-lift"], "train"),
+    (["colect"], "collect"),
+    (["dataset", "verfy"], "dataset verify"),
+    (["dataset"], "did you mean dataset info or dataset stats or dataset verify?"),
+    (["bench"], "did you mean bench vla or bench sim or bench loop?"),
+    (["bench", "lop"], "did you mean bench loop"),
+    (["tasks", "--jason"], "--json"),
+    (["zzzz"], "known: "),
+    (["work", "--cuont", "3"], "--count"),
+    (["evaluate", "random:panda-lift", "--ros-args", "-r", "__ns:=/left"], "--ros-args"),
+])  # fmt: skip
+def test_unknown_word_suggests_the_nearest(run: Run, command: Any, words: list[str], near: str) -> None:
+    command(lambda: 0)
     code, out, err = run(*words)
-    assert code == 2 and out == ""
-    assert err.startswith("robot-rl: unknown ") and near in err and err.count("\n") == 1
+    assert code == 2 and out == "" and near in err
+    assert words[0] in ("work", "evaluate") or err.startswith("robot-rl: unknown ") and err.count("\n") == 1
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (UserError("the bundle is gone; name another"), 1, "the bundle is gone; name another"),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "No space left on device: runs/a; free some"),
-        (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
-        (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
-        (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
-        (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
-        (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
-        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
-        (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
-        (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
-    ],
-)  # fmt: skip
-def test_error_gives_one_sentence_and_a_status(
-    run: Run, command: Callable[..., None], error: BaseException, code: int, said: str
-) -> None:
+@pytest.mark.parametrize(("error", "code", "said"), [
+    (UserError("the bundle is gone; name another"), 1, "the bundle is gone; name another"),
+    (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "No space left on device: runs/a; free some"),
+    (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
+    (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
+    (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
+    (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
+    (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
+    (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
+    (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
+    (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
+])  # fmt: skip
+def test_error_gives_sentence_and_status(run: Run, command: Any, error: BaseException, code: int, said: str) -> None:
     command(failing(error))
     status, out, err = run("work")
     assert status == code and out == ""
@@ -162,9 +155,7 @@ def test_error_gives_one_sentence_and_a_status(
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "nonsense"])
-def test_result_is_printed_for_any_terminal_width(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_result_is_printed_for_any_terminal_width(columns: str, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     show({"success": 0.75, "steps": 12}, False, "evaluation")
     show_runs([{"run": "a", "steps": 12}], False, "runs", {})
@@ -186,17 +177,6 @@ def test_command_gets_ros_arguments_and_returns_the_status(run: Run, command: Ca
     assert code == 7, err
     seen = sys.modules["robot_rl_test_work"].Work.seen  # type: ignore[attr-defined]
     assert seen.count == 3 and seen.ros_args == ["--ros-args", "-r", "__ns:=/left", "-p", "x:=1"]
-
-
-def test_ros_arguments_are_refused_by_a_command_without_a_node(run: Run) -> None:
-    code, out, err = run("evaluate", "random:panda-lift", "--ros-args", "-r", "__ns:=/left")
-    assert code == 2 and out == "" and "--ros-args" in err
-
-
-def test_unknown_flag_suggests_the_nearest(run: Run, command: Callable[..., None]) -> None:
-    command(lambda: 0)
-    code, out, err = run("work", "--cuont", "3")
-    assert code == 2 and out == "" and "--count" in err
 
 
 def test_closed_pipe_gives_no_traceback() -> None:

@@ -1,7 +1,5 @@
 """README's commands from demonstrations to a report: the report is complete without extra options."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic run folders of a demonstration, with the format and size of real ones."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report in a real browser, in light and dark mode, on a desktop and a phone."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report page: correct figures, escaped text, self-contained, robust to damaged files."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import gzip
@@ -64,9 +62,7 @@ class Page(HTMLParser):
     def charts(self) -> dict[str, dict[str, Any]]:
         """Plotly figures by their text alternatives."""
         alts = [str(a["aria-label"]) for a in self.all("div") if a.get("class") == "plot"]
-        figures = [
-            json.loads(text) for a, text in self.scripts if a.get("type") == "application/json" and "id" not in a
-        ]
+        figures = [json.loads(s) for a, s in self.scripts if a.get("type") == "application/json" and "id" not in a]
         return dict(zip(alts, figures, strict=True))
 
     def chart(self, start: str) -> dict[str, Any]:
@@ -153,9 +149,8 @@ def test_whiskers_span_the_interval(page: Page) -> None:
         for k, success in enumerate(successes):
             low, high = wilson(success, episodes)
             x, error = trace["x"][k], trace["error_x"]
-            assert (x, x - error["arrayminus"][k], x + error["array"][k]) == pytest.approx(
-                (success / episodes, low, high)
-            )
+            span = x, x - error["arrayminus"][k], x + error["array"][k]
+            assert span == pytest.approx((success / episodes, low, high))
 
 
 def test_every_tick_of_the_loop_is_in_its_histogram(page: Page, demo: Path) -> None:
@@ -240,9 +235,8 @@ def test_no_text_becomes_markup(word: str) -> None:
     assert [name for name, _ in hostile.tags] == [name for name, _ in tame.tags]
     assert [set(a) for _, a in hostile.tags] == [set(a) for _, a in tame.tags]
     for figure in hostile.charts.values():  # plotly takes tags in its labels for markup
-        labels = [trace["name"] for trace in figure["data"]] + [
-            t for trace in figure["data"] for t in trace.get("text", ())
-        ]
+        labels = [trace["name"] for trace in figure["data"]]
+        labels += [text for trace in figure["data"] for text in trace.get("text", ())]
         labels += [annotation["text"] for annotation in figure["layout"].get("annotations", ())]
         assert not [label for label in labels if "<" in label]
 
@@ -383,9 +377,7 @@ def test_only_a_report_is_overwritten(demo: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_bytes() == first
 
 
-def test_command_prints_stages_or_json(
-    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_prints_stages_or_json(demo: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     assert Report((demo,), out=tmp_path / "a.html", json=True).run() == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)

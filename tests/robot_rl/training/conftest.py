@@ -1,7 +1,5 @@
 """A control problem in torch with a known best policy, as a vector environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,8 @@ from torch import Tensor
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
 
+STATE, ACTION = numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2)
+
 
 class PointMass(VectorEnv):
     """Points in the plane with velocity v must follow a commanded velocity c; actions accelerate them.
@@ -26,9 +26,7 @@ class PointMass(VectorEnv):
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
-    info = EnvInfo(
-        "point-mass", numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2), horizon=20
-    )
+    info = EnvInfo("point-mass", STATE, ACTION, horizon=20)
     privileged_size, mirror = 3, None
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 

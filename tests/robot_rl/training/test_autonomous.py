@@ -1,7 +1,5 @@
 """Practice in simulation, autonomous (choice of tasks, hindsight labels, verdicts) and with an operator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -147,14 +145,11 @@ def demos() -> list[dict[str, torch.Tensor]]:
         action = Expert(env).act({STATE: state}, generator())[:, 0]
         rows.append((state, action))
         state = env.step(action)[0][STATE]
-    return [
-        {STATE: torch.stack([r[0][i] for r in rows]), "action": torch.stack([r[1][i] for r in rows])} for i in range(4)
-    ]
+    states, actions = (torch.stack(column, 1) for column in zip(*rows, strict=True))
+    return [{STATE: states[i], "action": actions[i]} for i in range(4)]
 
 
-def trained(
-    tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], resume: bool = False, **changes: Any
-) -> tuple[Cloning, Run]:
+def trained(tmp_path: Path, name: str, demos: Any, resume: bool = False, **changes: Any) -> tuple[Cloning, Run]:
     env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
     recipe = recipes.get("soar")(training=config)
     settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
@@ -166,10 +161,8 @@ def trained(
 
 def test_wrong_verdicts_do_not_change_labels(tmp_path: Path, demos: Any) -> None:
     at_random = ProposerConfig(random=1.0)
-    right, wrong = (
-        trained(tmp_path, name, demos, wrong=share, proposer=at_random)[0]
-        for name, share in (("right", 0.0), ("wrong", 0.5))
-    )
+    right, _ = trained(tmp_path, "right", demos, proposer=at_random)
+    wrong, _ = trained(tmp_path, "wrong", demos, wrong=0.5, proposer=at_random)
     assert all(torch.equal(a, b) for a, b in zip(right.parameters, wrong.parameters, strict=True))
     asked, _ = trained(tmp_path, "asked", demos, proposer=at_random, hindsight=False)
     assert not all(torch.equal(a, b) for a, b in zip(right.parameters, asked.parameters, strict=True))
@@ -185,9 +178,7 @@ def test_share_of_inverted_verdicts() -> None:
     assert abs(float(practice.proposer.won.sum()) - count - 0.2 * (320 - 2 * count)) < 4 * math.sqrt(320 * 0.16)
 
 
-def test_model_selects_feasible_tasks_and_invalid_answers_are_counted(
-    model_server: Any, model_config: ModelConfig
-) -> None:
+def test_model_selects_tasks_and_invalid_answers_are_counted(model_server: Any, model_config: ModelConfig) -> None:
     env = make(TASK, 8)
     model_server.answers = ["I would try 2, and then 4; 17 is out of reach.", "all of them", (500, b"")]
     config = replace(TINY, horizon=2, adviser=replace(model_config, tries=1), proposer=ProposerConfig(random=0.5))
@@ -278,16 +269,13 @@ def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
 
 
 def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
-    config = HumanInTheLoopConfig(
-        batch=16, updates_per_step=0.2, critic_only=50, capacity=2000, steps=steps, checkpoint_every=50
-    )
+    often = {"updates_per_step": 0.2, "critic_only": 50, "checkpoint_every": 50}
+    config = HumanInTheLoopConfig(batch=16, capacity=2000, steps=steps, **often)
     demos = demo_replay(agent, [demonstration], torch.Generator().manual_seed(0), config.capacity)
     return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 
 
-def test_practice_learns_and_resumes(
-    env: InterventionWrapper, residual: Build, agent: Build, run: Build, tmp_path: Any
-) -> None:
+def test_practice_learns_and_resumes(env: Any, residual: Build, agent: Build, run: Build, tmp_path: Any) -> None:
     first = agent(residual(21, 4))
     demonstration, _ = played(env, first.policy)
     before = {k: v.clone() for k, v in first.policy.state_dict().items()}

@@ -1,9 +1,6 @@
 """RL-100: the gate, offline rounds on a bandit, and the limit of imitation and distillation."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +15,11 @@ from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
 from robot_rl.learning.algorithms.iql import IQLConfig
+from robot_rl.rewards import SuccessReward
 from robot_rl.training import gated
 from robot_rl.training.gated import Gate, OfflineConfig, improve_offline
 
 CONFIG = DiffusionConfig(horizon=2, execute=1, hidden=32, layers=2, train_steps=20, sample_steps=5)
-
-
-class BinaryReward:
-    """A reward of 0 or 1 that ends the episode."""
-
-    def limits(self, discount: float) -> tuple[float, float]:
-        return 0.0, 1.0
-
-
-REWARD: Any = BinaryReward()
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -57,9 +45,7 @@ def learn(agent: DPPO, seed: int) -> None:
 
 
 @pytest.mark.parametrize("mixing", [None, 0.5])
-def test_rejected_round_restores_policy_and_moments_but_not_values(
-    mixing: float | None, same: Callable[[Any, Any], bool]
-) -> None:
+def test_rejected_round_restores_policy_and_moments_but_not_values(mixing: float | None, same: Any) -> None:
     """The policy is as before the round, the value network as without a gate."""
     agent, free = make(mixing=mixing), make(mixing=mixing)
     gate = Gate(agent, 0.0)
@@ -91,9 +77,7 @@ def bandit(count: int = 200) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_offline_rounds_improve_and_the_gate_rejects_wrong_advantages(
-    run: Any, monkeypatch: pytest.MonkeyPatch, backwards: bool
-) -> None:
+def test_offline_rounds_improve_and_the_gate_rejects_errors(run: Any, monkeypatch: Any, backwards: bool) -> None:
     """With advantages of the wrong sign, every round is worse: only the gate keeps the clone."""
     agent, episodes = make(clip=0.1, clip_first=0.02, actor_lr=1e-3), bandit()
     cloning = Cloning(agent.policy, CloningConfig(lr=3e-3, warmup=10), 400)
@@ -116,12 +100,12 @@ def test_offline_rounds_improve_and_the_gate_rejects_wrong_advantages(
 
     before = better()
     assert 0.3 < before < 0.7
-    improve_offline(agent, episodes, REWARD, config, run(), 0)
+    improve_offline(agent, episodes, SuccessReward(), config, run(), 0)
     if not backwards:
         assert better() > before + 0.2
         return
     assert better() > before - 0.05
-    improve_offline(agent, episodes, REWARD, OfflineConfig(**vars(config) | {"gate": False}), run("open"), 0)
+    improve_offline(agent, episodes, SuccessReward(), OfflineConfig(**vars(config) | {"gate": False}), run("open"), 0)
     assert better() < before - 0.2
 
 

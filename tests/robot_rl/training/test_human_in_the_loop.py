@@ -1,7 +1,5 @@
 """The learner process of a robot: episodes, updates, published weights, and resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -46,9 +44,8 @@ PATIENT = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)
 SIZE = PIPELINE.observer.spec.size
-TINY = HumanInTheLoopConfig(
-    updates_per_step=4.0, batch=16, critic_only=30, publish_every=5, checkpoint_every=20, capacity=2000
-)
+OFTEN = {"publish_every": 5, "checkpoint_every": 20}
+TINY = HumanInTheLoopConfig(updates_per_step=4.0, batch=16, critic_only=30, capacity=2000, **OFTEN)
 
 
 def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -> None:
@@ -57,15 +54,10 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
     last = torch.zeros(n, 1, dtype=torch.bool)
     last[-1] = True
     action = PIPELINE.actions.to_physical(2 * torch.rand(n, 4, generator=rng) - 1)
-    columns = {
-        "observation.state": PIPELINE.observer.spec.to_physical(2 * torch.rand(n, SIZE, generator=rng) - 1),
-        "action": action,
-        "action.policy": action,
-        "next.reward": (last & success).float(),
-        "next.success": last & success,
-        "next.done": last,
-        "intervention": torch.tensor(flags)[:, None],
-    }
+    state = PIPELINE.observer.spec.to_physical(2 * torch.rand(n, SIZE, generator=rng) - 1)
+    columns = {"observation.state": state, "action": action, "action.policy": action, "next.done": last}
+    columns |= {"next.reward": (last & success).float(), "next.success": last & success}
+    columns["intervention"] = torch.tensor(flags)[:, None]
     if (root / "meta" / "info.json").exists():
         writer = DatasetWriter.append(root)
     else:
@@ -98,13 +90,9 @@ def publish(folder: Path, policy: Any, version: int) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_corrections_are_the_consecutive_corrected_steps(flags: list[bool]) -> None:
     n = len(flags)
-    episode = {
-        "row": torch.arange(n),
-        "action": torch.zeros(n, 1),
-        "observation.state": torch.arange(n)[:, None],
-        "reward": torch.linspace(0, 1, n),
-        "intervention": torch.tensor(flags),
-    }
+    rows = torch.arange(n)
+    episode = {"row": rows, "observation.state": rows[:, None], "intervention": torch.tensor(flags)}
+    episode |= {"action": torch.zeros(n, 1), "reward": torch.linspace(0, 1, n)}
     parts = corrections(episode)
     together = torch.cat([p["row"] for p in parts]) if parts else torch.zeros(0, dtype=torch.long)
     assert torch.equal(together, torch.tensor(flags).nonzero().squeeze(-1)), "every corrected step once, in order"
@@ -335,9 +323,7 @@ def test_killed_learner_resumes_from_its_checkpoint(start: Build, tmp_path: Path
 
 @PATIENT
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_learner_ends_if_its_parent_died_during_the_start(
-    bundle: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
-) -> None:
+def test_learner_ends_if_its_parent_died_during_the_start(bundle: Path, tmp_path: Path, learners: Any) -> None:
     """If `finetune` is killed while the learner starts, the learner must not keep the run folder locked."""
     configure(tmp_path, bundle)
     parent = (

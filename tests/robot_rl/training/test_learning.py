@@ -1,7 +1,5 @@
 """Off-policy recipes learn a problem with a known best policy, and the loop stores the executed steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,13 +73,10 @@ STILL = regret(torch.zeros_like)
 def trained(name: str, run: Any, lr: float) -> float:
     recipe = recipes.get(name)()
     policy = replace(recipe.policy, hidden=(32, 32))
-    agent = replace(
-        recipe.agent, hidden=(32, 32), critic_lr=lr, actor_lr=lr, tau=0.05, discount=0.9, actor_delay=2, ema_decay=0.9,
-    )  # fmt: skip
-    training = replace(
-        recipe.training, steps=1280, num_envs=16, updates_per_step=0.4, batch=64, reward="task", demo_share=0.0,
-        warmup=160, learning_starts=160, capacity=4000,
-    )  # fmt: skip
+    rates = {"critic_lr": lr, "actor_lr": lr, "tau": 0.05, "discount": 0.9, "ema_decay": 0.9}
+    agent = replace(recipe.agent, hidden=(32, 32), actor_delay=2, **rates)
+    sizes = {"steps": 1280, "num_envs": 16, "batch": 64, "warmup": 160, "learning_starts": 160, "capacity": 4000}
+    training = replace(recipe.training, updates_per_step=0.4, reward="task", demo_share=0.0, **sizes)
     recipe = replace(recipe, policy=policy, agent=agent, training=training)
     assert recipe.needs == ("environment",)
     job = Job(Point.info, Point, run(name), 0, Path("nowhere"), None, lambda *_: None)
@@ -117,9 +112,7 @@ def loop(env: Any, learner: Any, folder: Any, steps: int, **config: Any) -> None
 
 
 @pytest.mark.parametrize(("terminates", "value"), [(False, 1 / (1 - 0.9)), (True, 1 / (1 - 0.9 * 0.8))])
-def test_timeout_bootstraps_and_termination_does_not(
-    point_mass: Build, agent: Build, run: Build, terminates: bool, value: float
-) -> None:
+def test_only_timeouts_bootstrap(point_mass: Build, agent: Build, run: Build, terminates: bool, value: float) -> None:
     """Episodes of 5 steps with reward 1; the state does not show the time, and 4 of 5 steps continue."""
     env = point_mass(20, horizon=5, constant=True, frozen=True, clock=False, terminates=terminates)
     policy = GaussianPolicy(Size(4, 2), GaussianConfig(hidden=(8,), std=0.1))
@@ -131,9 +124,7 @@ def test_timeout_bootstraps_and_termination_does_not(
     assert values.mean().item() == pytest.approx(value, rel=0.06)
 
 
-def test_replay_has_the_executed_steps(
-    point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
-) -> None:
+def test_replay_has_executed_steps(point_mass: Build, agent: Build, residual: Build, run: Build, stored: Any) -> None:
     """With the observation before the step, the base's action, and the final observation."""
     env, policy = point_mass(3, horizon=6), residual(4, 2, std=None, zero_init=False, initial_std=1.0)
     steps_seen: list[tuple[Tensor, ...]] = []

@@ -1,7 +1,5 @@
 """Off-policy loop: metrics, start of learning, stop criteria, errors, successes as demonstrations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,11 +26,10 @@ from sim.testbeds.base import TestbedEnv as Env
 from sim.testbeds.fork import Fork
 
 Build = Callable[..., Any]
+AT_ONCE: dict[str, Any] = {"updates_per_step": 1 / 8, "warmup": 0, "learning_starts": 0, "log_every": 1000}
 
 
-def test_first_success_rate_is_of_all_first_episodes(
-    task: Build, residual: Build, agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_rate_is_unbiased(task: Build, residual: Build, agent: Build, run: Build, monkeypatch: Any) -> None:
     """Cubes on the right succeed in 2 steps, others fail in 12: early means would be 100 %."""
     monkeypatch.setitem(success.TESTS, "right", lambda: lambda s: s.objects["cube"][:, 1] > 0)
     env = TaskEnv(task(success="right", success_hold=2, horizon=12), 8, threads=1)
@@ -41,9 +38,8 @@ def test_first_success_rate_is_of_all_first_episodes(
     learner = agent(residual(size, 4))
     demo = {"observation.state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
     demos = demo_replay(learner, [demo], torch.Generator().manual_seed(1))
-    config = OffPolicyConfig(
-        steps=8 * 15, num_envs=8, batch=8, warmup=200, learning_starts=200, capacity=200, log_every=8
-    )  # fmt: skip
+    few = {"batch": 8, "warmup": 200, "learning_starts": 200, "capacity": 200}
+    config = OffPolicyConfig(steps=8 * 15, num_envs=8, log_every=8, **few)
     with run() as folder:
         train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
     rows = {int(row["step"]): row.get("train/success") for row in read_metrics(folder.folder)}
@@ -62,14 +58,11 @@ def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int =
 
 
 @pytest.mark.parametrize(("starts", "n_step"), [(0, 3), (8, 6)])
-def test_first_update_after_n_step_transitions(
-    task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int
-) -> None:
+def test_first_update(task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int) -> None:
     """Every environment needs `n_step` + 1 steps."""
     env, learner, demos = started(task, residual, agent, 8, n_step=n_step)
-    chosen = OffPolicyConfig(
-        steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, learning_starts=starts
-    )
+    settings = {"batch": 4, "updates_per_step": 1 / 8, "warmup": 0, "log_every": 8, "learning_starts": starts}
+    chosen = OffPolicyConfig(steps=8 * 9, num_envs=8, **settings)
     with run() as folder:
         train_off_policy(env, learner, demos, SuccessReward(), chosen, folder, 0, lambda step, row: None)
     # Step k is stored after update k: the replay has n_step + 1 steps after n_step + 1 rounds.
@@ -81,10 +74,8 @@ def test_too_small_capacity_raises(task: Build, residual: Build, agent: Build, r
     for capacity, fits in ((8 * 4 - 1, False), (8 * 4, True)):
         env, learner, demos = started(task, residual, agent, 8)
         config = OffPolicyConfig(steps=8, num_envs=8, capacity=capacity)
-        with (
-            run(str(capacity)) as folder,
-            nullcontext() if fits else pytest.raises(ConfigError, match="training.capacity"),
-        ):
+        refused = nullcontext() if fits else pytest.raises(ConfigError, match="training.capacity")
+        with run(str(capacity)) as folder, refused:
             train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
 
 
@@ -93,10 +84,7 @@ def test_run_stops_at_the_success_rate_and_resume_changes_nothing(
 ) -> None:
     monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     demo = {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
-    config = OffPolicyConfig(
-        steps=4000, num_envs=8, batch=8, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
-        stop_at=0.5,
-    )  # fmt: skip
+    config = OffPolicyConfig(steps=4000, num_envs=8, batch=8, stop_at=0.5, **AT_ONCE)
 
     def learned(resume: bool) -> tuple[Any, list[dict[str, Any]]]:
         env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)
@@ -119,10 +107,7 @@ def test_non_finite_update_keeps_its_batch_and_the_last_checkpoint(
     task: Build, residual: Build, agent: Build, run: Build, same: Build, where: str
 ) -> None:
     env, learner, demos = started(task, residual, agent, 8)
-    config = OffPolicyConfig(
-        steps=160, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
-        checkpoint_every=40,
-    )  # fmt: skip
+    config = OffPolicyConfig(steps=160, num_envs=8, batch=4, checkpoint_every=40, **AT_ONCE)
     update, batches, good = learner.update, [], 6
 
     def damaged(batch: Any, phase: Any) -> Any:
@@ -139,15 +124,8 @@ def test_non_finite_update_keeps_its_batch_and_the_last_checkpoint(
     kept = folder.folder / "diverged-batch.safetensors"
     assert str(kept) in str(error.value) and "the last checkpoint is intact" in str(error.value)
     assert len(batches) == good + 1 and same(dict(load_state(kept)), dict(batches[-1]))
-    weights = load_state(folder.checkpoint_file)["state"]["agent"]
-    assert all(bool(v.isfinite().all()) for v in _tensors(weights))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return [tensor for part in parts for tensor in _tensors(part)]
+    saved = load_state(folder.checkpoint_file)["state"]["agent"]["critic"]
+    assert all(weight.isfinite().all() for weight in saved.values())
 
 
 # ---- successes as demonstrations -----------------------------------------------------------------------------------

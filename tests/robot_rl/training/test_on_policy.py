@@ -1,7 +1,5 @@
 """On-policy loop on problems with known solutions."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +19,6 @@ from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import Interrupted
 
 Build = Callable[..., Any]
-
-
-def quiet(step: int, metrics: dict[str, float]) -> None:
-    pass
 
 
 def learner(history: int = 1, seed: int = 0, **config: Any) -> PPO:
@@ -70,7 +64,7 @@ def test_ppo_learns_to_follow_commanded_velocities(point_mass: Build, run: Build
     agent = learner(history)
     before = mean_return(point_mass(256), agent.policy)
     config = OnPolicyConfig(steps=128 * 16 * 45, num_envs=128, rollout=16)
-    train_on_policy(point_mass(128), agent, TaskReward(), config, run(), 0, quiet)
+    train_on_policy(point_mass(128), agent, TaskReward(), config, run(), 0, lambda *_: None)
     env = point_mass(256)
     after, best = mean_return(env, agent.policy), mean_return(env, Best(env.GAIN, env.PRICE))
     assert before < 3 * best, f"the start ({before:.3f}) is too far from the best ({best:.3f})"
@@ -82,13 +76,11 @@ FIVE: dict[str, Any] = {"num_envs": 64, "horizon": 5, "constant": True}
 
 
 @pytest.mark.parametrize("terminates", [False, True])
-def test_value_continues_at_a_time_limit_and_ends_at_a_termination(
-    point_mass: Build, run: Build, terminates: bool
-) -> None:
+def test_value_continues_at_a_timeout_and_ends_at_termination(point_mass: Build, run: Build, terminates: bool) -> None:
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, frozen=not terminates, clock=terminates,
                                                      terminates=terminates)  # fmt: skip
     config = OnPolicyConfig(steps=64 * 8 * (60 if terminates else 40), num_envs=64, rollout=8)
-    train_on_policy(env, agent, TaskReward(), config, run(), 0, quiet)
+    train_on_policy(env, agent, TaskReward(), config, run(), 0, lambda *_: None)
     if not terminates:
         state, exact = agent.state(env.reset()[0]), torch.full((64,), 1 / (1 - 0.9))
     else:
@@ -101,7 +93,7 @@ def test_values_of_states_without_actions_stay_bounded(point_mass: Build, run: B
     """Episodes drift and end in states without actions; without a bound, the value 10 grows to 20 and more."""
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, clock=False)
     config = OnPolicyConfig(steps=64 * 8 * 110, num_envs=64, rollout=8)
-    train_on_policy(env, agent, TaskReward(), config, run(), 0, quiet)
+    train_on_policy(env, agent, TaskReward(), config, run(), 0, lambda *_: None)
     value = agent.critic(agent.state(env.reset()[0]))
     assert 9 < value.mean() < 12
 
@@ -205,11 +197,11 @@ def test_resume_is_bit_identical(point_mass: Build, run: Build, same: Callable[[
 
     envs, agents = [point_mass(16, horizon=17) for _ in range(3)], [learner(history, seed) for seed in (0, 0, 5)]
     with run("whole") as one:
-        train_on_policy(envs[0], agents[0], TaskReward(), config, one, 3, quiet)
+        train_on_policy(envs[0], agents[0], TaskReward(), config, one, 3, lambda *_: None)
     with pytest.raises(Killed), run("broken") as two:
         train_on_policy(envs[1], agents[1], TaskReward(), config, two, 3, kill)
     with run("broken", resume=True) as three:
-        train_on_policy(envs[2], agents[2], TaskReward(), config, three, 3, quiet)
+        train_on_policy(envs[2], agents[2], TaskReward(), config, three, 3, lambda *_: None)
     assert same(agents[2].state_dict(), agents[0].state_dict())
     assert same(envs[2].state_dict(), envs[0].state_dict())
     assert same(agents[2].policy.history.state_dict(), agents[0].policy.history.state_dict())
@@ -237,9 +229,7 @@ def test_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
     assert saved is not None and saved["step"] == 80
 
 
-def test_nan_reward_stops_the_run_and_keeps_the_checkpoint(
-    point_mass: Build, run: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_reward_stops_the_run_and_keeps_the_checkpoint(point_mass: Build, run: Build, monkeypatch: Any) -> None:
     env, agent, folder = point_mass(8), learner(), run()
     config = OnPolicyConfig(steps=8 * 10 * 9, num_envs=8, rollout=10, checkpoint_every=80)
     step, calls = env.step, []
@@ -251,7 +241,7 @@ def test_nan_reward_stops_the_run_and_keeps_the_checkpoint(
 
     monkeypatch.setattr(env, "step", poison)
     with pytest.raises(FloatingPointError, match="advantage.*NaN.*at step 320; the last checkpoint is intact"):
-        train_on_policy(env, agent, TaskReward(), config, folder, 0, quiet)
+        train_on_policy(env, agent, TaskReward(), config, folder, 0, lambda *_: None)
     saved = folder.load()
     assert saved is not None and saved["step"] == 240
     assert all(v.isfinite().all() for v in saved["agent"]["policy"].values())

@@ -1,15 +1,11 @@
 """Killed and resumed runs are bit-identical to uninterrupted runs; checkpoint files."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,10 +47,6 @@ def ending(step: int, number: int) -> Callable[[int, dict[str, float]], None]:
     return progress
 
 
-def silent(step: int, metrics: dict[str, float]) -> None:
-    pass
-
-
 def demonstrations() -> Demonstrations:
     rng = torch.Generator().manual_seed(0)
     lengths = torch.tensor([7, 5, 9])
@@ -65,7 +57,7 @@ def demonstrations() -> Demonstrations:
 BC = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
 
 
-def clone(policy: Any, run: Any, progress: Callable[[int, dict[str, float]], None] = silent) -> None:
+def clone(policy: Any, run: Any, progress: Callable[[int, dict[str, float]], None] = lambda *_: None) -> None:
     agent = Cloning(policy, CloningConfig(warmup=4), BC.updates)
     train_supervised(agent, demonstrations(), BC, run, 1, progress)
 
@@ -110,7 +102,7 @@ def test_off_policy_resume(
 ) -> None:
     """With a full replay, during episodes."""
 
-    def train(folder: Any, seed: int = 0, progress: Any = silent) -> tuple[Any, Any]:
+    def train(folder: Any, seed: int = 0, progress: Any = lambda *_: None) -> tuple[Any, Any]:
         """Build environment and agent as a new process does, with random weights of `seed`, and train."""
         env, rng = TaskEnv(task(horizon=9), 2, threads=1), torch.Generator().manual_seed(0)
         size = env.pipeline.observer.spec.size
@@ -134,41 +126,12 @@ def test_off_policy_resume(
     assert curve(one, "critic/loss") == curve(three, "critic/loss") and len(curve(one, "critic/loss")) > 8
 
 
-CHILD = f"""
-import signal, sys
-from pathlib import Path
-import torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from policies.base import Size
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from robot_rl.training.run import Run
-from test_resume import clone, ending
-torch.set_num_threads(1)
-torch.manual_seed(0)
-tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
-clone(DiffusionPolicy(Size(3, 2), tiny), Run(Path(sys.argv[1]), {{}}), ending(20, signal.SIGKILL))
-"""
-
-
-def test_resume_after_sigkill(diffusion: Build, run: Build, tmp_path: Path, same: Same) -> None:
-    child = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "run")], timeout=100)
-    assert child.returncode == -signal.SIGKILL
-    torch.manual_seed(0)
-    whole, again = diffusion(), diffusion()
-    clone(whole, run("whole"))
-    one = run("run", resume=True)
-    clone(again, one)
-    assert same(again.state_dict(), whole.state_dict())
-    assert [step for step, _ in curve(one, "bc/loss")] == [4, 8, 12, 16, 20, 24]
-
-
 # ---- checkpoint files ----------------------------------------------------------------------------------------------
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 tensors = st.builds(
     lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype),
     st.lists(st.integers(0, 3), max_size=3),
-    st.sampled_from(
-        [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-    ),
+    st.sampled_from(DTYPES),
     st.integers(0, 99),
 )
 arrays = st.builds(
@@ -179,11 +142,8 @@ arrays = st.builds(
 )
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
 keys = st.integers() | st.text() | st.booleans() | st.sampled_from(["tensor", "array", "dict", "list"])
-trees = st.recursive(
-    plain | tensors | arrays,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
-    max_leaves=8,
-)
+nested = lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)  # noqa: E731
+trees = st.recursive(plain | tensors | arrays, nested, max_leaves=8)
 
 
 @settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])

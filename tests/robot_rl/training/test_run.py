@@ -1,7 +1,5 @@
 """Run folder: lock, resume, metrics, full disk, signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -193,7 +191,7 @@ def test_elapsed_time_includes_earlier_runs(run: Build, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_requests_a_stop_with_the_resume_command(run: Build, number: signal.Signals) -> None:
-    one = run()
+    before, one = signal.getsignal(number), run()
     one.stop_on_signals()
     one.end_if_stopped(7)
     os.kill(os.getpid(), number)
@@ -201,6 +199,8 @@ def test_signal_requests_a_stop_with_the_resume_command(run: Build, number: sign
     with pytest.raises(Interrupted, match=f"stopped by {number.name} at step 8, which is saved.*--resume") as error:
         one.end_if_stopped(8)
     assert error.value.code == 128 + number and str(one.folder) in str(error.value)
+    one.close()
+    assert signal.getsignal(number) is before
 
 
 def test_second_signal_ends_at_once(run: Build, request: pytest.FixtureRequest) -> None:
@@ -214,14 +214,6 @@ def test_second_signal_ends_at_once(run: Build, request: pytest.FixtureRequest) 
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before, "SIGTERM would also end the process"
-
-
-def test_close_restores_signal_handlers(run: Build) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with run() as one:
-        one.stop_on_signals()
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_latest_folder_has_a_checkpoint(tmp_path: Path) -> None:

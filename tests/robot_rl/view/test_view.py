@@ -1,7 +1,5 @@
 """The live view in a real browser: drawing, buttons, and no commands to the robot."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import os
@@ -304,9 +302,8 @@ class Topics:
         self.names = [*self.robot.joint_names, *self.robot.gripper.joints]
         self.make = make
         self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.ros.joint_states, qos.SENSOR)
-        self.cube = node.publisher(
-            "geometry_msgs/msg/PoseStamped", self.robot.ros.object_pose.format(object="cube"), qos.SENSOR
-        )
+        topic = self.robot.ros.object_pose.format(object="cube")
+        self.cube = node.publisher("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR)
 
     def send(self) -> None:
         position = np.array([self.turn, *self.robot.home[1:], 0.02, 0.02])
@@ -383,30 +380,21 @@ def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
         view.close()
 
 
-def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    return subprocess.run(
-        [sys.executable, "-m", "robot_rl.cli.main", "view", *words], capture_output=True, text=True, timeout=100,
-        env=environment, **options,
-    )  # fmt: skip
-
-
 def test_command_plays_an_episode_without_a_display() -> None:
-    done = command("panda-lift", "--episodes", "1", "--speed", "max")
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    words = [sys.executable, "-m", "robot_rl.cli.main", "view", "panda-lift", "--episodes", "1", "--speed", "max"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     assert "http://127.0.0.1:" in done.stderr and "of 1 episodes succeeded" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["panda-lfit"], "did you mean panda-lift"),
-        (["robot:panda", "--teleop", "keyboard"], "robot-rl teleop keyboard"),
-        (["gym:CartPole-v1"], "cannot draw"),
-        (["expert:go2-velocity"], "zero:go2-velocity"),
-        (["panda-lift", "--port", "70000"], "--port"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (["panda-lfit"], "did you mean panda-lift"),
+    (["robot:panda", "--teleop", "keyboard"], "robot-rl teleop keyboard"),
+    (["gym:CartPole-v1"], "cannot draw"),
+    (["expert:go2-velocity"], "zero:go2-velocity"),
+    (["panda-lift", "--port", "70000"], "--port"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     from robot_rl.cli.main import main
 

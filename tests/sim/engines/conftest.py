@@ -1,7 +1,5 @@
 """Robots without a task around them: MuJoCo engines with one parameter value per environment, and motions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Torque limit of stiff joints in both engines: the smaller one of spec and model file."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

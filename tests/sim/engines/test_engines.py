@@ -3,8 +3,6 @@
 Genesis compiles each type of scene for up to a minute, so all tests of a robot share one engine of N environments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A legged robot's task in Genesis: training, resuming, replay of diverged episodes, and a GPU if there is one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -30,10 +28,7 @@ pytestmark = [pytest.mark.timeout(600), needs_genesis]
 
 N = 4
 WALK = tasks.get("go2-velocity")
-WILD = (
-    Randomize("robot.stiffness_scale", 1, 3000, "1", "log_uniform"),
-    Randomize("robot.strength_scale", 1, 3000, "1", "log_uniform"),
-)
+WILD = tuple(Randomize(f"robot.{n}_scale", 1, 3000, "1", "log_uniform") for n in ("stiffness", "strength"))
 """Impossible gains, some of which make the physics diverge."""
 
 
@@ -54,9 +49,8 @@ def test_several_threads_are_refused() -> None:
 
 
 def test_ground_friction_brakes_a_sliding_robot() -> None:
-    env = TaskEnv(
-        replace(WALK, scene=replace(WALK.scene, iterations=50)), N, engine="genesis", device="cpu", randomize=False
-    )
+    task = replace(WALK, scene=replace(WALK.scene, iterations=50))
+    env = TaskEnv(task, N, engine="genesis", device="cpu", randomize=False)
     engine: Any = env.engine
     friction, home = np.array([0.05, 0.1, 0.2, 1.0]), torch.tensor(env.robot.home).expand(N, 100, 12)
     engine.parameters["ground.friction"](np.arange(N), friction)

@@ -1,7 +1,5 @@
 """MuJoCo models and engines: servos, images, model files."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from robot_rl.util.errors import UserError
 from sim.engines.model import compile_model
@@ -18,13 +15,6 @@ from sim.scenes import Scene, robot_model
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
-
-
-def test_joints_reach_their_targets(engine: Build, hold: Build, panda: Any) -> None:
-    one = engine(1)
-    offset = torch.tensor([0.1, -0.1, 0.2, 0.1, -0.2, 0.1, 0.3])
-    hold(one, 400, offset)
-    assert torch.allclose(one.joint_state()[0][0], torch.tensor(panda.home) + offset, atol=1e-3)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.03, 0.08])
@@ -42,7 +32,9 @@ def test_images_show_their_own_environment(engine: Build) -> None:
     assert np.array_equal(one.render(0, "front", 48, 64), small), "sizes are not kept in the model"
 
 
-def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_file_is_found_without_genesis_or_named(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "genesis", raising=False)
+    assert robot_model(panda).is_file() and "genesis" not in sys.modules
     with pytest.raises(UserError, match="nowhere.xml: no such file"):
         robot_model(panda, "nowhere.xml")
     with pytest.raises(UserError, match="gone.xml is not beside the spec of 'panda'.*--mjcf"):
@@ -50,12 +42,6 @@ def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="genesis-world.*not installed.*--mjcf"):
         robot_model(panda)
-
-
-def test_the_model_is_found_without_importing_genesis(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "genesis", raising=False)
-    assert robot_model(panda).is_file()
-    assert "genesis" not in sys.modules
 
 
 def test_a_copied_model_file_needs_its_meshes(panda: Any, tmp_path: Path) -> None:

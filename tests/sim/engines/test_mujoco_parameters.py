@@ -1,7 +1,5 @@
 """Effects of MuJoCo's randomized parameters: sign, size, and only in their own environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -99,9 +97,7 @@ def test_all_parameters_of_the_tasks_are_tested(name: str) -> None:
 
 
 @pytest.mark.parametrize(("robot", "name"), [(robot, name) for robot, values in VALUES.items() for name in values])
-def test_a_parameter_changes_its_own_environment_only(
-    robot: str, name: str, engine: Build, walker: Build, hold: Build
-) -> None:
+def test_a_parameter_changes_one_environment(robot: str, name: str, engine: Build, walker: Build, hold: Build) -> None:
     make = engine if robot == "panda" else walker
     one, plain = make(3, **{name.replace(".", "__"): [None, VALUES[robot][name], None]}), make(3)
     changed = False
@@ -118,16 +114,13 @@ def test_a_parameter_changes_its_own_environment_only(
     assert np.allclose(one.qpos[[0, 2]], plain.qpos[[0, 2]], atol=1e-6)
 
 
-def test_object_mass_scales_weight_and_inertia(engine: Build, hold: Build) -> None:
+def test_object_mass_scales_weight_and_acceleration(engine: Build, hold: Build) -> None:
     masses = [0.05, 0.1, 0.3]
     one = engine(3, cube__mass=masses)
     body = one.model.body("scene/cube").id
     assert one.batch.expanded("body_mass")[:, body].tolist() == pytest.approx(masses)
     hold(one, 200)
     assert [contact_force(one, i) for i in range(3)] == pytest.approx([m * G for m in masses], rel=0.01)
-    inertia = one.batch.expanded("body_inertia")[:, body]
-    assert inertia == pytest.approx(np.array([[m * 0.04**2 / 6] * 3 for m in masses]), rel=1e-6)
-
     flying = engine(3, cube=(0.5, 0.4, 1.0), cube__mass=masses)
     flying.batch.bind("xfrc_applied")[:, body, 1] = 0.6
     hold(flying, 20)
@@ -141,8 +134,6 @@ def test_object_size_is_the_resting_height(engine: Build, hold: Build) -> None:
     hold(one, 300)
     assert one.object_pose("cube")[:, 2].tolist() == pytest.approx(sizes, abs=3e-4)
     body = one.model.body("scene/cube").id
-    inertia = one.batch.expanded("body_inertia")[:, body, 0]
-    assert inertia.tolist() == pytest.approx([0.1 * (2 * s) ** 2 / 6 for s in sizes], rel=1e-6)
     assert one.batch.expanded("body_mass") is None or np.allclose(one.batch.expanded("body_mass")[:, body], 0.1)
 
 
@@ -235,12 +226,9 @@ def test_strength_scales_torque_and_its_limit(floating: Build, hold: Build) -> N
     weak = floating(3, robot__strength_scale=scales)
     hold(weak, 2, joint(HIP, 0.1))
     assert weak.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * s for s in scales], rel=1e-3)
-
-
-def test_strength_and_stiffness_multiply(floating: Build, hold: Build) -> None:
-    one = floating(2, robot__strength_scale=[0.5, 1.0], robot__stiffness_scale=[0.8, 0.4])
-    hold(one, 2, joint(HIP, 0.1))
-    assert one.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * 0.4] * 2, rel=1e-3)
+    both = floating(2, robot__strength_scale=[0.5, 1.0], robot__stiffness_scale=[0.8, 0.4])
+    hold(both, 2, joint(HIP, 0.1))
+    assert both.joint_torque()[:, HIP].tolist() == pytest.approx([0.1 * KP * 0.4] * 2, rel=1e-3), "scales multiply"
 
 
 def test_stiffness_is_torque_per_deflection(floating: Build, hold: Build) -> None:

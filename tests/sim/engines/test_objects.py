@@ -1,7 +1,5 @@
 """Objects of every shape: resting poses, masses and inertias, and contacts with a tray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
@@ -63,9 +61,8 @@ def test_changed_size_and_mass_give_the_compiled_inertia(engine: MujocoEngine, s
     body, geom, mine = model.body(SCENE + shape).id, model.geom(SCENE + shape).id, engine.model.body(SCENE + shape).id
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[1, mine], model.body_inertia[body], rtol=1e-9)
     np.testing.assert_allclose(engine.batch.expand("body_mass")[1, mine], 0.25)
-    np.testing.assert_allclose(
-        engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id], model.geom_rbound[geom]
-    )
+    bound = engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id]
+    np.testing.assert_allclose(bound, model.geom_rbound[geom])
     nominal = engine.model.body_inertia[mine]
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal)
 
@@ -91,14 +88,11 @@ def test_a_tray_holds_objects_that_fall_into_it(engine: MujocoEngine) -> None:
     assert weight == pytest.approx(0.1)
 
 
-def test_a_tray_has_no_parameters_and_unknown_shapes_are_refused() -> None:
+def test_a_tray_has_no_parameters_and_invalid_scenes_are_refused() -> None:
     names = MujocoEngine.can_randomize(PANDA, scene(*SHAPES))
     assert "ball.size" in names and "cylinder.mass" in names and not {n for n in names if n.startswith("tray.")}
     with pytest.raises(ValueError, match="object 'ball': unknown shape 'bal'; did you mean ball"):
         replace(Object("ball", 0.02, 0.1), shape="bal")  # type: ignore[arg-type]
-
-
-def test_duplicate_names_of_objects_or_cameras_are_refused() -> None:
     for duplicates in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
         with pytest.raises(ValueError, match="are named '(cube|front)'"):
             Scene(**duplicates)  # type: ignore[arg-type]

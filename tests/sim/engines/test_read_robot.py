@@ -1,7 +1,5 @@
 """Manufacturers' model files: names, feet and base are found by the spec, and do not affect the scene's settings."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -60,16 +58,13 @@ def dog(model: Path, **base: Any) -> RobotSpec:
     return RobotSpec("dog", joints, (0.0,) * 4, str(model), base=replace(trunk, **base))
 
 
-@pytest.mark.parametrize(
-    ("foot", "feet"),
-    [
-        (FOOT, "{}_foot"),
-        (FOOT, "{}"),
-        ('<geom class="foot"/><site name="{leg}_sole" pos="0 0 -0.2"/>', "{}_sole"),
-        (FOOT.replace('pos="0 0 -0.2"', 'pos="0 0 -0.2" euler="0 0.5 1"'), "{}_foot"),
-        ('<body name="{leg}_foot" pos="0 0 -0.2"><geom class="foot" pos="-0.002 0 0"/></body>', "{}_foot"),
-    ],
-)
+@pytest.mark.parametrize(("foot", "feet"), [
+    (FOOT, "{}_foot"),
+    (FOOT, "{}"),
+    ('<geom class="foot"/><site name="{leg}_sole" pos="0 0 -0.2"/>', "{}_sole"),
+    (FOOT.replace('pos="0 0 -0.2"', 'pos="0 0 -0.2" euler="0 0.5 1"'), "{}_foot"),
+    ('<body name="{leg}_foot" pos="0 0 -0.2"><geom class="foot" pos="-0.002 0 0"/></body>', "{}_foot"),
+])  # fmt: skip
 def test_a_quadruped_stands_on_feet_of_any_form(tmp_path: Path, foot: str, feet: str) -> None:
     """Trunk with another name and a free joint; motors, sensors and a keyframe; feet as bodies, geoms or sites."""
     names = tuple(feet.format(leg) for leg, *_ in LEGS)
@@ -146,16 +141,13 @@ def test_robot_and_scene_may_have_equal_names(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"default": '<geom contype="0" conaffinity="0" friction="0.01" group="4" condim="1"/>'},
-        {"default": '<camera fovy="9"/><material rgba="1 0 0 1"/>'},
-        {"default": '<joint armature="7" damping="9"/><light diffuse="0 0 0"/>'},
-        {"compiler": 'inertiagrouprange="4 5" boundmass="0.4"'},
-        {"option": 'gravity="0 0 -1" density="1000"'},
-    ],
-)
+@pytest.mark.parametrize("parts", [
+    {"default": '<geom contype="0" conaffinity="0" friction="0.01" group="4" condim="1"/>'},
+    {"default": '<camera fovy="9"/><material rgba="1 0 0 1"/>'},
+    {"default": '<joint armature="7" damping="9"/><light diffuse="0 0 0"/>'},
+    {"compiler": 'inertiagrouprange="4 5" boundmass="0.4"'},
+    {"option": 'gravity="0 0 -1" density="1000"'},
+])  # fmt: skip
 def test_defaults_and_options_of_a_robot_file_do_not_affect_the_scene(tmp_path: Path, parts: dict[str, str]) -> None:
     plain, other = (compile_model(arm(tmp_path / "arm.xml", **p), SCENE) for p in ({}, parts))
     for model in (plain, other):
@@ -198,34 +190,26 @@ def test_duplicate_names_in_a_file_are_refused(tmp_path: Path, kind: str) -> Non
 TABLE = '<body name="bench" pos="0.2 0 0.15"><geom type="box" size="0.5 0.5 0.15"/></body>'
 
 
-@pytest.mark.parametrize(
-    ("before", "place"),
-    [
-        ("", 'pos="0.1 0 0.3" euler="0 0 1"'),
-        ("", 'pos="0.1 0 0.3" quat="0 0 0 1"'),
-        (TABLE, 'pos="0.1 0 0.3" euler="0 0 1"'),
-        ('<frame pos="0.1 0 0.3" euler="0 0 1">', 'pos="0 0 0.2"'),
-        (f'<frame pos="0.1 0 0.3" euler="0 0 1"><site name="a"/>{TABLE}', 'pos="0 0 0"'),
-        ("", 'pos="0 0 0.2"><freejoint/'),
-    ],
-)
+@pytest.mark.parametrize(("before", "place"), [
+    ("", 'pos="0.1 0 0.3" euler="0 0 1"'),
+    ("", 'pos="0.1 0 0.3" quat="0 0 0 1"'),
+    (TABLE, 'pos="0.1 0 0.3" euler="0 0 1"'),
+    ('<frame pos="0.1 0 0.3" euler="0 0 1">', 'pos="0 0 0.2"'),
+    (f'<frame pos="0.1 0 0.3" euler="0 0 1"><site name="a"/>{TABLE}', 'pos="0 0 0"'),
+    ("", 'pos="0 0 0.2"><freejoint/'),
+])  # fmt: skip
 def test_the_base_is_moved_to_the_origin(tmp_path: Path, before: str, place: str) -> None:
     """Its surroundings move as well, for example the bench on which it is mounted."""
     text = ARM.replace("</body></body></worldbody>", "</body></body></frame></worldbody>") if "frame" in before else ARM
     model = compile_model(arm(tmp_path / "arm.xml", text, before=before, place=place), Scene())
     base = model.body("cube")
     assert np.allclose(base.pos, 0, atol=1e-12) and np.allclose(base.quat, [1, 0, 0, 0]) and model.nq == 1
-    if TABLE in before:
-        bench = model.body("bench")
     if before == TABLE:
-        assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
+        assert model.body("bench").pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15])
+        found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
+        assert any(f.what == "base" and "0 0 0.3" in f.found for f in found), "a moved base is reported"
     elif TABLE in before:
-        assert bench.pos == pytest.approx([0.2, 0, 0.15])
-
-
-def test_a_moved_base_is_reported(tmp_path: Path) -> None:
-    found = check_robot(arm(tmp_path / "arm.xml", before=TABLE, place='pos="0 0 0.3"'))
-    assert any(f.what == "base" and "0 0 0.3" in f.found for f in found)
+        assert model.body("bench").pos == pytest.approx([0.2, 0, 0.15])
 
 
 def test_cameras_and_light_follow_the_robot_instead_of_the_first_body(tmp_path: Path) -> None:
@@ -294,9 +278,8 @@ GRIP = '<position name="grip" tendon="both" kp="300" kv="20" ctrlrange="0 0.03" 
 
 def hand(path: Path, actuator: str = GRIP, **facts: Any) -> RobotSpec:
     inside = "".join(HAND.format(name=n, y=0.02 * w, way=w) for n, w in (("left", 1), ("right", -1)))
-    tendon = (
-        '<tendon><fixed name="both"><joint joint="left" coef="0.5"/><joint joint="right" coef="0.5"/></fixed></tendon>'
-    )
+    joints = "".join(f'<joint joint="{finger}" coef="0.5"/>' for finger in ("left", "right"))
+    tendon = f'<tendon><fixed name="both">{joints}</fixed></tendon>'
     text = ARM.replace("</actuator>", actuator).replace("</mujoco>", f"{tendon}</mujoco>")
     gripper = Gripper(("left", "right"), 0.06, **{"force": 60.0} | facts)
     return replace(arm(path, text, inside=inside), gripper=gripper)
@@ -314,14 +297,11 @@ def test_values_of_a_grippers_spec_replace_those_of_its_file(tmp_path: Path) -> 
     assert own.dof_armature[1:3].tolist() == [0.4, 0.4]
 
 
-@pytest.mark.parametrize(
-    ("actuator", "what"),
-    [
-        ('<motor name="grip" tendon="both" ctrlrange="0 1"/></actuator>', "take no position"),
-        ('<position name="grip" tendon="both" kp="300"/></actuator>', "take no position"),
-        (GRIP.replace('ctrlrange="0 0.03"', 'ctrlrange="0 0.01"'), "told to close and to open to 0.060 m"),
-    ],
-)
+@pytest.mark.parametrize(("actuator", "what"), [
+    ('<motor name="grip" tendon="both" ctrlrange="0 1"/></actuator>', "take no position"),
+    ('<position name="grip" tendon="both" kp="300"/></actuator>', "take no position"),
+    (GRIP.replace('ctrlrange="0 0.03"', 'ctrlrange="0 0.01"'), "told to close and to open to 0.060 m"),
+])  # fmt: skip
 def test_a_gripper_that_does_not_follow_commands_is_reported(tmp_path: Path, actuator: str, what: str) -> None:
     errors = [f.found for f in check_robot(hand(tmp_path / "arm.xml", actuator)) if f.severity == "error"]
     assert len(errors) == 1 and what in errors[0], errors

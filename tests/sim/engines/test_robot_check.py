@@ -1,7 +1,5 @@
 """`robot-rl robots check` reports differences between spec and model file, and exits with status 2."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -44,22 +42,19 @@ def swapped() -> Any:
     return replace(UR5E, joints=(j[0], j[2], j[1], *j[3:]), home=(0.0,) * 6)
 
 
-@pytest.mark.parametrize(
-    ("build", "what", "found"),
-    [
-        (joint(2, axis=(0.0, 1.0, 0.0)), "frames", "'joint3' is off by .* those before it fit"),
-        (joint(3, position=(0.0925, 0.0, 0.0)), "frames", "'joint4' is off by 10.0 mm and 0.0 degrees"),
-        (joint(0, name="joint9"), "joints", "lacks the joints .*joint9"),
-        (joint(1, low=-2.5), "limits", "'joint2' reaches from -1.7628 to"),
-        (swapped, "joints", "from base to tool the file has .*lift_joint.*elbow_joint"),
-        (lambda: replace(PANDA, home=(0.0, 1.7, 0.0, -0.4, 0.0, 2.3, 0.0)), "tool", "outside of the workspace"),
-        (lambda: replace(PANDA, gripper=replace(PANDA.gripper, width=0.12)), "gripper", "0.080 m, .* 0.12 m"),
-        (lambda: replace(PANDA, model="gone.xml"), "file", "gone.xml"),
-        (lambda: replace(GO2, base=replace(GO2.base, height=0.5)), "feet", "1[789].* mm above the ground"),
-        (lambda: replace(GO2, base=replace(GO2.base, body="bsae")), "bodies", "bsae"),
-        (lambda: replace(GO2, joints=tuple(replace(j, stiffness=1.0) for j in GO2.joints)), "motion", "falls within"),
-    ],
-)
+@pytest.mark.parametrize(("build", "what", "found"), [
+    (joint(2, axis=(0.0, 1.0, 0.0)), "frames", "'joint3' is off by .* those before it fit"),
+    (joint(3, position=(0.0925, 0.0, 0.0)), "frames", "'joint4' is off by 10.0 mm and 0.0 degrees"),
+    (joint(0, name="joint9"), "joints", "lacks the joints .*joint9"),
+    (joint(1, low=-2.5), "limits", "'joint2' reaches from -1.7628 to"),
+    (swapped, "joints", "from base to tool the file has .*lift_joint.*elbow_joint"),
+    (lambda: replace(PANDA, home=(0.0, 1.7, 0.0, -0.4, 0.0, 2.3, 0.0)), "tool", "outside of the workspace"),
+    (lambda: replace(PANDA, gripper=replace(PANDA.gripper, width=0.12)), "gripper", "0.080 m, .* 0.12 m"),
+    (lambda: replace(PANDA, model="gone.xml"), "file", "gone.xml"),
+    (lambda: replace(GO2, base=replace(GO2.base, height=0.5)), "feet", "1[789].* mm above the ground"),
+    (lambda: replace(GO2, base=replace(GO2.base, body="bsae")), "bodies", "bsae"),
+    (lambda: replace(GO2, joints=tuple(replace(j, stiffness=1.0) for j in GO2.joints)), "motion", "falls within"),
+])  # fmt: skip
 def test_errors_are_reported_first_and_with_a_remedy(build: Callable[[], Any], what: str, found: str) -> None:
     findings = check_robot(build())
     errors = [f for f in findings if f.severity == "error"]
@@ -78,21 +73,18 @@ BALL, LID = '<body name="ball" pos="1 0 1"><freejoint/>', '<body name="lid"><joi
 SHAPE = '<geom type="sphere" size="0.1"/></body>'
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "what", "found"),
-    [
-        ("", "", "collisions", "8 bodies not in collision_bodies, .*link0"),
-        ('mesh="hand_c" class="collision"', 'mesh="hand_c" class="visual"', "collisions", "hand of .*no shape"),
-        ("", "", "left out", "1 keyframe"),
-        (LINK1, LINK1.replace(">", ' gravcomp="1">'), "weight", "all 11 bodies, the file of 1"),
-        (LINK0, f'<camera name="eye" pos="0 0 1"/>{LINK0}', "cameras", "eye"),
-        ('<option integrator="implicitfast"/>', '<option gravity="0 0 -1.6"/>', "physics", "gravity"),
-        (LINK0, f'<body name="flag"/>{LINK0}', "masses", "1 body without a mass: flag"),
-        (LINK1, f"{LID}{SHAPE}{LINK1}", "joints", "1 joint nobody drives: lid"),
-        (LINK0, f"{BALL}{SHAPE}{LINK0}", "joints", "1 joint nobody drives: of body ball"),
-        ('range="0 0.04"', 'range="0.01 0.04"', "gripper", "from 0.020 to 0.080"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "what", "found"), [
+    ("", "", "collisions", "8 bodies not in collision_bodies, .*link0"),
+    ('mesh="hand_c" class="collision"', 'mesh="hand_c" class="visual"', "collisions", "hand of .*no shape"),
+    ("", "", "left out", "1 keyframe"),
+    (LINK1, LINK1.replace(">", ' gravcomp="1">'), "weight", "all 11 bodies, the file of 1"),
+    (LINK0, f'<camera name="eye" pos="0 0 1"/>{LINK0}', "cameras", "eye"),
+    ('<option integrator="implicitfast"/>', '<option gravity="0 0 -1.6"/>', "physics", "gravity"),
+    (LINK0, f'<body name="flag"/>{LINK0}', "masses", "1 body without a mass: flag"),
+    (LINK1, f"{LID}{SHAPE}{LINK1}", "joints", "1 joint nobody drives: lid"),
+    (LINK0, f"{BALL}{SHAPE}{LINK0}", "joints", "1 joint nobody drives: of body ball"),
+    ('range="0 0.04"', 'range="0.01 0.04"', "gripper", "from 0.020 to 0.080"),
+])  # fmt: skip
 def test_contents_of_a_file_are_reported(tmp_path: Any, old: str, new: str, what: str, found: str) -> None:
     file = robot_model(PANDA)
     text = file.read_text().replace('meshdir="assets"', f'meshdir="{file.parent / "assets"}"')
@@ -102,9 +94,7 @@ def test_contents_of_a_file_are_reported(tmp_path: Any, old: str, new: str, what
     assert any(re.search(found, text) for text in reported), reported
 
 
-def test_a_robot_by_import_path_is_checked_with_another_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_robot_by_import_path_is_checked_with_another_file(monkeypatch: Any, tmp_path: Any, capsys: Any) -> None:
     module = ModuleType("some_arm")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "some_arm", module)

@@ -1,7 +1,5 @@
 """Every robot file in genesis-world either works or is refused with a remedy."""
 
-from __future__ import annotations
-
 import math
 import re
 from importlib.util import find_spec

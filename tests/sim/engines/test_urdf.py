@@ -1,7 +1,5 @@
 """URDFs of arms: meshes are found, joints get servos, and unreadable files are refused with a remedy."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -41,13 +39,11 @@ def turn(path: Path, effort: float = 9.0, shape: str = "collision", geometry: st
 @pytest.fixture
 def panda_urdf(panda: Any) -> Any:
     """Bullet's URDF of the Panda: meshes by package://, a gripper with a mimic joint, no actuators."""
-    return replace(
-        panda,
-        joints=tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints),
-        gripper=replace(panda.gripper, joints=("panda_finger_joint1", "panda_finger_joint2")),
-        model="urdf/panda_bullet/panda.urdf",
-        collision_bodies=("panda_hand", "panda_leftfinger", "panda_rightfinger"),
-    )
+    joints = tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints)
+    gripper = replace(panda.gripper, joints=("panda_finger_joint1", "panda_finger_joint2"))
+    bodies = ("panda_hand", "panda_leftfinger", "panda_rightfinger")
+    file = "urdf/panda_bullet/panda.urdf"
+    return replace(panda, joints=joints, gripper=gripper, model=file, collision_bodies=bodies)
 
 
 def test_a_urdf_arm_with_a_gripper_reaches_its_targets(panda_urdf: Any) -> None:
@@ -74,24 +70,21 @@ def test_effort_is_the_smaller_one_of_spec_and_urdf(tmp_path: Path, effort: floa
     assert (model.dof_damping[0], model.dof_frictionloss[0]) == (0.1, 0.2)
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("cube.obj", "cube.obj"),
-        ("meshes/cube.obj", "meshes/cube.obj"),
-        ("../meshes/cube.obj", "../meshes/cube.obj"),
-        ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
-        ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
-        ("../meshes/cube.obj", "model://my_arm/meshes/cube.obj"),
-        ("../meshes/my cube.obj", "package://my_arm/meshes/my%20cube.obj"),
-        ("meshes/100%25.obj", "meshes/100%25.obj"),
-        ("meshes/cube.obj", "file://{here}/meshes/cube.obj"),
-        ("meshes/cube.obj", "file:{here}/meshes/cube.obj"),
-        ("../../ros/share/arm_description/cube.obj", "package://arm_description/cube.obj"),
-        ("../../workspace/arm_description/cube.obj", "package://arm_description/cube.obj"),
-        ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name"), [
+    ("cube.obj", "cube.obj"),
+    ("meshes/cube.obj", "meshes/cube.obj"),
+    ("../meshes/cube.obj", "../meshes/cube.obj"),
+    ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
+    ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
+    ("../meshes/cube.obj", "model://my_arm/meshes/cube.obj"),
+    ("../meshes/my cube.obj", "package://my_arm/meshes/my%20cube.obj"),
+    ("meshes/100%25.obj", "meshes/100%25.obj"),
+    ("meshes/cube.obj", "file://{here}/meshes/cube.obj"),
+    ("meshes/cube.obj", "file:{here}/meshes/cube.obj"),
+    ("../../ros/share/arm_description/cube.obj", "package://arm_description/cube.obj"),
+    ("../../workspace/arm_description/cube.obj", "package://arm_description/cube.obj"),
+    ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
+])  # fmt: skip
 def test_meshes_are_found(tmp_path: Path, file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {"AMENT_PREFIX_PATH": "ros", "ROS_PACKAGE_PATH": "workspace", "GAZEBO_MODEL_PATH": "models"}
     for variable, folder in folders.items():
@@ -111,17 +104,14 @@ def test_a_missing_visual_mesh_is_omitted_and_reported(tmp_path: Path) -> None:
     assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
-        ({"geometry": '<mesh filename="model://a/b.stl"/>'}, "'model://a/b.stl' of link 'arm' .*GAZEBO_MODEL_PATH"),
-        ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
-        ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
-        ({"kind": "prismatic"}, "joint 'turn' does not turn"),
-        ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
+    ({"geometry": '<mesh filename="model://a/b.stl"/>'}, "'model://a/b.stl' of link 'arm' .*GAZEBO_MODEL_PATH"),
+    ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
+    ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
+    ({"kind": "prismatic"}, "joint 'turn' does not turn"),
+    ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
+])  # fmt: skip
 def test_unreadable_urdfs_are_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     (tmp_path / "turn.dae").touch()
     with pytest.raises(ConfigError, match=message):
@@ -140,9 +130,8 @@ def test_a_quadrupeds_folder_can_be_moved(go2: Any, tmp_path: Path) -> None:
 LINK = """<link name="{name}">{inertial}<visual><geometry><sphere radius="0.01"/></geometry></visual></link>
 <joint name="{name}" type="{type}"><parent link="{parent}"/><child link="{name}"/><axis xyz="0 1 0"/>
 <limit lower="0" upper="0.03" effort="10" velocity="1"/>{mimic}</joint>"""
-INERTIAL = (
-    """<inertial><mass value="0.05"/><inertia ixx="1e-4" iyy="1e-4" izz="1e-4" ixy="0" ixz="0" iyz="0"/></inertial>"""
-)
+INERTIAL = """<inertial><mass value="0.05"/>
+<inertia ixx="1e-4" iyy="1e-4" izz="1e-4" ixy="0" ixz="0" iyz="0"/></inertial>"""
 
 
 def link(name: str, parent: str = "arm", type: str = "prismatic", mass: bool = True, mimic: str = "") -> str:
@@ -173,16 +162,15 @@ def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
     engine.step(torch.zeros(1, 200, 1), torch.full((1, 200, 1), 0.01))
     fingers = [engine.qpos[0, engine.model.joint(name).qposadr[0]] for name in ("k1", "k2")]
     assert fingers == pytest.approx([0.01, 0.01], abs=1e-3)
+    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
+    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
+        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())
 
 
 def test_massless_links_are_welded_and_reported(tmp_path: Path) -> None:
     """A caster, and a sensor on a turntable. A link that the spec drives, or that carries mass, needs a mass."""
-    links = (
-        link("caster", type="continuous", mass=False),
-        link("table", mass=False),
-        link("eye", "table", "fixed", False),
-    )
-    robot = with_links(tmp_path / "turn.urdf", *links)
+    caster, table = link("caster", type="continuous", mass=False), link("table", mass=False)
+    robot = with_links(tmp_path / "turn.urdf", caster, table, link("eye", "table", "fixed", False))
     model = compile_model(robot, Scene())
     assert model.nv == 1 and model.body("eye").id > 0
     (finding,) = [f for f in check_robot(robot) if f.what == "masses" and f.severity == "warning"]
@@ -206,9 +194,3 @@ def test_a_flat_mesh_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "flat.obj").write_text("v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0.1 0.1 0\nf 1 2 3\nf 2 4 3\n")
     robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="flat.obj"/>')
     assert compile_model(robot, Scene()).nmesh == 1
-
-
-def test_revolute_fingers_are_refused(tmp_path: Path) -> None:
-    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
-    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
-        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())

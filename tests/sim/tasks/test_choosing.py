@@ -1,7 +1,5 @@
 """Instruction curriculum: instructions with a success rate near 0.5 are sampled most often."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

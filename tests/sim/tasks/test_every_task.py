@@ -1,7 +1,5 @@
 """Properties of all shipped tasks, and errors in the definition of tasks."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,17 +91,14 @@ def test_expert_and_mirror_match_the_task(name: str) -> None:
         env.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"success": "reached:cub:0.06"}, "unknown object of the scene 'cub'; did you mean cube"),
-        ({"failure": "reached:cub:0.06"}, "unknown object of the scene 'cub'"),
-        ({"observations": ("object_to_tool:cub",)}, "unknown object of the scene 'cub'"),
-        ({"observations": ("joint_positon",)}, "unknown observation term 'joint_positon'; did you mean joint_position"),
-        ({"robot": "pnada"}, "unknown robot 'pnada'; did you mean panda"),
-        ({"success": "reached:cube"}, "is written reached:<object>:<distance>"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"success": "reached:cub:0.06"}, "unknown object of the scene 'cub'; did you mean cube"),
+    ({"failure": "reached:cub:0.06"}, "unknown object of the scene 'cub'"),
+    ({"observations": ("object_to_tool:cub",)}, "unknown object of the scene 'cub'"),
+    ({"observations": ("joint_positon",)}, "unknown observation term 'joint_positon'; did you mean joint_position"),
+    ({"robot": "pnada"}, "unknown robot 'pnada'; did you mean panda"),
+    ({"success": "reached:cube"}, "is written reached:<object>:<distance>"),
+])  # fmt: skip
 def test_an_invalid_task_raises_at_definition(changes: dict[str, Any], message: str) -> None:
     shipped = tasks.get("panda-lift")
     with pytest.raises(UserError, match=message):
@@ -118,15 +113,12 @@ def test_privileged_terms_are_checked_at_definition() -> None:
         replace(shipped, scene=Scene())
 
 
-@pytest.mark.parametrize(
-    ("expert", "skill", "message"),
-    [
-        ("sim.experts.lift:LiftExprt", "STEADY", r"lift\.py: it has no 'LiftExprt'; did you mean LiftExpert"),
-        ("sim.experts.lift:LiftExpert", "STEDY", r"lift\.py: it has no 'STEDY'; did you mean STEADY"),
-        ("sim.experts.lfit:LiftExpert", "STEADY", "is registered in sim.experts.lfit, which cannot be found"),
-        ("LiftExpert", "STEADY", "is 'LiftExpert'; it is written module:function"),
-    ],
-)
+@pytest.mark.parametrize(("expert", "skill", "message"), [
+    ("sim.experts.lift:LiftExprt", "STEADY", r"lift\.py: it has no 'LiftExprt'; did you mean LiftExpert"),
+    ("sim.experts.lift:LiftExpert", "STEDY", r"lift\.py: it has no 'STEDY'; did you mean STEADY"),
+    ("sim.experts.lfit:LiftExpert", "STEADY", "is registered in sim.experts.lfit, which cannot be found"),
+    ("LiftExpert", "STEADY", "is 'LiftExpert'; it is written module:function"),
+])  # fmt: skip
 def test_a_missing_expert_raises(expert: str, skill: str, message: str) -> None:
     task = replace(tasks.get("panda-lift"), expert=expert)
     with pytest.raises(ConfigError, match=f"expert of task 'panda-lift' .*{message}"):
@@ -145,17 +137,14 @@ def test_view_sizes_are_those_of_the_environment(name: str) -> None:
     assert measured == {k: size for k, size in sizes.items() if k not in UNSEEN} | own
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("go2-velocity", {"commands": None}, "the controller reads command, and the task has no commands"),
-        ("go2-velocity", {"gait": 0.0}, "the controller reads phase, and the interface has no gait"),
-        ("go2-velocity", {"observations": ("base_velocity",)}, "'base_velocity' .* which no sensor measures"),
-        ("panda-lift", {"observations": ("projected_gravity",)}, "reads base_quat, which robot 'panda' does not have"),
-        ("panda-lift", {"privileged": ("base_height",)}, "'base_height' reads base_position, which robot 'panda' does"),
-        ("panda-lift", {"failure": "fallen:60:0.15"}, "test 'fallen:60:0.15' reads base_quat, which robot 'panda'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "message"), [
+    ("go2-velocity", {"commands": None}, "the controller reads command, and the task has no commands"),
+    ("go2-velocity", {"gait": 0.0}, "the controller reads phase, and the interface has no gait"),
+    ("go2-velocity", {"observations": ("base_velocity",)}, "'base_velocity' .* which no sensor measures"),
+    ("panda-lift", {"observations": ("projected_gravity",)}, "reads base_quat, which robot 'panda' does not have"),
+    ("panda-lift", {"privileged": ("base_height",)}, "'base_height' reads base_position, which robot 'panda' does"),
+    ("panda-lift", {"failure": "fallen:60:0.15"}, "test 'fallen:60:0.15' reads base_quat, which robot 'panda'"),
+])  # fmt: skip
 def test_unavailable_views_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     task = tasks.get(name)
     of_task = {k: v for k, v in changes.items() if k in ("commands", "privileged")}

@@ -1,9 +1,6 @@
 """go2-velocity as an environment: episodes, commands, pushes, metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import mujoco
@@ -11,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from policies.base import RandomPolicy
-from robot_rl.evaluation import evaluate
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from sim.commands import CommandSchedule
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.randomization import Randomize
-from sim.tasks import tasks
 
 Build = Callable[..., Any]
 
@@ -36,16 +30,6 @@ def knock_over(env: TaskEnv, index: int) -> None:
     env.engine.qpos[index, 3:7] = [0.0, 1.0, 0.0, 0.0]  # type: ignore[attr-defined]
 
 
-def test_spaces_and_shapes() -> None:
-    env = TaskEnv("go2-velocity", 3, threads=1)
-    observation, _ = env.reset(seed=0)
-    for name, space in env.observation_space.spaces.items():
-        assert tuple(observation[name].shape) == space.shape and observation[name].dtype == torch.float32
-        assert observation[name].isfinite().all()
-    assert env.single_action_space.shape == (12,)
-    assert env.privileged_size == 3 + 1 + 4 + len(env.randomization)
-
-
 def test_a_nan_action_keeps_the_setpoints() -> None:
     env = TaskEnv("go2-velocity", 2, threads=1)
     env.reset(seed=0)
@@ -58,9 +42,7 @@ def test_a_nan_action_keeps_the_setpoints() -> None:
     assert torch.equal(env.episodes.chain.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    "command", [(1.0, 0.0, 0.0), (-0.8, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 1.0), (0.5, 0.3, -0.7)]
-)
+@pytest.mark.parametrize("command", [(1.0, 0, 0), (-0.8, 0, 0), (0, 0.5, 0), (0, 0, 1.0), (0.5, 0.3, -0.7)])
 def test_stance_feet_move_with_the_ground(walk: Build, command: tuple[float, float, float]) -> None:
     """In the frame of a trunk that moves as commanded, at 0.7 of the ground's speed."""
     task = walk()
@@ -108,25 +90,16 @@ def test_a_fall_terminates_and_is_no_success(walk: Build) -> None:
     assert env.steps.tolist() == [2, 0, 2]
 
 
-def test_a_fall_at_the_horizon_is_a_fall(walk: Build) -> None:
-    env = TaskEnv(walk(horizon=2), 2, threads=1)
+def test_a_fall_or_divergence_at_the_horizon_is_no_success(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=2), 3, threads=1)
     env.reset(seed=0)
-    env.step(still(2))
+    env.step(still(3))
     knock_over(env, 0)
-    _, _, terminated, truncated, infos = env.step(still(2))
-    assert terminated.tolist() == [True, False] and truncated.tolist() == [False, True]
-    assert infos["success"].tolist() == [False, True]
-
-
-def test_divergence_is_neither_success_nor_fall(walk: Build) -> None:
-    env = TaskEnv(walk(horizon=2), 2, threads=1)
-    env.reset(seed=0)
-    env.step(still(2))
-    env.engine.qvel[0, 8] = 1e7  # type: ignore[attr-defined]
-    observation, reward, terminated, truncated, infos = env.step(still(2))
-    assert truncated.all() and not terminated.any() and infos["success"].tolist() == [False, True]
-    assert reward.isfinite().all() and reward[0] == 0 and env.divergences == 1
-    assert observation["observation.state"].isfinite().all()
+    env.engine.qvel[1, 8] = 1e7  # type: ignore[attr-defined]
+    observation, reward, terminated, truncated, infos = env.step(still(3))
+    assert terminated.tolist() == [True, False, False] and truncated.tolist() == [False, True, True]
+    assert infos["success"].tolist() == [False, False, True] and env.divergences == 1
+    assert reward.isfinite().all() and reward[1] == 0 and observation["observation.state"].isfinite().all()
 
 
 def test_the_reward_is_the_sum_of_its_terms(walk: Build) -> None:
@@ -210,17 +183,6 @@ def test_pushes_have_the_sampled_interval_and_speed(walk: Build) -> None:
     assert torch.atan2(apart[:, 1], apart[:, 0]).std() > 0.5, "in all directions"
 
 
-def test_the_initial_state_has_the_sampled_values(walk: Build) -> None:
-    offset = Randomize("robot.home_offset", 0.1, 0.1, "rad")
-    env = TaskEnv(walk([offset, Randomize("payload.mass", 1.0, 3.0, "kg")]), 4, threads=1)
-    observation, _ = env.reset(seed=0)
-    apart = env.true.joint_position - torch.tensor(env.robot.home)
-    assert 0.08 < float(apart.abs().max()) <= 0.1 + 1e-6
-    assert torch.allclose(observation["observation.environment_state"][:, -1], env.sampled[:, 1].float())
-    joints = env.pipeline.observer.spec.slice("joint_position")
-    assert torch.equal(observation["observation.state"][:, joints], env.true.joint_position)
-
-
 def test_sensors_are_noisy_but_the_privileged_observation_is_true(walk: Build) -> None:
     loud = [Randomize("sensor.joint_noise", 0.1, 0.1, "rad"), Randomize("sensor.gyro_noise", 1.0, 1.0, "rad/s")]
     noisy, exact = TaskEnv(walk(loud), 3, threads=1), TaskEnv(walk(loud), 3, threads=1, randomize=False)
@@ -228,27 +190,3 @@ def test_sensors_are_noisy_but_the_privileged_observation_is_true(walk: Build) -
     assert not torch.allclose(first[0]["observation.state"], first[1]["observation.state"], atol=0.05)
     columns = slice(0, 8)
     assert torch.equal(*(o["observation.environment_state"][:, columns] for o in first))
-
-
-def test_evaluation_reports_the_metrics_of_the_task(walk: Build) -> None:
-    env = TaskEnv(walk(horizon=20), 4, threads=1)
-    summary = evaluate(RandomPolicy(12), env, 6).summary()
-    for name in ("velocity_error", "base_height"):
-        assert summary[name]["low"] <= summary[name]["mean"] <= summary[name]["high"], name
-    assert 0.1 < summary["base_height"]["mean"] < 0.5
-
-
-def test_without_randomization_all_robots_are_equal() -> None:
-    shipped = tasks.get("go2-velocity")
-    env = TaskEnv(shipped, 2, threads=1, without=[r.parameter for r in shipped.randomization])
-    assert env.randomization == () and env.sampled.shape == (2, 0)
-    observation, _ = env.reset(seed=0)
-    columns = env.pipeline.observer.spec.slice("command")
-    others = np.delete(observation["observation.state"].numpy(), range(columns.start, columns.stop), 1)
-    assert (others == others[0]).all(), "except for their commands"
-
-
-def test_sampled_parameters_are_always_privileged_observations(walk: Build) -> None:
-    env = TaskEnv(replace(walk(), privileged=()), 2, threads=1)
-    observation, _ = env.reset(seed=0)
-    assert torch.allclose(observation["observation.environment_state"], env.sampled.float())

@@ -1,7 +1,5 @@
 """panda-turn: its demonstrator lifts the cube, more often than without rotations of the hand."""
 
-from __future__ import annotations
-
 import torch
 
 from sim.demonstrators import make_expert

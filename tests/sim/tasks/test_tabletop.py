@@ -1,7 +1,5 @@
 """Language instructions: each episode samples one and is judged by it, and the demonstrator follows it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -269,9 +267,7 @@ def test_a_policy_of_action_tokens_is_improved_in_the_task(recipe: str, tokens: 
     assert load_bundle(tmp_path / "rl").policy.config.encoder == load_bundle(tokens).policy.config.encoder
 
 
-def test_rl_with_chosen_instructions_and_progress_rewards_is_resumed(
-    data: str, tokens: str, tmp_path: Path, capsys: Any
-) -> None:
+def test_rl_with_chosen_instructions_is_resumed(data: str, tokens: str, tmp_path: Path, capsys: Any) -> None:
     train = ["train", "tabletop", "--recipe", "vla-rl", "--base", tokens, "--training.num-envs", "2"]
     train += ["--training.rollout", "60", "--choose", "0.2", "--agent.progress", "0.5", "--out", str(tmp_path / "rl")]
     assert main([*train, "--dataset", "nothing", "--training.steps", "120"]) == 2

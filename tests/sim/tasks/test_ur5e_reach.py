@@ -1,22 +1,17 @@
 """ur5e-reach: its demonstrator succeeds, zero actions do not, and the target stays where it was sampled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 
-import sim.gym
 from robot_rl.data import Dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.robots import robots
-from robot_rl.util.errors import UnknownName, UserError
+from robot_rl.util.errors import UserError
 from sim.collect import collect
 from sim.demonstrators import make_expert
 from sim.env import TaskEnv
@@ -81,21 +76,6 @@ def test_off_policy_learners_get_success_as_reward(tmp_path: Path) -> None:
     assert (recorded < 0).any(), "the dataset has the dense reward"
     for episode in load_episodes(tmp_path / "data", EnvInfo.of(env.pipeline)):
         assert episode["reward"].tolist() == [0.0] * (len(episode["reward"]) - 1) + [1.0]
-
-
-def test_every_task_is_registered_in_gymnasium() -> None:
-    assert sim.gym.IDS["robot_rl/Ur5eReach-v0"] == "ur5e-reach" and sim.gym.IDS["robot_rl/PandaLift-v0"] == "panda-lift"
-    assert set(sim.gym.IDS.values()) == set(tasks)
-    env = gymnasium.make("robot_rl/Ur5eReach-v0")
-    observation, _ = env.reset(seed=0)
-    assert observation.shape == (18,) and env.action_space.shape == (3,)
-    env.close()
-
-
-@pytest.mark.parametrize(("registry", "wrong", "right"), [(tasks, "ur5-reach", "ur5e-reach"), (robots, "ur5", "ur5e")])
-def test_an_unknown_name_suggests_the_nearest(registry: Any, wrong: str, right: str) -> None:
-    with pytest.raises(UnknownName, match=f"did you mean {right}"):
-        registry.get(wrong)
 
 
 @pytest.mark.parametrize("name", ["mass", "friction"])

@@ -1,7 +1,5 @@
 """Testbeds: episodes depend on their seed alone, states stay bounded, and demonstrators are as good as their skill."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -38,10 +36,6 @@ def demonstrated(name: str, skill: str, steps: int = 250) -> tuple[float, float]
         won += int((infos.get("success", done & False) & done).sum())
         expert.reset(done.nonzero().squeeze(-1))
     return won / max(1, ended), total
-
-
-def robot_rl(*words: str) -> None:
-    assert main(list(words)) == 0
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -139,19 +133,20 @@ def test_random_numbers_are_uniform_and_independent() -> None:
 def test_a_testbed_is_collected_trained_and_recorded_by_its_policy(tmp_path: Path) -> None:
     """By commands: collect with failures, train offline, record with the policy."""
     data, run = str(tmp_path / "data"), str(tmp_path / "run")
-    robot_rl("collect", "testbed:fork", "--episodes", "20", "--skill", "WEAK", "--keep-failures", "--out", data)
+    collect = ["collect", "testbed:fork", "--keep-failures"]
+    assert main([*collect, "--episodes", "20", "--skill", "WEAK", "--out", data]) == 0
     info = describe("testbed:fork")
     everything, won = load_episodes(data, info, successes=False), load_episodes(data, info)
     assert len(everything) == 20 > len(won)
     ended = [bool(e["terminated"][-1]) for e in everything]
     short = [len(e["action"]) < 60 for e in everything]
     assert ended == short, "obstacle and success terminate, the time limit does not"
-    robot_rl("train", "testbed:fork", "--recipe", "iql", "--dataset", data, "--training.offline-updates", "30",
-             "--training.steps", "40", "--training.log-every", "20", "--out", run)  # fmt: skip
+    train = ["train", "testbed:fork", "--recipe", "iql", "--dataset", data, "--training.offline-updates", "30"]
+    assert main([*train, "--training.steps", "40", "--training.log-every", "20", "--out", run]) == 0
     rows = read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == [20, 30, 50, 70] and rows[-1]["train/steps"] == 40
     again = str(tmp_path / "again")
-    robot_rl("collect", "testbed:fork", "--policy", run, "--episodes", "3", "--keep-failures", "--out", again)
+    assert main([*collect, "--policy", run, "--episodes", "3", "--out", again]) == 0
     assert len(load_episodes(again, info, successes=False)) == 3
     assert main(["collect", "testbed:push", "--policy", run, "--out", str(tmp_path / "no")]) == 2
     assert not (tmp_path / "no").exists()
