@@ -104,10 +104,7 @@ class Deploy:
         warm_up(bundle.policy, zeros, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
-        with (
-            Run(folder, config) as run,
-            open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node,
-        ):
+        with (Run(folder, config) as run, open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node):
             bare = bare_loop(robot.command_rate).summary()
             film = VideoRecorder(self.video_episodes)
             env = RobotEnv(

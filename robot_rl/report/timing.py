@@ -18,10 +18,7 @@ _COUNTED = {
     "pictures recorded again": ("stale picture",),
 }
 """Units of the counts in loop.json, and the names of the counts."""
-_TIMES = {
-    "policy: from observation to action": "inference_ms",
-    "command loop: age of the joint state": "state_age_ms",
-}
+_TIMES = {"policy: from observation to action": "inference_ms", "command loop: age of the joint state": "state_age_ms"}
 
 
 def loop_section(runs: Sequence[RunFolder]) -> list[Block]:
