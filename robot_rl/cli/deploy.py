@@ -148,12 +148,9 @@ class Deploy:
             if robot.base:
                 low, high = wilson(env.falls, max(env.falls, len(result.success)))
                 summary |= {
-                    "standing": sum(result.success),
-                    "falls": env.falls,
-                    "stalls": env.stalls,
-                    "fall_rate_low": low,
+                    "standing": sum(result.success), "falls": env.falls, "stalls": env.stalls, "fall_rate_low": low,
                     "fall_rate_high": high,
-                }
+                }  # fmt: skip
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             summary |= server_report(bundle.policy) | ({"ended": ended} if ended else {})
             failed = bool(ended) or (bool(env.loop.stopped) and not env.reset_procedure.auto_resets_stop)

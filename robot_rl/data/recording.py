@@ -259,12 +259,10 @@ def episodes_of(
         _check_units(dataset, STATE, columns[STATE], info.state, info.task)
         _check_units(dataset, ACTION, columns[ACTION], info.actions, info.task)
     values = {
-        STATE: columns[STATE],
-        "action": columns[ACTION] if physical else info.actions.to_unit(columns[ACTION]),
-        "reward": columns[rewards[0]].flatten() if rewards else success.float(),
-        "intervention": intervention,
+        STATE: columns[STATE], "action": columns[ACTION] if physical else info.actions.to_unit(columns[ACTION]),
+        "reward": columns[rewards[0]].flatten() if rewards else success.float(), "intervention": intervention,
         "terminated": terminated,
-    }
+    }  # fmt: skip
     kept = [slice(episode.start, episode.start + episode.length) for episode in dataset.episodes[first:]]
     kept = [rows for rows in kept if not successes or bool(success[rows].any())]
     if not kept and first == 0:

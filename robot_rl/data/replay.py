@@ -249,10 +249,8 @@ class Replay:
         filled = int(self.filled.max())
         return {
             "columns": {k: v[:, :filled].clone() for k, v in (self.columns | self.flags).items()},
-            "head": self.head.clone(),
-            "filled": self.filled.clone(),
-            "transitions": self.transitions,
-        }
+            "head": self.head.clone(), "filled": self.filled.clone(), "transitions": self.transitions,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stored = self.columns | self.flags

@@ -210,11 +210,9 @@ class DatasetWriter:
 
         total = self.num_episodes + len(episodes)
         info |= {
-            "total_episodes": total,
-            "total_frames": start,
-            "total_tasks": len(tasks),
+            "total_episodes": total, "total_frames": start, "total_tasks": len(tasks),
             "splits": {"train": f"0:{total}"},
-        }
+        }  # fmt: skip
         first_file = state.next_file if state.schema is None else state.first_file
         done = _State(info, tuple(tasks), merged, sample, schema, first_file, _after(state.next_file, info))
         commit = (INFO, encode_json(info))

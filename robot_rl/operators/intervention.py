@@ -73,10 +73,8 @@ class InterventionWrapper(EnvWrapper):
         self.steps += 1
         self.observation, reward, terminated, truncated, infos = self.env.step(executed)
         flags = {
-            "intervention": self.held,
-            "takeover": self.held and not before,
-            "handed_back": before and not self.held,
-        }
+            "intervention": self.held, "takeover": self.held and not before, "handed_back": before and not self.held,
+        }  # fmt: skip
         infos |= {"executed": executed} | {name: torch.tensor([value]) for name, value in flags.items()}
         if bool(terminated | truncated):
             self._begin()

@@ -221,20 +221,12 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
         with replacing_folder(path) as folder:
             save_file({k: v.contiguous().cpu() for k, v in network.state_dict().items()}, folder / WEIGHTS)
             meta = {
-                "format": FORMAT,
-                "reads": network.reads.to_json(),
-                "network": asdict(network.config),
-                "threshold": classifier.threshold,
-                "hold": classifier.hold,
-                "rate": classifier.rate,
-                "instructions": list(classifier.instructions),
-                "at_least": classifier.at_least,
-                "measured": asdict(measured),
-                "precision": measured.precision,
-                "recall": measured.recall,
-                "provenance": classifier.provenance,
-                "sha256": {WEIGHTS: sha256((folder / WEIGHTS).read_bytes())},
-            }
+                "format": FORMAT, "reads": network.reads.to_json(), "network": asdict(network.config),
+                "threshold": classifier.threshold, "hold": classifier.hold, "rate": classifier.rate,
+                "instructions": list(classifier.instructions), "at_least": classifier.at_least,
+                "measured": asdict(measured), "precision": measured.precision, "recall": measured.recall,
+                "provenance": classifier.provenance, "sha256": {WEIGHTS: sha256((folder / WEIGHTS).read_bytes())},
+            }  # fmt: skip
             (folder / DESCRIPTION).write_text(strict_json.dumps(meta, 2))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write the classifier {path} ({error}); free space or choose another --out") from error
