@@ -66,8 +66,7 @@ class Compare:
 
     def run(self) -> int:
         from robot_rl.cli.console import print_table, printer, show
-        from robot_rl.report.comparison import compare, read_arms
-        from robot_rl.report.comparison_page import HEAD, table_rows, write_comparison
+        from robot_rl.report.comparison import HEAD, compare, read_arms, table_rows, write_comparison
         from robot_rl.util.errors import ConfigError
 
         if len(self.runs) < 2:

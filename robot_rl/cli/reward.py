@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.assistant.model import ModelConfig
+from robot_rl.assistant import ModelConfig
 from robot_rl.cli import options as opt
 from robot_rl.util.limits import PositiveInt
 
@@ -43,7 +43,7 @@ class _OnTask:
         """Return the task's environments and its goal in words. Raises ConfigError if the goal is unknown."""
         import torch
 
-        from robot_rl.rewards.written.env import written_reward_info
+        from robot_rl.rewards.written.file import written_reward_info
         from robot_rl.rewards.written.vetting import STARTS
         from robot_rl.rewards.written.writer import goal_of
         from robot_rl.util.errors import ConfigError

@@ -21,10 +21,8 @@ from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
 from robot_rl.recipes import recipes
 from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset
 from robot_rl.rewards import RewardName
-from robot_rl.rewards.classifier import load_classifier
-from robot_rl.rewards.judged import ClassifierWrapper, judged_info
-from robot_rl.rewards.written.env import RewardWrapper, written_reward_info
-from robot_rl.rewards.written.file import load_reward
+from robot_rl.rewards.classifier import ClassifierWrapper, judged_info, load_classifier
+from robot_rl.rewards.written.file import RewardWrapper, load_reward, written_reward_info
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.training.run import Run

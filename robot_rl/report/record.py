@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from robot_rl.report.blocks import Block, facts, heading, table
+from robot_rl.report.charts import Block, facts, heading, table
 from robot_rl.report.figures import ABSENT, duration, figure, interval, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
 from robot_rl.util.statistics import wilson

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from robot_rl.report.blocks import Block, charts, note, table
-from robot_rl.report.charts import chart, line
+from robot_rl.report.charts import Block, chart, charts, line, note, table
 from robot_rl.report.figures import ABSENT, figure, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
 

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from robot_rl.report.blocks import Block, charts, facts, heading, note
-from robot_rl.report.charts import FRACTION, Points, Trace, chart, drawable, line, markers, thinned
+from robot_rl.report.charts import (
+    FRACTION,
+    Block,
+    Points,
+    Trace,
+    chart,
+    charts,
+    drawable,
+    facts,
+    heading,
+    line,
+    markers,
+    note,
+    thinned,
+)
 from robot_rl.report.figures import figure, number, percent
 from robot_rl.report.folders import Row, RunFolder
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from policies.execution import ChunkExecutor
 from robot_rl.learning.algorithms.cloning import Cloning
-from robot_rl.training.human_in_the_loop import corrections, play_episode
+from robot_rl.training.human_in_the_loop import EpisodeRecord, corrections, play_episode
 from robot_rl.training.metrics import EpisodeMetrics, Progress, counts, report
-from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import Run
 from robot_rl.training.supervised import clone
 from robot_rl.util.limits import PositiveInt
