@@ -1,10 +1,11 @@
-"""`robot-rl doctor`: check that this machine can simulate, learn and drive a robot."""
+"""`robot-rl doctor` and `robots check`: check this machine, and a robot's spec against its model file."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import resource
@@ -14,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from robot_rl.cli.console import printer, show
+from robot_rl.cli.console import print_table, printer, show
 from robot_rl.cli.options import Json
 from robot_rl.util.errors import INSTALL, UserError
 
@@ -270,14 +270,13 @@ class RobotsCheck:
 
     def run(self) -> int:
         """Print the findings, errors first; return the exit status."""
-        from robot_rl.cli.console import print_table
         from robot_rl.robots import robots
         from sim.engines.robot_check import check_robot
 
         found = check_robot(robots.get(self.robot), self.mjcf)
         wrong = any(finding.severity == "error" for finding in found)
         if self.json:
-            sys.stdout.write(dumps({"ok": not wrong, "findings": [f._asdict() for f in found]}) + "\n")
+            sys.stdout.write(json.dumps({"ok": not wrong, "findings": [f._asdict() for f in found]}) + "\n")
         else:
             head = ("", "what", "found", "remedy")
             print_table(self.robot, head, [(f.severity, f.what, f.found, f.remedy) for f in found], left=head)

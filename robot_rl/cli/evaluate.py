@@ -13,8 +13,18 @@ from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
+if TYPE_CHECKING:
+    from policies.bundle import Bundle
+    from robot_rl.data import Dataset
+    from robot_rl.evaluation import Evaluation
+
 _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
 """Columns of the table for several policies, in addition to the measured means."""
+SIMULATION = (
+    "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
+    "changes", "mjcf", "episode_steps",
+)  # fmt: skip
+"""Options of `Evaluate` that do not apply to a dataset."""
 
 
 @dataclass
@@ -211,7 +221,6 @@ class Evaluate:
         import time
 
         from robot_rl.cli.console import show
-        from robot_rl.cli.evaluate import measure, show_errors
 
         start = time.monotonic()
         summary, more, only = measure(self, policy)
@@ -269,19 +278,6 @@ def _caption(video: Path, text: str) -> None:
     except (OSError, ValueError):  # absent or damaged
         kept = {}
     write_json(path, (kept if isinstance(kept, dict) else {}) | {video.name: text})
-
-
-if TYPE_CHECKING:
-    from policies.bundle import Bundle
-    from robot_rl.cli.evaluate import Evaluate
-    from robot_rl.data import Dataset
-    from robot_rl.evaluation import Evaluation
-
-SIMULATION = (
-    "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
-    "changes", "mjcf", "episode_steps",
-)  # fmt: skip
-"""Options of `Evaluate` that do not apply to a dataset."""
 
 
 def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, Any], bool]:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.live import Live
 from rich.text import Text
 
-from real.recording.record import Progress
 from robot_rl.cli import options as opt
 from robot_rl.cli.console import console
-from robot_rl.interface.pipeline import Interface
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 if TYPE_CHECKING:
+    from real.recording.record import Progress
     from robot_rl.data import Dataset
+    from robot_rl.interface.pipeline import Interface
     from sim.tasks.base import Task
 
 
@@ -69,7 +69,6 @@ class Record:
     def run(self) -> int:
         if not self.view:
             return self.record()
-        from robot_rl.cli.console import console
         from robot_rl.util.errors import ConfigError
         from robot_rl.view.simulation import RecordingView
 
@@ -90,7 +89,6 @@ class Record:
         from real.teleop import Finished
         from robot_rl.cli.console import show
         from robot_rl.cli.deploy import limited
-        from robot_rl.cli.record import display
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
         from sim.collect import check_settings, store_settings
@@ -149,7 +147,6 @@ class Record:
     def _simulated(self, task: Task) -> Iterator[Any]:
         from real.episode.rehearsal import RehearsalEnv
         from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
-        from robot_rl.cli.console import console
         from robot_rl.robots import robots
         from sim.env import TaskEnv
         from sim.step.sampling import TRAINING

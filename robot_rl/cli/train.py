@@ -112,8 +112,6 @@ class Train(Generic[R]):
         else:
             folder = new_folder(Path("runs"), self.task, self.recipe)
         if seeds:
-            from robot_rl.cli.train import train_seeds
-
             return train_seeds(self, folder, seeds, without)
         show(self.train(folder, self.seed, without), self.json, self.recipe)
         return 0

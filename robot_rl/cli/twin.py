@@ -1,11 +1,11 @@
-"""`robot-rl twin`: a simulated robot behind the real robot's topics."""
+"""`robot-rl twin` and `robot-rl guard`: a simulated robot behind the real robot's topics, and the process that alone
+writes a legged robot's motor commands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from robot_rl.cli import options as opt
-from robot_rl.cli.options import RobotName, RosArgs
 from robot_rl.util.limits import NonNegativeFloat, Seed
 
 
@@ -73,12 +73,12 @@ class Guard:
     `robot-rl deploy` commands a legged robot only through a guard. Ctrl-C or closing the terminal ends the guard once
     commands stop; a second Ctrl-C ends it at once. The guard leaves the robot damped."""
 
-    robot: RobotName
+    robot: opt.RobotName
     wait: NonNegativeFloat = 60.0
     """Longest wait for the robot's first state, s."""
     json: bool = False
     """Print the timing as one JSON object instead of a line."""
-    ros_args: RosArgs = field(default_factory=list)
+    ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
         """Guard until a signal; return the exit status."""

@@ -15,8 +15,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import check as check_dataset
 from robot_rl.data.recording import info_of, load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
-from robot_rl.operators.intervention import InterventionWrapper
-from robot_rl.operators.judge import judge_of
+from robot_rl.operators.intervention import InterventionWrapper, judge_of
 from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
 from robot_rl.recipes import recipes
 from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset

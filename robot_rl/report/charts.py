@@ -1,4 +1,6 @@
-"""Charts as plotly traces and layouts; `templates/charts.js` adds fonts, colours and margins.
+"""Blocks of a page's sections, and charts as plotly traces and layouts.
+
+`templates/blocks.html` has a macro for each kind of block; `templates/charts.js` adds fonts, colours and margins.
 
 Colours are palette names, c1 to c6; the page replaces them by the colours for day, night or print.
 """

@@ -1,4 +1,4 @@
-"""The report page: rendered from templates and written atomically."""
+"""The report page: rendered from templates, with embedded videos, and written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from typing import Any
 from robot_rl.report.charts import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
-from robot_rl.report.record import dataset_section, provenance_section, randomization_section, settings_section
+from robot_rl.report.record import (
+    dataset_section,
+    loop_section,
+    provenance_section,
+    randomization_section,
+    settings_section,
+    shield_section,
+)
 from robot_rl.report.results import (
     Stage,
     evaluations_section,
@@ -27,7 +34,6 @@ from robot_rl.report.results import (
     stages,
     success_section,
 )  # fmt: skip
-from robot_rl.report.timing import loop_section, shield_section
 from robot_rl.report.training import interventions_section, learning_section
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file

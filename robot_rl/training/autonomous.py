@@ -1,7 +1,9 @@
 """Autonomous practice in rounds: choose goals, play episodes, clone all episodes with hindsight goals.
 
 Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation Models" (SOAR, arXiv
-2407.20635). A judge's verdicts only affect the choice of goals, not the labels.
+2407.20635). A judge's verdicts only affect the choice of goals, not the labels. Tasks with a medium success rate and
+few tries are chosen first, by the score 1 - |success rate - 0.3| + c sqrt(log N / n); optionally, a language model
+narrows the choice.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from robot_rl.training.supervised import clone
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 from robot_rl.util.seeds import training_seed
 
+SAMPLED = 512
+"""Number of the environment's goals among which practice chooses."""
+SAMPLED = 512
+"""Number of the environment's goals among which practice chooses."""
 PROMPT = """A robot practises by itself. Below are numbered tasks, with how often each was tried and judged a success.
 Which of them can be done in this scene, and are worth trying next? Those that are always or never done teach little.
 Answer with their numbers, separated by commas, and nothing else."""
@@ -112,10 +118,6 @@ class Adviser:
     def counts(self) -> dict[str, float]:
         """Return metrics: the numbers of rounds without an answer and without a named task."""
         return {"proposer/model_failed": float(self.failed), "proposer/model_nonsense": float(self.nonsense)}
-
-
-SAMPLED = 512
-"""Number of the environment's goals among which practice chooses."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,10 @@ Robot and learner share only a run folder; each can be killed and restarted::
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
     <run>/weights.safetensors   the learner replaces the file, the robot reads it between episodes
     <run>/learner/              metrics and checkpoint of the learner
+
+`practise` runs the same in one process, in simulation and with a scripted operator.
+
+`practise` runs the same in one process, in simulation and with a scripted operator.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import PRIVILEGED
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, counts, report
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
+from robot_rl.training.supervised import clone
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 from robot_rl.util.seeds import training_seed
 
@@ -297,3 +303,53 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
             run.save(step, state | {"rng": rng.get_state(), "learner_rng": learner.rng.get_state()})
             run.end_if_stopped(step)
     agent.finish()
+
+
+@dataclass(frozen=True)
+class DaggerConfig:
+    """Hyperparameters of the loop."""
+
+    steps: PositiveInt = 6_000
+    """Environment steps."""
+    every: PositiveInt = 1_500
+    """Environment steps between two clonings."""
+    updates: PositiveInt = 2_000
+    """Gradient steps per cloning, from fresh weights."""
+    batch: PositiveInt = 256
+    """Chunks per gradient step."""
+
+
+def aggregate(
+    env: Any, fresh: Callable[[], Cloning], demos: list[dict[str, Tensor]], config: DaggerConfig, run: Run, seed: int,
+    progress: Progress,
+) -> Cloning:  # fmt: skip
+    """Return the agent cloned from demonstrations and the operator's corrections in `env` (`InterventionWrapper`).
+
+    Resume from the run's checkpoint, with new episodes.
+    """
+    env.info.require_end()
+    step, taken = 0, []
+    if saved := run.load():
+        step, taken = saved["step"], saved["taken"]
+    rng, counted, changed, loss = torch.Generator().manual_seed(seed + step), EpisodeMetrics(1), True, 0.0
+    observation = env.reset(seed=training_seed(seed) + step)[0]
+    while True:
+        if changed:
+            agent = fresh()
+            loss = clone(agent, demos + taken, config.updates, config.batch, run, seed)
+            agent.policy.to(env.device)  # it only acts in this round
+        if step >= config.steps:
+            return agent
+        executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)
+        while step < until:
+            record = EpisodeRecord(counted)
+            observation = play_episode(env, executor, observation, rng, record.add)
+            episode = record.episode()
+            step += len(episode["action"])
+            taken.extend(corrections(episode))
+        changed = len(taken) > before
+        corrected = sum(len(part["action"]) for part in taken)
+        row = {"bc/loss": loss, "train/corrected_share": corrected / step} | counted.summary() | counts(env, step)
+        report(run, step, row, progress)
+        run.save(step, {"step": step, "taken": taken})
+        run.end_if_stopped(step)

@@ -4,6 +4,10 @@ runs/<date>-<time>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
     metrics.jsonl  tensorboard/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
+
+Also the floating-point and thread settings of learning.
+
+Also the floating-point and thread settings of learning.
 """
 
 from __future__ import annotations

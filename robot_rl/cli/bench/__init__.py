@@ -1,4 +1,4 @@
-"""`robot-rl bench sim`: measure the simulation speed of tasks against other libraries in the same run."""
+"""`robot-rl bench sim` and `bench methods`: simulation speed against other libraries, and methods against controls."""
 
 from __future__ import annotations
 

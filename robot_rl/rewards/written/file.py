@@ -1,4 +1,4 @@
-"""Write and read a written reward.
+"""Write and read a written reward, and use it in place of an environment's own reward.
 
 reward.py     the function
 reward.json   sha256 of the function, task, views that the function reads, vetting metrics, provenance

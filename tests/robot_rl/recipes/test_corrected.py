@@ -23,8 +23,7 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
 from robot_rl.rewards import TakeoverReward
 from robot_rl.training import dagger
-from robot_rl.training.dagger import DaggerConfig
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, practise
+from robot_rl.training.human_in_the_loop import DaggerConfig, HumanInTheLoopConfig, Learner, practise
 from robot_rl.training.run import Run, read_metrics
 from robot_rl.training.supervised import SupervisedConfig
 from sim.make import describe, make
