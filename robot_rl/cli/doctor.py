@@ -164,16 +164,14 @@ def realtime() -> Diagnosis:
     except OSError:
         fifo = False
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    enough = locked == resource.RLIM_INFINITY or os.geteuid() == 0 or locked >= _GIB
+    able = locked == resource.RLIM_INFINITY or os.geteuid() == 0 or locked >= _GIB
     kernel = "PREEMPT_RT kernel" if "PREEMPT_RT" in platform.version() else "ordinary kernel"
-    detail = (
-        f"SCHED_FIFO {'allowed' if fifo else 'refused'}, memory {'may' if enough else 'may not'} be locked, {kernel}"
-    )
+    detail = f"SCHED_FIFO {'allowed' if fifo else 'refused'}, memory {'may' if able else 'may not'} be locked, {kernel}"
     remedy = (
         "only for a real robot: in /etc/security/limits.d/robot.conf write `@realtime - rtprio 98` and "
         "`@realtime - memlock unlimited`, add yourself to the group realtime, log in again"
     )
-    return Diagnosis("real time", "ok", detail) if fifo and enough else Diagnosis("real time", "warn", detail, remedy)
+    return Diagnosis("real time", "ok", detail) if fifo and able else Diagnosis("real time", "warn", detail, remedy)
 
 
 def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:

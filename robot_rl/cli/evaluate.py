@@ -305,9 +305,7 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
     acts: RunnablePolicy = policy if command.interval is None else ActionRepeat(policy, command.interval)
     env = RecordedEnv(episodes, info, min(command.num_envs, len(episodes)), acts.execute, command.seed)
     with bar("evaluate") as update:
-        found = evaluate(
-            acts, env, len(episodes), command.seed, lambda done, _: update(done, len(episodes), "episodes")
-        )
+        found = evaluate(acts, env, len(episodes), command.seed, lambda k, _: update(k, len(episodes), "episodes"))
     summary: dict[str, Any] = {"label": command.label or path.name, "where": "dataset", "dataset": str(data.root)}
     summary |= {"held_out": first > 0, "episodes": len(episodes), "frames": sum(found.steps), "seed": command.seed}
     summary |= server_report(policy) or {"runtime": command.runtime}

@@ -65,10 +65,8 @@ HELP = ("-h", "--help", "help")
 
 
 def usage() -> str:
-    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS)]
-    return "\n".join(
-        [*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"]
-    )
+    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS), ""]
+    return "\n".join([*lines, "  --debug         show the traceback of an error\n  --version       print the version"])
 
 
 def group_usage(group: str) -> str:

@@ -144,7 +144,5 @@ def _check_column(key: str, value: Any, feature: Feature) -> Array:
         return cast
     if not good.all():
         frame = int(np.argwhere(~good)[0][0])
-        raise DatasetError(
-            f"column '{key}' is no finite {dtype} at frame {frame}; correct the value, then add the episode"
-        )
+        raise DatasetError(f"column '{key}' is no finite {dtype} at frame {frame}; correct it, then add the episode")
     return cast

@@ -106,9 +106,8 @@ def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None)
 def frames_per_second(info: EnvInfo) -> int:
     """Return a dataset's frame rate: one frame per control period. ConfigError unless the rate is a whole number."""
     if info.rate != round(info.rate):
-        raise ConfigError(
-            f"a dataset has a whole number of frames per second, and task {info.task!r} runs at {info.rate:g} Hz"
-        )
+        runs = f"task {info.task!r} runs at {info.rate:g} Hz"
+        raise ConfigError(f"a dataset has a whole number of frames per second, and {runs}")
     return round(info.rate)
 
 

@@ -99,9 +99,8 @@ def judge_of(bundle: Bundle) -> Judge:
     if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:
         raise unsuitable
     head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # the reward of success is 1
-    critic = Critic(
-        policy.encoder.size, policy.size.action, saved["critics"], tuple(saved["hidden"]), head, saved["layer_norm"]
-    )
+    hidden = tuple(saved["hidden"])
+    critic = Critic(policy.encoder.size, policy.size.action, saved["critics"], hidden, head, saved["layer_norm"])
     try:
         critic.load_state_dict(bundle.critic)
     except RuntimeError:  # other architecture, for example of i-qn

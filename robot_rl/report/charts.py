@@ -40,10 +40,8 @@ def thinned(points: Points) -> Points:
     size = -(-len(points) // POINTS)
     if size < 2:
         return points
-    groups = [points[i : i + size] for i in range(0, len(points), size)]
-    means = [
-        tuple(float(f"{sum(column) / len(group):.5g}") for column in zip(*group, strict=True)) for group in groups[:-1]
-    ]
+    parts = [points[i : i + size] for i in range(0, len(points), size)]
+    means = [tuple(float(f"{sum(axis) / len(part):.5g}") for axis in zip(*part, strict=True)) for part in parts[:-1]]
     return [*means, points[-1]]
 
 

@@ -223,9 +223,8 @@ def band(name: str, arm: RunGroup, metric: str, colour: str) -> list[Trace]:
     values = np.stack([np.interp(steps, x[0], x[2]) for x in seeds])
     minutes = np.mean([np.interp(steps, x[0], x[1]) for x in seeds], 0)
     timed = all(known for _, known in found)
-    curve = line(
-        name, [], _short(values.mean(0)), colour, clocks=_clocks(steps, minutes, timed), legendgroup=text(name)
-    )
+    clocks = _clocks(steps, minutes, timed)
+    curve = line(name, [], _short(values.mean(0)), colour, clocks=clocks, legendgroup=text(name))
     if len(seeds) == 1:
         return [curve]
     low, high = values.min(0), values.max(0)

@@ -158,11 +158,9 @@ def _episodes(run: RunFolder) -> list[Block]:
     return [heading(run.name), facts(pairs), *drawn, *lines]
 
 
-def _averaged(
-    title: str, x: list[float], values: list[float], colour: str, axis: Row, signs: list[Trace]
-) -> dict[str, Any]:
+def _averaged(title: str, x: list[float], y: list[float], colour: str, axis: Row, signs: list[Trace]) -> dict[str, Any]:
     """Return a chart of a marker for each episode and their moving average."""
-    mean = moving_average(values)
+    mean = moving_average(y)
     alt = f"{title}, moving average: {percent(mean[0], 0)} at first, {percent(mean[-1], 0)} at the end"
     average = line("moving average", x, mean, colour, mode="lines")
     return chart(title, alt, [average, *signs], xaxis=axis, yaxis=FRACTION, hovermode="closest")

@@ -239,9 +239,7 @@ def read_classifier(path: Path | str) -> Classifier:
     path = Path(path)
     file = path / DESCRIPTION
     if not file.is_file():
-        raise ConfigError(
-            f"{path} is no classifier: it has no {DESCRIPTION}; name a folder that `robot-rl classifier fit` wrote"
-        )
+        raise ConfigError(f"{path} is no classifier: no {DESCRIPTION}; name a folder of `robot-rl classifier fit`")
     if fault := next(leaks(path), None):
         raise ConfigError(fault)
     try:
@@ -266,9 +264,7 @@ def read_classifier(path: Path | str) -> Classifier:
         raise
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UserError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(
-            f"{file} is damaged or foreign ({reason}); copy the classifier again, or fit it again"
-        ) from None
+        raise ConfigError(f"{file} is damaged or foreign ({reason}); copy it again, or fit it again") from None
     classifier.network.load_state_dict(weights)
     classifier.network.eval()
     return classifier
@@ -285,9 +281,7 @@ def load_classifier(path: Path | str) -> Classifier:
 def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
     """Return a task's facts with a classifier's success; ConfigError if the classifier does not fit the task."""
     if info.interface is None:
-        raise ConfigError(
-            f"{info.task} ends its episodes by itself, so no classifier can judge them: take a robot's task"
-        )
+        raise ConfigError(f"{info.task} ends its episodes by itself, so no classifier judges them: take a robot's task")
     classifier.require_fit(ObservationSpec.from_vector(info.state) | info.extra_inputs, info.rate, info.interface)
     return replace(info, rewards=(), reports_success=True, success_terminates=True)
 

@@ -163,9 +163,8 @@ class Practice:
         self.env, self.goals, self.config = env, goals, config
         self.proposer = Proposer(config.regions, config.proposer)
         # Separate generators: verdicts change neither actions nor labels.
-        self.choices, self.actions, self.verdicts, self.labels = (
-            torch.Generator().manual_seed(4 * seed + k) for k in range(4)
-        )
+        rngs = [torch.Generator().manual_seed(4 * seed + k) for k in range(4)]
+        self.choices, self.actions, self.verdicts, self.labels = rngs
         self.shown = training_seed(seed)
         starts = range(training_seed(seed), training_seed(seed) + SAMPLED, env.num_envs)
         self.wanted = torch.cat([goals.wanted(env.reset(seed=start)[0][STATE].cpu()) for start in starts])[:SAMPLED]

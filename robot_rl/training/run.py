@@ -100,13 +100,9 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
     """Return the newest run of a task and recipe that has a file `holds`, which may be a pattern."""
-    folders = sorted(
-        folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(folder.glob(holds))
-    )
+    folders = sorted(path for path in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(path.glob(holds)))
     if not folders:
-        raise ConfigError(
-            f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
-        )
+        raise ConfigError(f"nothing to resume: no run of {task} with {recipe} in {root}/ holds a {holds}; give --out")
     return folders[-1]
 
 

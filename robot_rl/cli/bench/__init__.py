@@ -141,9 +141,8 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
     for env in envs.values():
         env.close()
     rate = {kind: size * steps[kind] / spent[kind] for kind in envs}
-    return {f"{kind}_steps_per_second": r for kind, r in rate.items()} | {
-        "ratio": rate["ours"] / max(rate["sync"], rate["async"])
-    }
+    ratio = rate["ours"] / max(rate["sync"], rate["async"])
+    return {f"{kind}_steps_per_second": r for kind, r in rate.items()} | {"ratio": ratio}
 
 
 _ROUND, _BURST = 8, 10
