@@ -256,7 +256,6 @@ class Demo:
     stages: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> int:
-        """Run all stages; return the exit status of the first that fails."""
         from robot_rl.cli.console import console
         from robot_rl.cli.launch import private_domain
         from robot_rl.util.errors import ConfigError, UnknownName

@@ -49,7 +49,6 @@ class Doctor:
     json: Json = False
 
     def run(self) -> int:
-        """Print the results; return 1 if a required part is missing or broken, else 0."""
         found = list(run_all())
         failed = any(check.status == "fail" for check in found)
         if self.json:
@@ -267,7 +266,6 @@ class RobotsCheck:
     json: Json = False
 
     def run(self) -> int:
-        """Print the findings, errors first; return the exit status."""
         from robot_rl.robots import robots
         from sim.engines.robot_check import check_robot
 

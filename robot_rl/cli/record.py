@@ -214,14 +214,9 @@ def _check_columns(root: Path, pipeline: Any, images: Any) -> Dataset:
 
 STYLES = {"running": "bold red", "waiting": "bold yellow", "let go": "bold yellow", "saved": "bold green"}
 WORDS = {
-    "resetting": "resetting",
-    "let go": "let go of the keys to begin",
-    "waiting": "waiting for your first input",
-    "running": "RECORDING",
-    "saved": "saved",
-    "failed": "failed, not saved",
-    "discarded": "discarded; the same again",
-}
+    "resetting": "resetting", "let go": "let go of the keys to begin", "waiting": "waiting for your first input",
+    "running": "RECORDING", "saved": "saved", "failed": "failed, not saved", "discarded": "discarded; the same again",
+}  # fmt: skip
 KEYS = (
     "The robot stands still while you give no input. The episode ends when the task is solved, or by your mark:",
     "y success    n failure    enter discard and repeat    q quit    (gamepad: A, X, Menu, Ctrl-C)",

@@ -107,7 +107,6 @@ class Serve:
     """Policy threads."""
 
     def run(self) -> int:
-        """Serve until interrupted; return the exit status."""
         import logging
 
         import torch

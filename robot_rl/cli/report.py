@@ -21,7 +21,6 @@ class Report:
     json: Json = False
 
     def run(self) -> int:
-        """Write the report and print its stages; return the exit status."""
         from robot_rl.cli.console import print_table, printer, show
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent

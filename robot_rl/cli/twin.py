@@ -28,7 +28,6 @@ class Twin:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Publish until interrupted; return the exit status."""
         import signal
         import threading
 
@@ -81,7 +80,6 @@ class Guard:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Guard until a signal; return the exit status."""
         import contextlib
         import gc
         import signal

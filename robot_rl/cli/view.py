@@ -58,7 +58,6 @@ class View:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Serve the page until interrupted; return the exit status."""
         import importlib.util
 
         import torch

@@ -175,5 +175,4 @@ def read_stats(path: Path) -> dict[str, Stats]:
 
 
 def encode_stats(stats: Mapping[str, Stats]) -> bytes:
-    """Encode `stats.json`."""
     return encode_json({key: {name: value.tolist() for name, value in entry.items()} for key, entry in stats.items()})

@@ -44,7 +44,6 @@ class InterventionWrapper(EnvWrapper):
         """Newest observation."""
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start an episode without the operator in control."""
         first = self.env.reset(**kwargs)
         self.observation = first[0]
         self._begin()

@@ -14,26 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from robot_rl.report import record, results
 from robot_rl.report.charts import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
-from robot_rl.report.record import (
-    dataset_section,
-    loop_section,
-    provenance_section,
-    randomization_section,
-    settings_section,
-    shield_section,
-)
-from robot_rl.report.results import (
-    Stage,
-    evaluations_section,
-    instructions_section,
-    measures_section,
-    sentence,
-    stages,
-    success_section,
-)  # fmt: skip
 from robot_rl.report.training import interventions_section, learning_section
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
@@ -66,7 +50,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         report: written path; stages: evaluations in order; notes: files left out, with reasons.
     """
     runs = read_folders(folders)
-    found = stages(runs)
+    found = results.stages(runs)
     tasks = dict.fromkeys(task for run in runs if (task := run.setting("task")))
     page = render(runs, found, ", ".join(tasks or dict.fromkeys(folder.resolve().name for folder in folders)))
     write_page(out, page)
@@ -74,26 +58,26 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     return {"report": str(out), "stages": [asdict(stage) for stage in found], "notes": notes}
 
 
-def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str:
+def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str) -> str:
     """Return the page as text."""
     sections = [
-        ("success", "Success at each stage", success_section(found)),
-        ("instructions", "Success of each instruction", instructions_section(runs)),
+        ("success", "Success at each stage", results.success_section(found)),
+        ("instructions", "Success of each instruction", results.instructions_section(runs)),
         ("videos", "Videos", videos_section(runs)),
         ("learning", "Learning curves", learning_section(runs)),
         ("interventions", "Interventions", interventions_section(runs)),
-        ("loop", "Control loop", loop_section(runs)),
-        ("shield", "Shield", shield_section(runs)),
-        ("measures", "How well", measures_section(runs)),
-        ("evaluations", "Evaluations", evaluations_section(runs)),
-        ("dataset", "Demonstrations", dataset_section(runs)),
-        ("randomization", "Randomization", randomization_section(runs)),
-        ("provenance", "Provenance", provenance_section(runs)),
-        ("settings", "Settings", settings_section(runs)),
+        ("loop", "Control loop", record.loop_section(runs)),
+        ("shield", "Shield", record.shield_section(runs)),
+        ("measures", "How well", results.measures_section(runs)),
+        ("evaluations", "Evaluations", results.evaluations_section(runs)),
+        ("dataset", "Demonstrations", record.dataset_section(runs)),
+        ("randomization", "Randomization", record.randomization_section(runs)),
+        ("provenance", "Provenance", record.provenance_section(runs)),
+        ("settings", "Settings", record.settings_section(runs)),
     ]
     optional = ("measures", "instructions")  # some tasks measure only success or have no instructions
     missing = [heading.lower() for name, heading, blocks in sections if not blocks and name not in optional]
-    return assemble(title, sentence(found), runs, sections, missing)
+    return assemble(title, results.sentence(found), runs, sections, missing)
 
 
 def assemble(
@@ -196,5 +180,4 @@ def poster(data: bytes) -> tuple[bytes, int, int]:
 
 
 def base64_text(data: bytes) -> str:
-    """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")

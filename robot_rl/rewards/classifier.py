@@ -203,13 +203,10 @@ class Classifier:
             + (f", {LANGUAGE}" if LANGUAGE in reads.extra_inputs else ""),
             "instructions": list(self.instructions),
             **{name: getattr(self, name) for name in ("threshold", "hold", "rate")},
-            "held_out_episodes": self.measured.episodes,
-            "held_out_successes": self.measured.successes,
-            "precision": self.measured.precision,
-            "recall": self.measured.recall,
-            "at_least": self.at_least,
-            "pays_rewards": self.reaches_bar,
-        }
+            "held_out_episodes": self.measured.episodes, "held_out_successes": self.measured.successes,
+            "precision": self.measured.precision, "recall": self.measured.recall,
+            "at_least": self.at_least, "pays_rewards": self.reaches_bar,
+        }  # fmt: skip
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -315,7 +312,6 @@ class ClassifierWrapper(EnvWrapper):
         return first
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Execute actions (n, A) for one control period."""
         observation, _, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated
         last = infos.get("final_obs", observation)

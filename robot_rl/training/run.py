@@ -61,13 +61,11 @@ def provenance() -> dict[str, Any]:
     program = Path(sys.argv[0]).name  # main.py if run as a module
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
-        "commit": commit or "unknown",
-        "versions": versions,
-        "python": platform.python_version(),
+        "commit": commit or "unknown", "versions": versions, "python": platform.python_version(),
         "machine": {"cpu": _cpu(), **gpu, "cores": os.cpu_count(), "system": platform.system()},
         "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),
-    }
+    }  # fmt: skip
 
 
 def _cpu() -> str:

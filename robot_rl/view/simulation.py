@@ -195,7 +195,6 @@ class SimulationView:
             self._say(now=True)
 
     def close(self) -> None:
-        """Close the page."""
         self.page.close()
 
     # ---- drawing -----------------------------------------------------------------------------------------------
@@ -274,7 +273,6 @@ class RecordingView:
         self.view.show(env.observation) if env.steps else self.view.redraw(env.observation)
 
     def close(self) -> None:
-        """Close the page."""
         if self.view is not None:
             self.view.close()
 

@@ -182,7 +182,6 @@ class Methods:
     json: Json = False
 
     def run(self) -> int:
-        """Run the checks; return 1 if any could not be measured."""
         from robot_rl.bench.checks import checks
         from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
         from robot_rl.bench.results import check_size, judge, merge, publish, write_table
