@@ -1,4 +1,4 @@
-"""Policies from the command line: a bundle, or a policy server at ws://HOST:PORT."""
+"""Policies from the command line: a bundle, or a policy server at ws://HOST:PORT; and `robot-rl serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`."""
+"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`. Judge for scripted operators."""
 
 from __future__ import annotations
 

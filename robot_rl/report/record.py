@@ -1,4 +1,4 @@
-"""Sections on datasets, randomization, provenance and settings of runs."""
+"""Sections on datasets, randomization, provenance, settings, command loop timing and shield of runs."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ Robot and learner share only a run folder; each can be killed and restarted::
     <run>/weights.safetensors   the learner replaces the file, the robot reads it between episodes
     <run>/learner/              metrics and checkpoint of the learner
 
-`practise` runs the same in one process, in simulation and with a scripted operator.
-
-`practise` runs the same in one process, in simulation and with a scripted operator.
+In simulation, `practise` runs the same in one process with a scripted operator, and `aggregate` runs HG-DAgger.
 """
 
 from __future__ import annotations
@@ -307,7 +305,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
 
 @dataclass(frozen=True)
 class DaggerConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of HG-DAgger."""
 
     steps: PositiveInt = 6_000
     """Environment steps."""
@@ -325,7 +323,8 @@ def aggregate(
 ) -> Cloning:  # fmt: skip
     """Return the agent cloned from demonstrations and the operator's corrections in `env` (`InterventionWrapper`).
 
-    Resume from the run's checkpoint, with new episodes.
+    Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without the
+    measure of doubt. Resume from the run's checkpoint, with new episodes.
     """
     env.info.require_end()
     step, taken = 0, []
