@@ -1,5 +1,5 @@
-"""`robot-rl reward`: let a language model write a reward, and vet the reward before training; `robot-rl classifier`: fit
-and show success classifiers."""
+"""`robot-rl reward`: let a language model write a reward, and vet the reward before training; `robot-rl classifier`:
+fit and show success classifiers."""
 
 from __future__ import annotations
 
