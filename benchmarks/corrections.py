@@ -28,10 +28,8 @@ from robot_rl.evaluation import evaluate
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator
 from robot_rl.recipes.hil_serl import HilSerl
-from robot_rl.training.human_in_the_loop import play_episode
-from robot_rl.training.numerics import learning_floats
-from robot_rl.training.practice import EpisodeRecord
-from robot_rl.training.run import provenance, write_json
+from robot_rl.training.human_in_the_loop import EpisodeRecord, play_episode
+from robot_rl.training.run import learning_floats, provenance, write_json
 from robot_rl.util.seeds import DEVELOPMENT
 from robot_rl.util.statistics import wilson
 from sim.env import TaskEnv

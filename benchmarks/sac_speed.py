@@ -22,8 +22,7 @@ from robot_rl.data.replay import Replay
 from robot_rl.data.sources import sample_batches
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.recipes.sac import SAC
-from robot_rl.training.numerics import learning_floats
-from robot_rl.training.run import provenance, write_json
+from robot_rl.training.run import learning_floats, provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "sac_speed.json"
 OBSERVATION, ACTION, ROWS, BATCH = 17, 6, 50_000, 256

@@ -67,9 +67,7 @@ FEW = flags("--training.offline-updates 7000")
 HALF = flags("--training.batch 128 --agent.hidden 128 128")
 OFFERS = flags(HALF, "--policy.flow.hidden 128 128 --policy.flow.sample-steps 5")
 """Smaller than published: with 32 candidates of 256 rows in ten steps, an update takes 0.5 s on one core."""
-EDITS = flags(
-    OFFERS, "--policy.candidates 4 --training.offline-updates 3000 --training.steps 5000", "--agent.critics 4",
-)
+EDITS = flags(OFFERS, "--policy.candidates 4 --training.offline-updates 3000 --training.steps 5000 --agent.critics 4")
 DENSE = flags("--training.reward task")
 OFFLINE_THEN = flags(DENSE, "--training.offline-updates 3000 --training.steps 6000 --training.batch 128")
 CHEETAH = flags("--training.steps 20000")

@@ -115,6 +115,4 @@ def latency(policies: dict[str, Policy], reads: Policy, calls: int) -> dict[str,
             policy.act(observation, rng)
             if k >= warmup:
                 seconds[name].append(time.perf_counter() - start)
-    return {
-        f"{name}_p{q}_us": 1e6 * float(np.percentile(values, q)) for name, values in seconds.items() for q in (50, 99)
-    }
+    return {f"{name}_p{q}_us": 1e6 * float(np.percentile(took, q)) for name, took in seconds.items() for q in (50, 99)}

@@ -73,12 +73,9 @@ class Collect:
                 progress=lambda done, attempts: update(done, self.episodes, f"{attempts} new attempts"),
             )  # fmt: skip
         summary: dict[str, Any] = {
-            "path": str(out),
-            "episodes": result.episodes,
-            "frames": result.frames,
-            "new_episodes": result.new_episodes,
-            "new_attempts": result.attempts,
-        }
+            "path": str(out), "episodes": result.episodes, "frames": result.frames,
+            "new_episodes": result.new_episodes, "new_attempts": result.attempts,
+        }  # fmt: skip
         if where:
             summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         places = [folder for folder in (self.log, out / "meta" if result.attempts else None) if folder]

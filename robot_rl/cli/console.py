@@ -94,12 +94,9 @@ def learned(rows: list[dict[str, float]]) -> dict[str, float]:
     """Return steps and training metrics of the last row."""
     last = rows[-1] if rows else {}
     names = {
-        "train/steps" if "train/steps" in last else "step": "steps",
-        "train/success": "success",
-        "train/true_success": "true_success",
-        "train/return": "return",
-        "bc/loss": "loss",
-    }
+        "train/steps" if "train/steps" in last else "step": "steps", "train/success": "success",
+        "train/true_success": "true_success", "train/return": "return", "bc/loss": "loss",
+    }  # fmt: skip
     return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 

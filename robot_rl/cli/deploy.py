@@ -104,10 +104,7 @@ class Deploy:
         warm_up(bundle.policy, zeros, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
-        with (
-            Run(folder, config) as run,
-            open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node,
-        ):
+        with (Run(folder, config) as run, open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node):
             bare = bare_loop(robot.command_rate).summary()
             film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
@@ -151,12 +148,9 @@ class Deploy:
             if robot.base:
                 low, high = wilson(env.falls, max(env.falls, len(result.success)))
                 summary |= {
-                    "standing": sum(result.success),
-                    "falls": env.falls,
-                    "stalls": env.stalls,
-                    "fall_rate_low": low,
+                    "standing": sum(result.success), "falls": env.falls, "stalls": env.stalls, "fall_rate_low": low,
                     "fall_rate_high": high,
-                }
+                }  # fmt: skip
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             summary |= server_report(bundle.policy) | ({"ended": ended} if ended else {})
             failed = bool(ended) or (bool(env.loop.stopped) and not env.reset_procedure.auto_resets_stop)

@@ -1,10 +1,11 @@
-"""`robot-rl doctor`: check that this machine can simulate, learn and drive a robot."""
+"""`robot-rl doctor` and `robots check`: check this machine, and a robot's spec against its model file."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import resource
@@ -17,10 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from robot_rl.cli.console import printer, show
+from robot_rl.cli.console import print_table, printer, show
 from robot_rl.cli.options import Json
 from robot_rl.util.errors import INSTALL, UserError
 
@@ -47,7 +49,6 @@ class Doctor:
     json: Json = False
 
     def run(self) -> int:
-        """Print the results; return 1 if a required part is missing or broken, else 0."""
         found = list(run_all())
         failed = any(check.status == "fail" for check in found)
         if self.json:
@@ -162,16 +163,14 @@ def realtime() -> Diagnosis:
     except OSError:
         fifo = False
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    enough = locked == resource.RLIM_INFINITY or os.geteuid() == 0 or locked >= _GIB
+    able = locked == resource.RLIM_INFINITY or os.geteuid() == 0 or locked >= _GIB
     kernel = "PREEMPT_RT kernel" if "PREEMPT_RT" in platform.version() else "ordinary kernel"
-    detail = (
-        f"SCHED_FIFO {'allowed' if fifo else 'refused'}, memory {'may' if enough else 'may not'} be locked, {kernel}"
-    )
+    detail = f"SCHED_FIFO {'allowed' if fifo else 'refused'}, memory {'may' if able else 'may not'} be locked, {kernel}"
     remedy = (
         "only for a real robot: in /etc/security/limits.d/robot.conf write `@realtime - rtprio 98` and "
         "`@realtime - memlock unlimited`, add yourself to the group realtime, log in again"
     )
-    return Diagnosis("real time", "ok", detail) if fifo and enough else Diagnosis("real time", "warn", detail, remedy)
+    return Diagnosis("real time", "ok", detail) if fifo and able else Diagnosis("real time", "warn", detail, remedy)
 
 
 def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:
@@ -254,3 +253,27 @@ if __name__ == "__main__":
         sys.stdout.write({"egl": egl, "bus": bus}[sys.argv[1]]() + "\n")
     except UserError as error:
         sys.exit(str(error))
+
+
+@dataclass
+class RobotsCheck:
+    """Compare a robot's spec with its model file and list corrections; exit status 2 if there are errors."""
+
+    robot: tyro.conf.Positional[str]
+    """Robot name, see `robot-rl robots`, or import path, my_lab.arm:ARM."""
+    mjcf: str = ""
+    """Model file (MJCF or URDF) instead of the spec's."""
+    json: Json = False
+
+    def run(self) -> int:
+        from robot_rl.robots import robots
+        from sim.engines.robot_check import check_robot
+
+        found = check_robot(robots.get(self.robot), self.mjcf)
+        wrong = any(finding.severity == "error" for finding in found)
+        if self.json:
+            sys.stdout.write(json.dumps({"ok": not wrong, "findings": [f._asdict() for f in found]}) + "\n")
+        else:
+            head = ("", "what", "found", "remedy")
+            print_table(self.robot, head, [(f.severity, f.what, f.found, f.remedy) for f in found], left=head)
+        return 2 if wrong else 0

@@ -118,11 +118,9 @@ class Finetune(Generic[R]):
             number, ended = 0, ""
             try:
                 with (
-                    closing(session),
-                    closing(env),
-                    LearnerProcess(command, folder / WEIGHTS) as learner,
+                    closing(session), closing(env), LearnerProcess(command, folder / WEIGHTS) as learner,
                     bar("finetune") as update,
-                ):
+                ):  # fmt: skip
                     try:
                         session.learn(learner, 60 * self.minutes, update)
                     finally:

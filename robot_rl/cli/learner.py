@@ -29,8 +29,7 @@ def learn(folder: Path) -> int:
     from policies.bundle import load_bundle
     from robot_rl.recipes import recipes
     from robot_rl.recipes.inputs import open_dataset
-    from robot_rl.training.numerics import learning_floats
-    from robot_rl.training.run import Run, configured
+    from robot_rl.training.run import Run, configured, learning_floats
 
     torch.set_num_threads(1)
     settings = json.loads((folder / "config.json").read_text())

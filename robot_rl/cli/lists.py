@@ -42,11 +42,13 @@ def robots_main(argv: list[str]) -> int:
 
 
 def recipes_main(argv: list[str]) -> int:
-    """List the recipes, or print one recipe's source file; --json prints one object."""
+    """List the recipes, or print one: docstring of its module, and source of its class; --json prints one object."""
     from robot_rl.recipes import recipes
 
     if len(argv) != 1 or argv[0].startswith("-"):
         return _show(argv, recipes)
-    module = sys.modules[recipes.get(argv[0]).__module__]
-    sys.stdout.write(inspect.getsource(module))
+    recipe = recipes.get(argv[0])
+    kinds = [kind for kind in reversed(recipe.__mro__) if kind.__module__ == recipe.__module__]
+    intro = inspect.getdoc(sys.modules[recipe.__module__]) or recipe.__module__
+    sys.stdout.write("\n\n".join([intro, *map(inspect.getsource, kinds)]))
     return 0

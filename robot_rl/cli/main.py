@@ -27,10 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "replay an episode whose physics diverged"),
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle from a run's latest checkpoint"),
     "export": ("robot_rl.cli.bundle:Export", "write a bundle's policy as ONNX"),
-    "serve": ("robot_rl.cli.serve:Serve", "serve a bundle's policy to robots over a websocket"),
+    "serve": ("robot_rl.cli.remote:Serve", "serve a bundle's policy to robots over a websocket"),
     "twin": ("robot_rl.cli.twin:Twin", "run a simulated robot behind the real robot's ROS 2 topics"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
-    "guard": ("robot_rl.cli.guard:Guard", "check a legged robot's motor commands and forward them"),
+    "guard": ("robot_rl.cli.twin:Guard", "check a legged robot's motor commands and forward them"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
     "tell": ("robot_rl.cli.teleop:Tell", "send language instructions to a running robot"),
@@ -38,12 +38,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("robot_rl.cli.launch:main", "start the nodes of a launch file without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
     "compare": ("robot_rl.cli.report:Compare", "compare policies with confidence intervals"),
-    "bench methods": ("robot_rl.cli.bench.methods:Methods", "measure each method against its control"),
+    "bench methods": ("robot_rl.cli.bench:Methods", "measure each method against its control"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure simulation speed against other libraries"),
     "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a 500M-parameter vision-language-action model on a GPU"),
     "bench loop": ("robot_rl.cli.bench.loop:Loop", "measure the command loop's lateness against a bare loop"),
-    "classifier fit": ("robot_rl.cli.classifier:Fit", "fit a success classifier to a dataset's marked frames"),
-    "classifier show": ("robot_rl.cli.classifier:ShowClassifier", "show a success classifier and its held-out metrics"),
+    "classifier fit": ("robot_rl.cli.reward:Fit", "fit a success classifier to a dataset's marked frames"),
+    "classifier show": ("robot_rl.cli.reward:ShowClassifier", "show a success classifier and its held-out metrics"),
     "reward write": ("robot_rl.cli.reward:Write", "let a language model write a reward, then vet it"),
     "reward vet": ("robot_rl.cli.reward:Vet", "vet a reward on scripted episodes"),
     "reward show": ("robot_rl.cli.reward:ShowReward", "show a written reward's metrics and verdict"),
@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dataset convert": ("robot_rl.cli.dataset:Convert", "convert an older LeRobot dataset to v3.0"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
-    "robots check": ("robot_rl.cli.check_robot:RobotsCheck", "compare a robot's spec with its model file"),
+    "robots check": ("robot_rl.cli.doctor:RobotsCheck", "compare a robot's spec with its model file"),
     "recipes": ("robot_rl.cli.lists:recipes_main", "list the recipes"),
     "doctor": ("robot_rl.cli.doctor:Doctor", "check this machine"),
 }
@@ -65,10 +65,8 @@ HELP = ("-h", "--help", "help")
 
 
 def usage() -> str:
-    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS)]
-    return "\n".join(
-        [*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"]
-    )
+    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS), ""]
+    return "\n".join([*lines, "  --debug         show the traceback of an error\n  --version       print the version"])
 
 
 def group_usage(group: str) -> str:

@@ -17,24 +17,16 @@ RobotName = Positional[Annotated[str, arg(help="Robot name, see `robot-rl robots
 BundlePath = Positional[Annotated[Path, arg(help="Bundle, or a run folder that contains one.")]]
 DatasetPath = Positional[Annotated[Path, arg(help="Dataset folder; it contains meta/.")]]
 Engine = Annotated[str, arg(help="Physics engine: mujoco or genesis.")]
-PhysicsDevice = Annotated[
-    str, arg(help="Physics device: cpu; with engine genesis also cuda, or auto for cuda if available.")
-]
-Without = Annotated[
-    tuple[str, ...], arg(help="Randomized parameters to keep at their nominal values, for example cube.mass.")
-]
-Instructions = Annotated[
-    str, arg(help="In a task with instructions, the ones to use: training, held-out, all, or a common prefix.")
-]
+PhysicsDevice = Annotated[str, arg(help="Physics device: cpu; with genesis also cuda, or auto for cuda if available.")]
+Without = Annotated[tuple[str, ...], arg(help="Randomized parameters to keep at nominal values, such as cube.mass.")]
+Instructions = Annotated[str, arg(help="The task's instructions to use: training, held-out, all, or a common prefix.")]
 Changes = Annotated[Fraction, arg(help="Fraction of episodes in which the instruction changes midway.")]
 Mjcf = Annotated[str, arg(help="MJCF file of the robot; default: the file in genesis-world.")]
 EpisodeSteps = Annotated[
     PositiveInt | None,
     arg(help="Time limit of a gym: task, steps; required if the environment has none. Default: the environment's."),
 ]
-EnvPython = Annotated[
-    Path | None, arg(help="Python interpreter of another virtual environment in which a gym: task runs.")
-]
+EnvPython = Annotated[Path | None, arg(help="Python of another virtual environment in which a gym: task runs.")]
 Runtime = Annotated[
     Literal["torch", "onnx"],
     arg(help="Policy runtime: torch, or ONNX Runtime with the file that `robot-rl export` wrote."),
@@ -45,9 +37,7 @@ Classifier = Annotated[
     arg(help="Success classifier that judges episodes by camera images instead of the task's own test, so that objects "
         "need no tracking; see `robot-rl classifier fit`."),
 ]  # fmt: skip
-InstructionTopic = Annotated[
-    str, arg(help="Instruction for a policy that reads instructions; the topic `instruction` changes it.")
-]
+InstructionTopic = Annotated[str, arg(help="Instruction, if the policy reads any; the topic `instruction` changes it.")]
 ServerKeys = Annotated[
     tuple[str, ...], arg(help="For a server other than `robot-rl serve`: its observation names, OURS=THEIRS.")
 ]

@@ -21,7 +21,6 @@ class Report:
     json: Json = False
 
     def run(self) -> int:
-        """Write the report and print its stages; return the exit status."""
         from robot_rl.cli.console import print_table, printer, show
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
@@ -66,8 +65,7 @@ class Compare:
 
     def run(self) -> int:
         from robot_rl.cli.console import print_table, printer, show
-        from robot_rl.report.comparison import compare, read_arms
-        from robot_rl.report.comparison_page import HEAD, table_rows, write_comparison
+        from robot_rl.report.comparison import HEAD, compare, read_arms, table_rows, write_comparison
         from robot_rl.util.errors import ConfigError
 
         if len(self.runs) < 2:

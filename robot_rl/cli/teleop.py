@@ -48,7 +48,6 @@ class Teleop:
     ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Publish until the operator quits or a signal arrives; return the exit status."""
         if self.device not in DEVICES:
             raise UnknownName("teleop device", self.device, DEVICES)
         if not RATES[0] <= self.rate <= RATES[1]:

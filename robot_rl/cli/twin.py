@@ -1,4 +1,5 @@
-"""`robot-rl twin`: a simulated robot behind the real robot's topics."""
+"""`robot-rl twin` and `robot-rl guard`: a simulated robot behind the real robot's topics, and the process that alone
+writes a legged robot's motor commands."""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ class Twin:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Publish until interrupted; return the exit status."""
         import signal
         import threading
 
@@ -62,4 +62,65 @@ class Twin:
             )
             twin.run()
         console.print(f"twin: {twin.summary()}", soft_wrap=True)
+        return 0
+
+
+@dataclass
+class Guard:
+    """Check a policy's motor commands and forward them to the robot; damp the robot if commands stop or are invalid.
+
+    `robot-rl deploy` commands a legged robot only through a guard. Ctrl-C or closing the terminal ends the guard once
+    commands stop; a second Ctrl-C ends it at once. The guard leaves the robot damped."""
+
+    robot: opt.RobotName
+    wait: NonNegativeFloat = 60.0
+    """Longest wait for the robot's first state, s."""
+    json: bool = False
+    """Print the timing as one JSON object instead of a line."""
+    ros_args: opt.RosArgs = field(default_factory=list)
+
+    def run(self) -> int:
+        import contextlib
+        import gc
+        import signal
+        import sys
+
+        from real.bus import open_node
+        from real.control.guard import Guard as RunningGuard
+        from robot_rl.cli.console import show
+        from robot_rl.robots import robots
+
+        def say(text: str) -> None:
+            with contextlib.suppress(OSError):  # keep guarding after the terminal has closed
+                print(text, file=sys.stderr)  # noqa: T201 - rich's console takes several ticks
+
+        robot = robots.get(self.robot)
+        with open_node("guard", ros_args=self.ros_args, rate=robot.command_rate) as node:
+            guard = RunningGuard(node, robot, self.wait)
+            hung_up = signal.getsignal(signal.SIGHUP)
+
+            def end(number: int, _: object) -> None:
+                guard.close()
+                if number == signal.SIGHUP:  # a closing terminal may signal twice; the second is no second Ctrl-C
+                    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, end)
+            # A suspended guard would leave its last command in force.
+            for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+                signal.signal(number, signal.SIG_IGN)
+            if hung_up is signal.SIG_IGN:  # started with nohup
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            say(
+                f"guard of {self.robot} is up: {guard.commands.topic} -> {guard.output.topic} "
+                f"at {robot.command_rate:g} Hz; Ctrl-C ends it"
+            )
+            # A garbage collection would take longer than a tick, and the loop creates no reference cycles.
+            gc.collect()
+            gc.disable()
+            guard.run(lambda text: say(f"guard: {text}"))
+        if self.json:
+            show(guard.timing | {"damped": guard.events}, True)
+        else:
+            say(f"guard: {guard.summary()}")
         return 0

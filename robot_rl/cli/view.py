@@ -58,7 +58,6 @@ class View:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        """Serve the page until interrupted; return the exit status."""
         import importlib.util
 
         import torch
@@ -113,8 +112,7 @@ class View:
         from robot_rl.cli.console import console, say_nominal
         from robot_rl.operators.intervention import InterventionWrapper
         from robot_rl.view import SimulationView, play
-        from robot_rl.view.person import Person
-        from robot_rl.view.simulation import SPEEDS
+        from robot_rl.view.simulation import SPEEDS, Person
         from sim.env import TaskEnv
 
         task, kind, bundle = self._task()

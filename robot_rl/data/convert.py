@@ -17,26 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.data.lerobot import (
-    CHUNK_SIZE,
-    CONVERTED,
-    DATA_PATH,
-    DTYPES,
-    EPISODES_PATH,
-    INFO,
-    STATS,
-    TASKS,
-    VERSION,
-    VIDEO_PATH,
-    DatasetError,
-    Feature,
-    WrongDataset,
-    check_info,
-    check_inside,
-    encode_json,
-    file_path,
-    load_info,
-)
+from robot_rl.data import lerobot
+from robot_rl.data.lerobot import INFO, STATS, DatasetError, Feature, WrongDataset, check_inside, encode_json, file_path
 from robot_rl.data.stats import (
     BASIC,
     RowSample,
@@ -90,12 +72,13 @@ class _Conversion:
     """Conversion of the dataset in `root` to the temporary folder `part`."""
 
     def __init__(self, root: Path, part: Path):
-        self.root, self.part, self.info = root, part, load_info(root)
+        self.root, self.part, self.info = root, part, lerobot.load_info(root)
         path, version = root / INFO, self.info["codebase_version"]
-        if version not in CONVERTED:
-            why = "it needs no conversion" if version == VERSION else f"only {' and '.join(CONVERTED)} are converted"
+        if version not in lerobot.CONVERTED:
+            known = " and ".join(lerobot.CONVERTED)
+            why = "it needs no conversion" if version == lerobot.VERSION else f"only {known} are converted"
             raise WrongDataset(f"{path} says codebase_version {version!r}; {why}")
-        self.chunk = self.info.get("chunks_size", CHUNK_SIZE)
+        self.chunk = self.info.get("chunks_size", lerobot.CHUNK_SIZE)
         """Number of episodes per folder."""
         videos = self.info.get("video_path")
         for key, paths in {"data_path": (DATA,), "video_path": (VIDEO, None)}.items():
@@ -103,15 +86,15 @@ class _Conversion:
                 raise DatasetError(f"{path}: {key} is {self.info.get(key)!r}; LeRobot {version} has {paths[0]!r}")
         for key in ("total_chunks", "total_videos"):
             self.info.pop(key, None)
-        self.info |= {"codebase_version": VERSION, "chunks_size": CHUNK_SIZE, "data_files_size_in_mb": 100}
-        self.info |= {"video_files_size_in_mb": 200, "data_path": DATA_PATH, "video_path": videos and VIDEO_PATH}
-        check_info(path, self.info)
+        self.info |= {"codebase_version": lerobot.VERSION, "chunks_size": lerobot.CHUNK_SIZE}
+        self.info |= {"data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
+        self.info |= {"data_path": lerobot.DATA_PATH, "video_path": videos and lerobot.VIDEO_PATH}
+        lerobot.check_info(path, self.info)
         self.features = {key: Feature.from_json(entry) for key, entry in self.info["features"].items()}
         self.tasks = [str(row["task"]) for row in self._lines("tasks", "task_index", "task")]
         self.sample, self.rows, self.stats = RowSample(), list[dict[str, Any]](), dict[str, list[Stats]]()
 
     def run(self, progress: Callable[[int, int], None]) -> None:
-        """Write all files."""
         episodes = self._lines("episodes", "episode_index", "length")
         total, start = self.info["total_episodes"], 0
         if len(episodes) != total:
@@ -124,27 +107,28 @@ class _Conversion:
             progress(index + 1, total)
         self.info |= {"total_frames": start, "total_tasks": len(self.tasks), "splits": {"train": f"0:{total}"}}
         if total:
-            write_file(self.part / file_path(EPISODES_PATH, (0, 0)), encode_table(rows_to_table(self.rows, None)[0]))
+            rows = encode_table(rows_to_table(self.rows, None)[0])
+            write_file(self.part / file_path(lerobot.EPISODES_PATH, (0, 0)), rows)
             write_file(self.part / STATS, encode_stats(merge(self.stats, self.sample)))
-            write_file(self.part / TASKS, encode_tasks(self.tasks))
+            write_file(self.part / lerobot.TASKS, encode_tasks(self.tasks))
         write_file(self.part / INFO, encode_json(self.info))
 
     def _episode(self, index: int, start: int, length: int, known: Mapping[str, Any]) -> None:
         """Copy one episode's files, and add its row and statistics."""
         place: dict[str, Any] = {"episode_chunk": index // self.chunk, "episode_index": index}
-        path, file = self.root / DATA.format(**place), divmod(index, CHUNK_SIZE)
+        path, file = self.root / DATA.format(**place), divmod(index, lerobot.CHUNK_SIZE)
         table, columns = read_table(path), {}
         for key, feature in self.features.items():
             if not feature.is_video and key not in table.column_names:
                 raise DatasetError(f"{path} has no column '{key}'; restore it from a copy")
-            if feature.dtype in DTYPES:
+            if feature.dtype in lerobot.DTYPES:
                 columns[key] = from_arrow(table[key], feature, f"{path}: '{key}'")
         tasks = columns["task_index"].reshape(-1)
         if table.num_rows != length or (columns["index"].reshape(-1) != np.arange(start, start + length)).any():
             raise DatasetError(f"{path} does not hold rows {start} to {start + length - 1}; restore it from a copy")
         if not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
             raise DatasetError(f"{path} has a task_index that meta/tasks.jsonl lacks; restore it from a copy")
-        write_file(self.part / file_path(DATA_PATH, file), encode_table(table))
+        write_file(self.part / file_path(lerobot.DATA_PATH, file), encode_table(table))
         self.sample.add(start, columns)
         stats = {key: column_stats(values) for key, values in columns.items()}
         given = {key: known_stats(known.get(key, {})) for key in self.features.keys() - columns}
@@ -156,7 +140,7 @@ class _Conversion:
                 encoded = video.read_bytes()
             except FileNotFoundError:
                 raise DatasetError(f"{video} is missing; restore it from a copy") from None
-            write_file(self.part / file_path(VIDEO_PATH, file, key), encoded)
+            write_file(self.part / file_path(lerobot.VIDEO_PATH, file, key), encoded)
             if key not in stats and self.features[key].is_camera:
                 stats[key] = self._video_stats(video, length, self.features[key])
         row = episode_row(index, start, [self.tasks[k] for k in tasks], {}, stats, file)

@@ -12,18 +12,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from robot_rl.data.lerobot import (
-    INFO,
-    STATS,
-    TASKS,
-    DatasetError,
-    Feature,
-    FileId,
-    check_inside,
-    file_id,
-    file_path,
-    read_info,
-)
+from robot_rl.data import lerobot
+from robot_rl.data.lerobot import INFO, STATS, DatasetError, Feature, FileId, check_inside, file_id, file_path
 from robot_rl.data.stats import BASIC, Stats, column_stats, image_stats, merge_stats, read_stats, sampled, stored_stats
 from robot_rl.data.tables import from_arrow, read_rows, read_table, read_tasks, row_places
 from robot_rl.data.video import decode_frames, decode_picture
@@ -168,7 +158,6 @@ class Dataset:
         return out
 
     def data_path(self, file: FileId) -> Path:
-        """Return the path of a data file."""
         return self.root / file_path(self.info["data_path"], file)
 
     def video_path(self, file: FileId, key: str) -> Path:
@@ -284,7 +273,7 @@ class Dataset:
             stamp = ()
         if stamp and stamp == self._stamp:
             return
-        info = read_info(self.root)
+        info = lerobot.read_info(self.root)
         total = int(info["total_episodes"])
         total = total if self.view.episodes is None else min(total, self.view.episodes)
         if total < self.num_episodes:
@@ -319,7 +308,7 @@ class Dataset:
                 f"{self.root / 'meta/episodes'} lacks episode {missing} of the {total} in {INFO}; "
                 "restore the folder from a copy"
             )
-        tasks = read_tasks(self.root / TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
+        tasks = read_tasks(self.root / lerobot.TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
         features = {key: Feature.from_json(entry) for key, entry in info["features"].items()}
         self.episodes += [_episode(rows[index], features, self.root) for index in new]
         self._stored, self.features = features, self.view.features(features)

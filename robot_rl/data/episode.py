@@ -38,19 +38,10 @@ class EpisodeRows:
         self._tasks: list[list[str]] = [[] for _ in range(num_envs)]
 
     def add(
-        self,
-        state: Tensor,
-        executed: Tensor,
-        wanted: Tensor,
-        reward: Tensor,
-        success: Tensor,
-        done: Tensor,
-        *,
-        intervention: Tensor | None = None,
-        truncated: Tensor | None = None,
-        pictures: Mapping[str, Any] | None = None,
-        instructions: Sequence[str] | None = None,
-    ) -> None:
+        self, state: Tensor, executed: Tensor, wanted: Tensor, reward: Tensor, success: Tensor, done: Tensor, *,
+        intervention: Tensor | None = None, truncated: Tensor | None = None,
+        pictures: Mapping[str, Any] | None = None, instructions: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         """Add one control period to every episode.
 
         Args:
@@ -67,11 +58,9 @@ class EpisodeRows:
         flags["intervention"] = torch.zeros_like(done) if intervention is None else intervention
         flags |= {} if truncated is None else {TRUNCATED: truncated}
         columns = {
-            STATE: state,
-            ACTION: self.actions.to_physical(executed),
-            "action.policy": self.actions.to_physical(wanted.nan_to_num()),
-            "next.reward": reward.float()[:, None],
-        } | {name: values[:, None] for name, values in flags.items()}
+            STATE: state, ACTION: self.actions.to_physical(executed),
+            "action.policy": self.actions.to_physical(wanted.nan_to_num()), "next.reward": reward.float()[:, None],
+        } | {name: values[:, None] for name, values in flags.items()}  # fmt: skip
         rows: dict[str, Any] = {name: values.cpu().numpy() for name, values in columns.items()}
         rows |= {f"observation.images.{camera}": frames for camera, frames in (pictures or {}).items()}
         for i, episode in enumerate(self._rows):
@@ -126,12 +115,10 @@ def default_columns(length: int, fps: float, episode: int, start: int, tasks: Se
     """Return the columns (T, 1) that every dataset has; `tasks` is the task index of each frame."""
     frame = np.arange(length, dtype=np.int64).reshape(-1, 1)
     return {
-        "timestamp": (frame / fps).astype(np.float32),
-        "frame_index": frame,
-        "episode_index": np.full_like(frame, episode),
-        "index": frame + start,
+        "timestamp": (frame / fps).astype(np.float32), "frame_index": frame,
+        "episode_index": np.full_like(frame, episode), "index": frame + start,
         "task_index": np.array(tasks, np.int64).reshape(-1, 1),
-    }
+    }  # fmt: skip
 
 
 def _check_column(key: str, value: Any, feature: Feature) -> Array:
@@ -157,7 +144,5 @@ def _check_column(key: str, value: Any, feature: Feature) -> Array:
         return cast
     if not good.all():
         frame = int(np.argwhere(~good)[0][0])
-        raise DatasetError(
-            f"column '{key}' is no finite {dtype} at frame {frame}; correct the value, then add the episode"
-        )
+        raise DatasetError(f"column '{key}' is no finite {dtype} at frame {frame}; correct it, then add the episode")
     return cast

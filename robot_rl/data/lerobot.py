@@ -118,12 +118,8 @@ class Feature:
         return cls(entry["dtype"], shape, names, entry.get("info"))
 
 
-DEFAULT_FEATURES = {
-    "timestamp": Feature("float32", (1,)),
-    "frame_index": Feature("int64", (1,)),
-    "episode_index": Feature("int64", (1,)),
-    "index": Feature("int64", (1,)),
-    "task_index": Feature("int64", (1,)),
+DEFAULT_FEATURES = {"timestamp": Feature("float32", (1,))} | {
+    key: Feature("int64", (1,)) for key in ("frame_index", "episode_index", "index", "task_index")
 }
 """Columns of every dataset, which the writer fills."""
 
@@ -187,20 +183,11 @@ def new_info(fps: float, features: Mapping[str, Feature], robot_type: str | None
     check_features(features)
     has_video = any(feature.is_video for feature in features.values())
     return {
-        "codebase_version": VERSION,
-        "robot_type": robot_type,
-        "total_episodes": 0,
-        "total_frames": 0,
-        "total_tasks": 0,
-        "chunks_size": CHUNK_SIZE,
-        "data_files_size_in_mb": 100,
-        "video_files_size_in_mb": 200,
-        "fps": int(fps),
-        "splits": {},
-        "data_path": DATA_PATH,
-        "video_path": VIDEO_PATH if has_video else None,
+        "codebase_version": VERSION, "robot_type": robot_type, "total_episodes": 0, "total_frames": 0, "total_tasks": 0,
+        "chunks_size": CHUNK_SIZE, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "fps": int(fps),
+        "splits": {}, "data_path": DATA_PATH, "video_path": VIDEO_PATH if has_video else None,
         "features": {key: feature.to_json() for key, feature in {**features, **DEFAULT_FEATURES}.items()},
-    }
+    }  # fmt: skip
 
 
 def read_info(root: Path) -> dict[str, Any]:

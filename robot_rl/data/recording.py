@@ -106,9 +106,8 @@ def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None)
 def frames_per_second(info: EnvInfo) -> int:
     """Return a dataset's frame rate: one frame per control period. ConfigError unless the rate is a whole number."""
     if info.rate != round(info.rate):
-        raise ConfigError(
-            f"a dataset has a whole number of frames per second, and task {info.task!r} runs at {info.rate:g} Hz"
-        )
+        runs = f"task {info.task!r} runs at {info.rate:g} Hz"
+        raise ConfigError(f"a dataset has a whole number of frames per second, and {runs}")
     return round(info.rate)
 
 
@@ -259,12 +258,10 @@ def episodes_of(
         _check_units(dataset, STATE, columns[STATE], info.state, info.task)
         _check_units(dataset, ACTION, columns[ACTION], info.actions, info.task)
     values = {
-        STATE: columns[STATE],
-        "action": columns[ACTION] if physical else info.actions.to_unit(columns[ACTION]),
-        "reward": columns[rewards[0]].flatten() if rewards else success.float(),
-        "intervention": intervention,
+        STATE: columns[STATE], "action": columns[ACTION] if physical else info.actions.to_unit(columns[ACTION]),
+        "reward": columns[rewards[0]].flatten() if rewards else success.float(), "intervention": intervention,
         "terminated": terminated,
-    }
+    }  # fmt: skip
     kept = [slice(episode.start, episode.start + episode.length) for episode in dataset.episodes[first:]]
     kept = [rows for rows in kept if not successes or bool(success[rows].any())]
     if not kept and first == 0:

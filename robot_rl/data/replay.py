@@ -65,11 +65,9 @@ class Replay:
     def __init__(self, rows: int, lanes: int, columns: Mapping[str, Column], device: torch.device | str = "cpu"):
         self.length, self.lanes, self.device = max(8, rows // lanes), lanes, torch.device(device)
         self.spec = {"reward": Column()} | dict(columns)
-        shape = (lanes, self.length)
+        size = (lanes, self.length)
         try:
-            self.columns = {
-                name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
-            }
+            self.columns = {k: torch.zeros(*size, *c.shape, dtype=c.dtype, device=device) for k, c in self.spec.items()}
         except RuntimeError:  # out of memory, on the CPU or a GPU
             row = sum(math.prod(c.shape) * c.dtype.itemsize for c in self.spec.values())
             raise ConfigError(
@@ -77,7 +75,7 @@ class Replay:
                 f"{self.device} has; lower --training.capacity"
             ) from None
         names = ("starts", "decides", "switches", "last", "terminated")
-        self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
+        self.flags = {name: torch.zeros(size, dtype=torch.bool) for name in names}
         """Flags of each row. `starts`: starts a transition; `decides`: samples may begin here (not inside a chunk that
         the agent evaluates as a whole); `switches`: a takeover or hand-back follows the step; `last`: last step of its
         episode; `terminated`: last step of an episode that was not truncated."""
@@ -249,10 +247,8 @@ class Replay:
         filled = int(self.filled.max())
         return {
             "columns": {k: v[:, :filled].clone() for k, v in (self.columns | self.flags).items()},
-            "head": self.head.clone(),
-            "filled": self.filled.clone(),
-            "transitions": self.transitions,
-        }
+            "head": self.head.clone(), "filled": self.filled.clone(), "transitions": self.transitions,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stored = self.columns | self.flags

@@ -73,12 +73,10 @@ def image_stats(frames: Array) -> Stats:
     levels, share = np.arange(256) / 255.0, counts / len(pixels)
     mean, reached = share @ levels, share.cumsum(1)
     stats = {
-        "min": levels[(counts > 0).argmax(1)],
-        "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)],
-        "mean": mean,
+        "min": levels[(counts > 0).argmax(1)], "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)], "mean": mean,
         "std": np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1)),
         **{name: levels[np.minimum((reached < q).sum(1), 255)] for name, q in QUANTILES.items()},
-    }
+    }  # fmt: skip
     return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(times)])}
 
 
@@ -98,13 +96,10 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
     mean = average(stacked["mean"])
     variance = average(stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2)
     return {
-        "min": stacked["min"].min(0),
-        "max": stacked["max"].max(0),
-        "mean": mean,
-        "std": np.sqrt(variance),
+        "min": stacked["min"].min(0), "max": stacked["max"].max(0), "mean": mean, "std": np.sqrt(variance),
         "count": np.array([int(counts.sum())]),
         **{name: average(stacked[name]) for name in QUANTILES if name in kept},
-    }
+    }  # fmt: skip
 
 
 class RowSample:
@@ -180,5 +175,4 @@ def read_stats(path: Path) -> dict[str, Stats]:
 
 
 def encode_stats(stats: Mapping[str, Stats]) -> bytes:
-    """Encode `stats.json`."""
     return encode_json({key: {name: value.tolist() for name, value in entry.items()} for key, entry in stats.items()})

@@ -45,7 +45,6 @@ class WriterLock:
         self._fd: int | None = fd
 
     def release(self) -> None:
-        """Release the lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

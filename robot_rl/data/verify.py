@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from robot_rl.data.dataset import Dataset, Episode, by_file
-from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError
+from robot_rl.data.lerobot import DTYPES, INFO, STATS, TASKS, DatasetError
 from robot_rl.data.stats import STATISTICS, read_stats, stats_fault
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import SLACK, frame_times
@@ -43,9 +43,7 @@ def examine(root: str | Path) -> tuple[list[str], list[str]]:
     findings = [finding for check in checks for finding in check(data)]
     data.refresh()
     for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
-        findings.append(
-            f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append moves it aside"
-        )
+        findings.append(f"{path} is not counted by {INFO}: a writer was killed; DatasetWriter.append moves it aside")
     notes = [str(finding) for finding in findings if isinstance(finding, _Note)]
     return [finding for finding in findings if not isinstance(finding, _Note)], notes
 

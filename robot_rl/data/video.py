@@ -83,15 +83,11 @@ def video_info(source: Path | bytes) -> dict[str, Any]:
         stream = container.streams.video[0]
         rate = float(stream.average_rate or 0)
         return {
-            "video.height": stream.height,
-            "video.width": stream.width,
-            "video.codec": stream.codec.canonical_name,
-            "video.pix_fmt": stream.pix_fmt,
-            "video.is_depth_map": False,
-            "video.fps": int(rate) if rate.is_integer() else rate,
-            "video.channels": 3,
+            "video.height": stream.height, "video.width": stream.width, "video.codec": stream.codec.canonical_name,
+            "video.pix_fmt": stream.pix_fmt, "video.is_depth_map": False,
+            "video.fps": int(rate) if rate.is_integer() else rate, "video.channels": 3,
             "has_audio": bool(container.streams.audio),
-        }
+        }  # fmt: skip
 
 
 def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:

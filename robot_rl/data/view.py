@@ -51,9 +51,7 @@ class DatasetView:
         for text in self.rename:
             old, _, new = text.partition("=")
             if not old or not new or "=" in new:
-                raise ConfigError(
-                    f"--rename {text}: write OLD=NEW, such as observation.images.wrist=observation.images.hand"
-                )
+                raise ConfigError(f"--rename {text}: write OLD=NEW, observation.images.wrist=observation.images.hand")
             pairs.append((old, new))
         for names in ([old for old, _ in pairs], [new for old, new in pairs if "/" not in old]):
             if twice := next((name for name in names if names.count(name) > 1), None):
@@ -71,9 +69,7 @@ class DatasetView:
                 viewed[column] = replace(viewed[column], names=_named(viewed[column], component, new))
         renamed = {old: new for new, old in self.stored.items()}
         if taken := [new for new in self.stored if new in features and new not in renamed]:
-            raise ConfigError(
-                f"--rename {self.stored[taken[0]]}={taken[0]}: the dataset has a column {taken[0]!r} already"
-            )
+            raise ConfigError(f"--rename {self.stored[taken[0]]}={taken[0]}: there is a column {taken[0]!r} already")
         size = self.image_size
         for key, feature in viewed.items():
             if feature.is_camera and size:

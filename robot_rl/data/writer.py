@@ -7,32 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robot_rl.data import lerobot
 from robot_rl.data.dataset import Dataset, is_reserved
 from robot_rl.data.episode import EpisodeData, check_columns, default_columns, frame_tasks
-from robot_rl.data.lerobot import (
-    CHUNK_SIZE,
-    DTYPES,
-    EPISODES_PATH,
-    INFO,
-    STATS,
-    TASKS,
-    DatasetError,
-    Feature,
-    FileId,
-    WrongDataset,
-    check_inside,
-    encode_json,
-    file_id,
-    file_path,
-    new_info,
-)
+from robot_rl.data.lerobot import INFO, STATS, DatasetError, Feature, FileId, WrongDataset, check_inside, file_path
 from robot_rl.data.stats import BASIC, STATISTICS, RowSample, Stats, column_stats, encode_stats, image_stats, merge
 from robot_rl.data.storage import LOCK, STAGING, WriterLock, clear_staging, is_published, publish
 from robot_rl.data.tables import encode_table, encode_tasks, plain_value, read_table, rows_to_table, to_arrow, widen
@@ -77,7 +61,7 @@ class DatasetWriter:
     ) -> DatasetWriter:
         """Start a dataset in a new or empty folder."""
         root = Path(root)
-        info = new_info(fps, features, robot_type)
+        info = lerobot.new_info(fps, features, robot_type)
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,7 +75,7 @@ class DatasetWriter:
             if any(path.is_file() or any(path.iterdir()) for path in others):
                 raise WrongDataset(f"{root} is not empty; choose another --out")
             clear_staging(root)
-            publish(root, {}, (), (INFO, encode_json(info)))
+            publish(root, {}, (), (INFO, lerobot.encode_json(info)))
         except BaseException:
             lock.release()
             raise
@@ -109,7 +93,7 @@ class DatasetWriter:
             foreign = {
                 key: f"{f.dtype} of shape {f.shape}"
                 for key, f in data.features.items()
-                if not (f.is_camera if f.is_video else f.dtype in DTYPES)
+                if not (f.is_camera if f.is_video else f.dtype in lerobot.DTYPES)
             }
             if foreign:
                 raise DatasetError(f"{root} has features {foreign}, which cannot be written; start a new dataset")
@@ -126,9 +110,7 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -200,24 +182,22 @@ class DatasetWriter:
                 info["features"][key] = replace(features[key], info=video_info(video)).to_json()
             add_video(rows, key, state.next_file, fps)
         episodes_table, schema = rows_to_table(rows, state.schema)
-        files[file_path(EPISODES_PATH, state.next_file)] = encode_table(episodes_table)
+        files[file_path(lerobot.EPISODES_PATH, state.next_file)] = encode_table(episodes_table)
         new = list(files)
         if state.schema is not None and schema != state.schema:
-            first = file_path(EPISODES_PATH, state.first_file)
+            first = file_path(lerobot.EPISODES_PATH, state.first_file)
             files = {first: encode_table(widen(read_table(self.root / first), schema)), **files}
         merged = merge(stats, sample)
-        files |= {TASKS: encode_tasks(tasks), STATS: encode_stats(merged)}
+        files |= {lerobot.TASKS: encode_tasks(tasks), STATS: encode_stats(merged)}
 
         total = self.num_episodes + len(episodes)
         info |= {
-            "total_episodes": total,
-            "total_frames": start,
-            "total_tasks": len(tasks),
+            "total_episodes": total, "total_frames": start, "total_tasks": len(tasks),
             "splits": {"train": f"0:{total}"},
-        }
+        }  # fmt: skip
         first_file = state.next_file if state.schema is None else state.first_file
         done = _State(info, tuple(tasks), merged, sample, schema, first_file, _after(state.next_file, info))
-        commit = (INFO, encode_json(info))
+        commit = (INFO, lerobot.encode_json(info))
         try:
             publish(self.root, files, new, commit)
         finally:  # Ctrl-C may interrupt after the commit
@@ -240,18 +220,13 @@ def episode_row(
         if is_reserved(key):
             raise DatasetError(f"record '{key}' is a name that LeRobot uses itself; choose another")
     return {
-        "episode_index": index,
-        "tasks": list(dict.fromkeys(tasks)),
-        "length": len(tasks),
-        "data/chunk_index": file[0],
-        "data/file_index": file[1],
-        "dataset_from_index": start,
-        "dataset_to_index": start + len(tasks),
+        "episode_index": index, "tasks": list(dict.fromkeys(tasks)), "length": len(tasks),
+        "data/chunk_index": file[0], "data/file_index": file[1],
+        "dataset_from_index": start, "dataset_to_index": start + len(tasks),
         **{key: value for key, value in record.items() if value is not None},
         **{f"stats/{key}/{name}": value.tolist() for key, s in stats.items() for name, value in s.items()},
-        "meta/episodes/chunk_index": file[0],
-        "meta/episodes/file_index": file[1],
-    }
+        "meta/episodes/chunk_index": file[0], "meta/episodes/file_index": file[1],
+    }  # fmt: skip
 
 
 def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
@@ -267,7 +242,7 @@ def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float
 def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
     """Return the indices of the next file."""
     chunk, index = file
-    return (chunk, index + 1) if index + 1 < info.get("chunks_size", CHUNK_SIZE) else (chunk + 1, 0)
+    return (chunk, index + 1) if index + 1 < info.get("chunks_size", lerobot.CHUNK_SIZE) else (chunk + 1, 0)
 
 
 def write_stats(root: str | Path) -> None:
@@ -288,14 +263,14 @@ def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
     """Return the writer's state for an existing dataset; features without all statistics of `needed` are computed."""
     sample = RowSample()
     if data.num_frames:
-        numbers = [key for key, feature in data.features.items() if feature.dtype in DTYPES]
+        numbers = [key for key, feature in data.features.items() if feature.dtype in lerobot.DTYPES]
         sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
     stats = merge(data.episode_stats(needed), sample)
     paths = [path for path in data.episode_files() if path in data.files()]
     first_file, schema = (0, 0), None
     if paths:
-        first_file, schema = file_id(paths[0]) or first_file, pq.read_schema(paths[0]).remove_metadata()
-    files = [file for path in data.files() if (file := file_id(path))]
+        first_file, schema = lerobot.file_id(paths[0]) or first_file, pq.read_schema(paths[0]).remove_metadata()
+    files = [file for path in data.files() if (file := lerobot.file_id(path))]
     next_file = _after(max(files), data.info) if files else (0, 0)
     return _State(data.info, tuple(data.tasks), stats, sample, schema, first_file, next_file)
 

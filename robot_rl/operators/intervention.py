@@ -1,4 +1,4 @@
-"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`."""
+"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`. Judge for scripted operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from policies.actor import GaussianPolicy
 from policies.base import Observation
+from policies.bundle import Bundle
 from robot_rl.interface.environment import EnvWrapper, VectorEnv
-from robot_rl.operators.scripted import OperatorView, Rule, arm_view
+from robot_rl.learning.parts.critics import Critic
+from robot_rl.learning.parts.heads import build_head
+from robot_rl.operators.scripted import Judge, OperatorView, Rule, arm_view
+from robot_rl.util.errors import ConfigError
 
 
 class OperatorPolicy(Protocol):
@@ -39,7 +44,6 @@ class InterventionWrapper(EnvWrapper):
         """Newest observation."""
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start an episode without the operator in control."""
         first = self.env.reset(**kwargs)
         self.observation = first[0]
         self._begin()
@@ -73,11 +77,40 @@ class InterventionWrapper(EnvWrapper):
         self.steps += 1
         self.observation, reward, terminated, truncated, infos = self.env.step(executed)
         flags = {
-            "intervention": self.held,
-            "takeover": self.held and not before,
-            "handed_back": before and not self.held,
-        }
+            "intervention": self.held, "takeover": self.held and not before, "handed_back": before and not self.held,
+        }  # fmt: skip
         infos |= {"executed": executed} | {name: torch.tensor([value]) for name, value in flags.items()}
         if bool(terminated | truncated):
             self._begin()
         return self.observation, reward, terminated, truncated, infos
+
+
+def judge_of(bundle: Bundle) -> Judge:
+    """Return a judge with the mean value of a bundle's critics; ConfigError for a bundle without critics.
+
+    The best known action is the action of the bundle's policy.
+    """
+    policy, saved = bundle.policy, bundle.agent
+    unsuitable = ConfigError(
+        f"{bundle.label} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
+        "--base, for example one of rlpd"
+    )
+    if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:
+        raise unsuitable
+    head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # the reward of success is 1
+    hidden = tuple(saved["hidden"])
+    critic = Critic(policy.encoder.size, policy.size.action, saved["critics"], hidden, head, saved["layer_norm"])
+    try:
+        critic.load_state_dict(bundle.critic)
+    except RuntimeError:  # other architecture, for example of i-qn
+        raise unsuitable from None
+    policy.eval()
+
+    @torch.no_grad()
+    def judge(observation: Observation, action: Tensor) -> tuple[float, float]:
+        features = policy.features(observation)
+        both = torch.cat([action, policy.transform(policy.actor.mean(policy.actor_features(observation)), observation)])
+        ours, best = critic.value(features.expand(2, -1), both).mean(0).tolist()
+        return ours, best
+
+    return judge

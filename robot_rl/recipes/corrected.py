@@ -23,9 +23,8 @@ from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
 from robot_rl.rewards import SuccessReward, TakeoverReward
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
+from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, practise
 from robot_rl.training.off_policy import demo_replay
-from robot_rl.training.practice import practise
 from robot_rl.util.errors import ConfigError
 
 

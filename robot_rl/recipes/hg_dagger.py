@@ -15,7 +15,7 @@ from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
-from robot_rl.training.dagger import DaggerConfig, aggregate
+from robot_rl.training.human_in_the_loop import DaggerConfig, aggregate
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,13 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import check as check_dataset
 from robot_rl.data.recording import info_of, load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
-from robot_rl.operators.intervention import InterventionWrapper
-from robot_rl.operators.judge import judge_of
+from robot_rl.operators.intervention import InterventionWrapper, judge_of
 from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
 from robot_rl.recipes import recipes
 from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset
 from robot_rl.rewards import RewardName
-from robot_rl.rewards.classifier import load_classifier
-from robot_rl.rewards.judged import ClassifierWrapper, judged_info
-from robot_rl.rewards.written.env import RewardWrapper, written_reward_info
-from robot_rl.rewards.written.file import load_reward
+from robot_rl.rewards.classifier import ClassifierWrapper, judged_info, load_classifier
+from robot_rl.rewards.written.file import RewardWrapper, load_reward, written_reward_info
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.training.run import Run

@@ -1,14 +1,17 @@
-"""Charts as plotly traces and layouts; `templates/charts.js` adds fonts, colours and margins.
+"""Blocks of a page's sections, and charts as plotly traces and layouts.
+
+`templates/blocks.html` has a macro for each kind of block; `templates/charts.js` adds fonts, colours and margins.
 
 Colours are palette names, c1 to c6; the page replaces them by the colours for day, night or print.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from robot_rl.report.figures import number
+from robot_rl.report.figures import ABSENT, number
 
 POINTS = 800
 """Maximum number of points of a curve; longer curves are averaged."""
@@ -37,10 +40,8 @@ def thinned(points: Points) -> Points:
     size = -(-len(points) // POINTS)
     if size < 2:
         return points
-    groups = [points[i : i + size] for i in range(0, len(points), size)]
-    means = [
-        tuple(float(f"{sum(column) / len(group):.5g}") for column in zip(*group, strict=True)) for group in groups[:-1]
-    ]
+    parts = [points[i : i + size] for i in range(0, len(points), size)]
+    means = [tuple(float(f"{sum(axis) / len(part):.5g}") for axis in zip(*part, strict=True)) for part in parts[:-1]]
     return [*means, points[-1]]
 
 
@@ -62,3 +63,40 @@ def markers(name: str, x: Sequence[float], y: Sequence[object], colour: str, sym
 def chart(title: str, alt: str, traces: Sequence[Trace], **layout: Any) -> dict[str, Any]:
     """Return a figure for the page; `alt` is its text alternative."""
     return {"title": title, "alt": alt, "figure": {"data": list(traces), "layout": layout}}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a section: name and data of the macro that draws the block. The template escapes text."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def heading(text: str) -> Block:
+    """Return a heading below the section's own."""
+    return Block("heading", {"text": text})
+
+
+def note(text: str) -> Block:
+    """Return a paragraph in small type."""
+    return Block("note", {"text": text})
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[object]], numbers: Iterable[int] = (), code: int = -1
+) -> Block:
+    """Return a table. Columns in `numbers` are aligned to the right; columns from index `code` on are set as code."""
+    classes = ["number" if i in numbers else "code" if 0 <= code <= i else "" for i in range(len(head))]
+    return Block("table", {"caption": caption, "head": head, "rows": rows, "classes": classes})
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Block:
+    """Return a definition list of short facts; facts without a value are left out."""
+    return Block("facts", {"pairs": [(name, value) for name, value in pairs if value not in (None, "", ABSENT)]})
+
+
+def charts(figures: Iterable[dict[str, Any] | None], summary: str = "") -> list[Block]:
+    """Return charts side by side, folded away under `summary` unless it is empty; [] without a chart."""
+    found = [chart for chart in figures if chart is not None]
+    return [Block("charts", {"charts": found, "summary": summary})] if found else []

@@ -69,9 +69,7 @@ def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
 def runs_in(folder: Path) -> list[Path]:
     """Return the folder itself if it is a run, then the runs in it by start time. Raises ConfigError without runs."""
     if not folder.exists():
-        raise ConfigError(
-            f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-<time>-demo"
-        )
+        raise ConfigError(f"{folder} does not exist; name a run folder, or a folder of them, runs/<date>-<time>-demo")
     if not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name the run folder that holds it")
     try:

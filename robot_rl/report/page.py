@@ -1,10 +1,12 @@
-"""The report page: rendered from templates and written atomically."""
+"""The report page: rendered from templates, with embedded videos, and written atomically."""
 
 from __future__ import annotations
 
+import base64
 import errno
 import gzip
 import hashlib
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,21 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from robot_rl.report.blocks import Block
+from robot_rl.report import record, results
+from robot_rl.report.charts import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
-from robot_rl.report.media import base64_text, videos_section
-from robot_rl.report.record import dataset_section, provenance_section, randomization_section, settings_section
-from robot_rl.report.results import (
-    Stage,
-    evaluations_section,
-    instructions_section,
-    measures_section,
-    sentence,
-    stages,
-    success_section,
-)  # fmt: skip
-from robot_rl.report.timing import loop_section, shield_section
 from robot_rl.report.training import interventions_section, learning_section
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
@@ -59,7 +50,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         report: written path; stages: evaluations in order; notes: files left out, with reasons.
     """
     runs = read_folders(folders)
-    found = stages(runs)
+    found = results.stages(runs)
     tasks = dict.fromkeys(task for run in runs if (task := run.setting("task")))
     page = render(runs, found, ", ".join(tasks or dict.fromkeys(folder.resolve().name for folder in folders)))
     write_page(out, page)
@@ -67,26 +58,26 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     return {"report": str(out), "stages": [asdict(stage) for stage in found], "notes": notes}
 
 
-def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str:
+def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str) -> str:
     """Return the page as text."""
     sections = [
-        ("success", "Success at each stage", success_section(found)),
-        ("instructions", "Success of each instruction", instructions_section(runs)),
+        ("success", "Success at each stage", results.success_section(found)),
+        ("instructions", "Success of each instruction", results.instructions_section(runs)),
         ("videos", "Videos", videos_section(runs)),
         ("learning", "Learning curves", learning_section(runs)),
         ("interventions", "Interventions", interventions_section(runs)),
-        ("loop", "Control loop", loop_section(runs)),
-        ("shield", "Shield", shield_section(runs)),
-        ("measures", "How well", measures_section(runs)),
-        ("evaluations", "Evaluations", evaluations_section(runs)),
-        ("dataset", "Demonstrations", dataset_section(runs)),
-        ("randomization", "Randomization", randomization_section(runs)),
-        ("provenance", "Provenance", provenance_section(runs)),
-        ("settings", "Settings", settings_section(runs)),
+        ("loop", "Control loop", record.loop_section(runs)),
+        ("shield", "Shield", record.shield_section(runs)),
+        ("measures", "How well", results.measures_section(runs)),
+        ("evaluations", "Evaluations", results.evaluations_section(runs)),
+        ("dataset", "Demonstrations", record.dataset_section(runs)),
+        ("randomization", "Randomization", record.randomization_section(runs)),
+        ("provenance", "Provenance", record.provenance_section(runs)),
+        ("settings", "Settings", record.settings_section(runs)),
     ]
     optional = ("measures", "instructions")  # some tasks measure only success or have no instructions
     missing = [heading.lower() for name, heading, blocks in sections if not blocks and name not in optional]
-    return assemble(title, sentence(found), runs, sections, missing)
+    return assemble(title, results.sentence(found), runs, sections, missing)
 
 
 def assemble(
@@ -138,3 +129,55 @@ def write_page(out: Path, page: str) -> None:
     except OSError as error:
         remedy = "free space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"
         raise UserError(f"cannot write {out}: {error.strerror}; {remedy} another --out") from error
+
+
+LARGEST = 32 * 2**20
+"""Size limit of an embedded video, bytes; larger videos get a note. Phones fail on pages of about 100 MB."""
+
+
+def videos_section(runs: Sequence[RunFolder]) -> list[Block]:
+    """Return the videos of all runs with captions; add a note to the run for each video left out."""
+    videos: list[dict[str, Any]] = []
+    for run in runs:
+        for path in run.videos:
+            caption = run.captions.get(path.name)
+            shown = caption if isinstance(caption, str) and caption.strip() else path.stem.replace("_", " ")
+            try:
+                videos.append({"run": run.name, "caption": shown, **_embedded(path)})
+            except ValueError as error:
+                run.notes.append(f"{path} {error} and was left out")
+    return [Block("videos", {"videos": videos})] if videos else []
+
+
+def _embedded(path: Path) -> dict[str, Any]:
+    """Return a video and its poster as base64, with width and height. Raises ValueError with the reason on failure."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise ValueError(f"has {size / 2**20:.0f} MiB, over {LARGEST // 2**20},")
+        data = path.read_bytes()
+    except OSError:
+        raise ValueError("cannot be read") from None
+    image, width, height = poster(data)
+    return {"mp4": base64_text(data), "jpeg": base64_text(image), "width": width, "height": height}
+
+
+def poster(data: bytes) -> tuple[bytes, int, int]:
+    """Return a frame from the middle of a video as JPEG, with width and height. Raises ValueError without a frame."""
+    import av
+    import cv2
+
+    try:
+        with av.open(io.BytesIO(data), "r") as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = 1
+            if stream.duration:
+                container.seek(stream.duration // 2, stream=stream)
+            image = next(container.decode(stream)).to_ndarray(format="bgr24")
+    except (OSError, ValueError, IndexError, StopIteration, MemoryError):  # av.FFmpegError is an OSError or ValueError
+        raise ValueError("cannot be decoded as a video") from None
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 85])[1].tobytes(), image.shape[1], image.shape[0]
+
+
+def base64_text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

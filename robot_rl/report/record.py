@@ -1,4 +1,4 @@
-"""Sections on datasets, randomization, provenance and settings of runs."""
+"""Sections on datasets, randomization, provenance, settings, command loop timing and shield of runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from robot_rl.report.blocks import Block, facts, heading, table
+from robot_rl.report.charts import Block, chart, charts, facts, heading, line, note, table
 from robot_rl.report.figures import ABSENT, duration, figure, interval, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
 from robot_rl.util.statistics import wilson
@@ -110,3 +110,112 @@ def settings_section(runs: Sequence[RunFolder]) -> list[Block]:
         for run in runs
         if run.config
     ]
+
+
+_GOALS = "goals changed or refused"
+_COUNTED = {
+    _GOALS: ("nonfinite", "position", "workspace", "start mismatch"),
+    "times it began, however long": ("stop", "stale state", "stale goal", "tilt", "joint speed"),
+    "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
+    "pictures recorded again": ("stale picture",),
+}
+"""Units of the counts in loop.json, and the names of the counts."""
+_TIMES = {"policy: from observation to action": "inference_ms", "command loop: age of the joint state": "state_age_ms"}
+
+
+def loop_section(runs: Sequence[RunFolder]) -> list[Block]:
+    """Return lateness and other times of every command loop, and of a bare loop on the same machine."""
+    found = [run for run in runs if run.loop]
+    if not found:
+        return []
+    late, times = [], []
+    for run in found:
+        late.append(_lateness(run.name, run.loop, plain(run.loop.get("learner"))))
+        if bare := _part(run.loop, "bare"):
+            late.append(_lateness(f"{run.name}, bare loop", bare, ABSENT))
+        for name, key in _TIMES.items():
+            if part := _part(run.loop, key):
+                times.append((run.name, name, *(figure(part.get(k), "ms") for k in ("p50", "p99", "max"))))
+    head = ("Loop", "Learner", "Rate", "Ticks", "p50", "p99", "p99.9", "Largest", "Late > 1\u202fms", "Missed", "Drift")
+    blocks = [table("Lateness of the ticks of the command loop", head, late, numbers=range(2, 11))]
+    blocks += charts(histogram(run) for run in found)
+    if times:
+        caption = "Times of policy and command loop"
+        blocks.append(table(caption, ("Loop", "What", "p50", "p99", "Largest"), times, numbers=(2, 3, 4)))
+    return blocks
+
+
+def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
+    late, ticks = dict(_part(loop, "lateness_us")), number(loop.get("ticks"))
+    if ticks is not None and ticks < 1000:
+        late.pop("p999", None)  # equals the maximum
+    return (
+        name, learner, figure(loop.get("rate"), "Hz"), figure(ticks),
+        *(figure(late.get(key), "\u00b5s") for key in ("p50", "p99", "p999", "max")),
+        percent(loop.get("late_share"), 3), figure(loop.get("missed")), figure(loop.get("drift_us"), "\u00b5s"),
+    )  # fmt: skip
+
+
+def histogram(run: RunFolder) -> dict[str, Any] | None:
+    """Return a chart of the lateness distribution, log scale: bars for the loop, a line for the bare loop."""
+    mine, bare = _fractions(run.loop), _fractions(_part(run.loop, "bare"))
+    if mine is None:
+        return None
+    bins, values, total = mine
+    bars = {"type": "bar", "name": "this loop", "x": bins, "y": values, "marker": {"color": "c1"}}
+    traces = [bars]
+    if bare and bare[0] == bins:
+        stairs = line(f"bare loop, {figure(bare[2])} ticks", bins, bare[1], "c2", mode="lines")
+        stairs["line"]["shape"] = "hvh"
+        traces.append(stairs)
+    worst = figure(_part(run.loop, "lateness_us").get("max"), "\u00b5s")
+    alt = f"Histogram of the lateness of {figure(total)} ticks of {run.name}; the largest is {worst}"
+    # The axis starts below a single tick's fraction: one late tick in a million stays visible.
+    y = {"type": "log", "range": [-len(str(int(total))), 0.1], "tickformat": "~%", "hoverformat": ".4~%", "dtick": 1}
+    return chart(f"Lateness, {run.name}, fraction of ticks", alt, traces, yaxis=y,
+                 xaxis={"title": "\u00b5s", "type": "category"}, bargap=0.1)  # fmt: skip
+
+
+def _fractions(loop: Row) -> tuple[list[str], list[float], float] | None:
+    """Return bin names, fractions of the ticks, and the number of ticks; the last bin may be open."""
+    found = _part(loop, "histogram")
+    edges, counts = found.get("edges_us"), found.get("counts")
+    if not isinstance(edges, list) or not isinstance(counts, list) or not counts:
+        return None
+    values = [number(count) for count in counts]
+    labels = [f"{v:.4g}" if (v := number(edge)) is not None else "\u221e" for edge in edges]
+    labels += ["\u221e"] * (len(labels) == len(values))
+    if len(labels) != len(values) + 1 or any(v is None or v < 0 for v in values):
+        return None
+    bins = [f"{a}\u2013{b}" if b != "\u221e" else f"> {a}" for a, b in zip(labels, labels[1:], strict=False)]
+    total = sum(v or 0.0 for v in values)
+    return (bins, [(v or 0.0) / total for v in values], total) if 0 < total < 1e15 else None
+
+
+def shield_section(runs: Sequence[RunFolder]) -> list[Block]:
+    """Return a table of the interventions of shield and watchdogs by reason."""
+    found = [(run, run.loop["shield"]) for run in runs if isinstance(run.loop.get("shield"), dict)]
+    if not found:
+        return []
+    reasons = sorted({reason for _, counts in found for reason in counts})
+    if not reasons:
+        return [note("The shield changed no command.")]
+    units = {reason: unit for unit, known in _COUNTED.items() for reason in known}
+    rows = [
+        (reason, units.get(reason, ABSENT), *(_count(counts, reason, run) for run, counts in found))
+        for reason in reasons
+    ]
+    head = ("Reason", "What is counted", *(run.name for run, _ in found))
+    caption = "How often the shield or a watchdog stepped in; of goals also the fraction of all that were posted"
+    return [table(caption, head, rows, numbers=range(2, len(head)))]
+
+
+def _count(counts: Row, reason: str, run: RunFolder) -> str:
+    count, goals = number(counts.get(reason, 0)), number(run.loop.get("goals"))
+    share = f" ({percent(count / goals, 2)})" if count and goals and reason in _COUNTED[_GOALS] else ""
+    return figure(count) + share
+
+
+def _part(row: Row, name: str) -> dict[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}

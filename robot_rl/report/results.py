@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from robot_rl.report.blocks import Block, charts, note, table
-from robot_rl.report.charts import FRACTION, chart, markers, text
+from robot_rl.report.charts import FRACTION, Block, chart, charts, markers, note, table, text
 from robot_rl.report.figures import duration, figure, interval, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
 from robot_rl.util.statistics import wilson

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from robot_rl.report.blocks import Block, charts, facts, heading, note
-from robot_rl.report.charts import FRACTION, Points, Trace, chart, drawable, line, markers, thinned
+from robot_rl.report.charts import (
+    FRACTION,
+    Block,
+    Points,
+    Trace,
+    chart,
+    charts,
+    drawable,
+    facts,
+    heading,
+    line,
+    markers,
+    note,
+    thinned,
+)
 from robot_rl.report.figures import figure, number, percent
 from robot_rl.report.folders import Row, RunFolder
 
@@ -145,11 +158,9 @@ def _episodes(run: RunFolder) -> list[Block]:
     return [heading(run.name), facts(pairs), *drawn, *lines]
 
 
-def _averaged(
-    title: str, x: list[float], values: list[float], colour: str, axis: Row, signs: list[Trace]
-) -> dict[str, Any]:
+def _averaged(title: str, x: list[float], y: list[float], colour: str, axis: Row, signs: list[Trace]) -> dict[str, Any]:
     """Return a chart of a marker for each episode and their moving average."""
-    mean = moving_average(values)
+    mean = moving_average(y)
     alt = f"{title}, moving average: {percent(mean[0], 0)} at first, {percent(mean[-1], 0)} at the end"
     average = line("moving average", x, mean, colour, mode="lines")
     return chart(title, alt, [average, *signs], xaxis=axis, yaxis=FRACTION, hovermode="closest")

@@ -10,7 +10,7 @@ classifier.safetensors   weights and normalization
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,9 +23,11 @@ from policies.base import Normalizer, Observation, Size, from_json, mlp
 from policies.errors import BundleError
 from policies.networks.encoder import EncoderConfig
 from policies.weights import read_weights, require_fit, sha256
+from robot_rl.interface.environment import EnvInfo, EnvWrapper
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.success import SuccessHold
 from robot_rl.util import strict_json
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import leaks, replacing_folder
@@ -201,13 +203,10 @@ class Classifier:
             + (f", {LANGUAGE}" if LANGUAGE in reads.extra_inputs else ""),
             "instructions": list(self.instructions),
             **{name: getattr(self, name) for name in ("threshold", "hold", "rate")},
-            "held_out_episodes": self.measured.episodes,
-            "held_out_successes": self.measured.successes,
-            "precision": self.measured.precision,
-            "recall": self.measured.recall,
-            "at_least": self.at_least,
-            "pays_rewards": self.reaches_bar,
-        }
+            "held_out_episodes": self.measured.episodes, "held_out_successes": self.measured.successes,
+            "precision": self.measured.precision, "recall": self.measured.recall,
+            "at_least": self.at_least, "pays_rewards": self.reaches_bar,
+        }  # fmt: skip
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -221,20 +220,12 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
         with replacing_folder(path) as folder:
             save_file({k: v.contiguous().cpu() for k, v in network.state_dict().items()}, folder / WEIGHTS)
             meta = {
-                "format": FORMAT,
-                "reads": network.reads.to_json(),
-                "network": asdict(network.config),
-                "threshold": classifier.threshold,
-                "hold": classifier.hold,
-                "rate": classifier.rate,
-                "instructions": list(classifier.instructions),
-                "at_least": classifier.at_least,
-                "measured": asdict(measured),
-                "precision": measured.precision,
-                "recall": measured.recall,
-                "provenance": classifier.provenance,
-                "sha256": {WEIGHTS: sha256((folder / WEIGHTS).read_bytes())},
-            }
+                "format": FORMAT, "reads": network.reads.to_json(), "network": asdict(network.config),
+                "threshold": classifier.threshold, "hold": classifier.hold, "rate": classifier.rate,
+                "instructions": list(classifier.instructions), "at_least": classifier.at_least,
+                "measured": asdict(measured), "precision": measured.precision, "recall": measured.recall,
+                "provenance": classifier.provenance, "sha256": {WEIGHTS: sha256((folder / WEIGHTS).read_bytes())},
+            }  # fmt: skip
             (folder / DESCRIPTION).write_text(strict_json.dumps(meta, 2))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write the classifier {path} ({error}); free space or choose another --out") from error
@@ -245,9 +236,7 @@ def read_classifier(path: Path | str) -> Classifier:
     path = Path(path)
     file = path / DESCRIPTION
     if not file.is_file():
-        raise ConfigError(
-            f"{path} is no classifier: it has no {DESCRIPTION}; name a folder that `robot-rl classifier fit` wrote"
-        )
+        raise ConfigError(f"{path} is no classifier: no {DESCRIPTION}; name a folder of `robot-rl classifier fit`")
     if fault := next(leaks(path), None):
         raise ConfigError(fault)
     try:
@@ -272,9 +261,7 @@ def read_classifier(path: Path | str) -> Classifier:
         raise
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UserError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(
-            f"{file} is damaged or foreign ({reason}); copy the classifier again, or fit it again"
-        ) from None
+        raise ConfigError(f"{file} is damaged or foreign ({reason}); copy it again, or fit it again") from None
     classifier.network.load_state_dict(weights)
     classifier.network.eval()
     return classifier
@@ -286,3 +273,68 @@ def load_classifier(path: Path | str) -> Classifier:
     if classifier.refusal:
         raise ConfigError(classifier.refusal)
     return classifier
+
+
+def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
+    """Return a task's facts with a classifier's success; ConfigError if the classifier does not fit the task."""
+    if info.interface is None:
+        raise ConfigError(f"{info.task} ends its episodes by itself, so no classifier judges them: take a robot's task")
+    classifier.require_fit(ObservationSpec.from_vector(info.state) | info.extra_inputs, info.rate, info.interface)
+    return replace(info, rewards=(), reports_success=True, success_terminates=True)
+
+
+class ClassifierWrapper(EnvWrapper):
+    """Vector environment in which a classifier decides success. Success in enough frames ends an episode with reward 1.
+
+    The simulator's own success test does not end episodes; infos["true_success"] (n,) reports, for comparison, whether
+    the episode has passed that test so far. Failures and time limits end episodes as usual.
+
+    `env` is a `TaskEnv` with `success_ends` False.
+    """
+
+    request_images = None
+    """Render every picture, since the classifier reads each one."""
+
+    def __init__(self, env: Any, classifier: Classifier):
+        """Raise ConfigError if the classifier was fitted to other pictures or instructions."""
+        super().__init__(env)
+        self.classifier = classifier
+        self.info = judged_info(env.info, classifier)
+        classifier.network.to(env.device)
+        self.success = SuccessHold(classifier.hold, env.num_envs, env.device)
+        self.passed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        """(n,) whether the running episode has passed the simulator's own success test."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        first = self.env.reset(**kwargs)
+        self.success.reset()
+        self.passed = torch.zeros_like(self.passed)
+        return first
+
+    def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        observation, _, terminated, truncated, infos = self.env.step(actions)
+        ended = terminated | truncated
+        last = infos.get("final_obs", observation)
+        broken = infos.get("diverged", torch.zeros_like(ended))
+        success = self.success(self.classifier.sees_success(last)) & ~terminated & ~broken
+        self.passed |= infos["success"]
+        infos.pop("rewards", None)
+        infos |= {"success": success, "true_success": self.passed.clone()}
+        done = ended | success
+        if bool(done.any()):
+            if "final_obs" not in infos:
+                infos["final_obs"] = observation
+            infos["_final_obs"] = done
+            if len(ids := (success & ~ended).nonzero()[:, 0]):
+                observation = self.env.restart(ids, observation)
+            self.success.reset(done.nonzero()[:, 0])
+            self.passed[done] = False
+        return observation, success.float(), terminated | success, truncated & ~success, infos
+
+    def wrapper_state(self) -> dict[str, Any]:
+        """Return the success counters and the passed tests."""
+        return {"success": self.success.state_dict(), "passed": self.passed.clone()}
+
+    def load_wrapper_state(self, state: dict[str, Any]) -> None:
+        self.success.load_state_dict(state["success"])
+        self.passed = state["passed"].to(self.passed.device, copy=True)

@@ -61,11 +61,9 @@ class FitConfig:
 
 
 def fit(
-    dataset: Dataset,
-    config: FitConfig,
-    device: str = "cpu",
+    dataset: Dataset, config: FitConfig, device: str = "cpu",
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
-) -> Classifier:
+) -> Classifier:  # fmt: skip
     """Fit a classifier to a dataset and measure it on held-out episodes.
 
     The threshold is chosen on the training episodes. ConfigError for a dataset without pictures or with too few
@@ -138,12 +136,9 @@ class Frames:
 
 
 def _descend(
-    network: SuccessNetwork,
-    frames: Frames,
-    episodes: Sequence[MarkedEpisode],
-    config: FitConfig,
+    network: SuccessNetwork, frames: Frames, episodes: Sequence[MarkedEpisode], config: FitConfig,
     progress: Callable[[int, int, str], None],
-) -> None:
+) -> None:  # fmt: skip
     """Fit the network to the labelled frames of episodes."""
     device, reads = next(network.parameters()).device, network.reads
     rng = torch.Generator().manual_seed(config.seed)

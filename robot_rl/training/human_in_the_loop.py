@@ -5,6 +5,8 @@ Robot and learner share only a run folder; each can be killed and restarted::
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
     <run>/weights.safetensors   the learner replaces the file, the robot reads it between episodes
     <run>/learner/              metrics and checkpoint of the learner
+
+In simulation, `practise` runs the same in one process with a scripted operator, and `aggregate` runs HG-DAgger.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import sample_batches
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.observation_spec import PRIVILEGED
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.checkpoint import load_state, save_state
-from robot_rl.training.metrics import check_finite
+from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, counts, report
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
+from robot_rl.training.supervised import clone
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
+from robot_rl.util.seeds import training_seed
 
 WEIGHTS = "weights.safetensors"
 Relabel = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -226,3 +232,123 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
             parts.append(part)
             start = None
     return parts
+
+
+class EpisodeRecord:
+    """Collect the steps of one episode for `Learner.take`, and add them to the metrics `episodes`."""
+
+    def __init__(self, episodes: EpisodeMetrics | None = None):
+        self.episodes = episodes or EpisodeMetrics(1)
+        self.rows: list[dict[str, Tensor]] = []
+        self.final: Observation = {}
+
+    def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
+        """Append a step of one environment; infos["executed"] is the recorded action."""
+        row = {name: value.clone() for name, value in observation.items() if name != PRIVILEGED}
+        row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
+        row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
+        self.rows.append(row)
+        self.episodes.add(row["reward"], torch.tensor(["final_obs" in infos]), infos)
+        if "final_obs" in infos:
+            self.final = {f"final.{name}": value for name, value in infos["final_obs"].items()}
+
+    def episode(self) -> dict[str, Tensor]:
+        """Return the columns of the episode, see `off_policy.add_episode`."""
+        return {name: torch.cat([row[name] for row in self.rows]) for name in self.rows[0]} | self.final
+
+
+def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress) -> None:
+    """Run human-in-the-loop learning in one simulated environment with an operator (`InterventionWrapper`).
+
+    Resume from the run's checkpoint with new episodes: the operator's state is not saved.
+    """
+    env.info.require_end()
+    agent, config, step = learner.agent, learner.config, 0
+    rng, episodes = torch.Generator().manual_seed(seed), EpisodeMetrics(1)
+    if saved := run.load():
+        step, learner.corrected = saved["step"], saved["corrected"]
+        agent.load_state_dict(saved["agent"])
+        learner.online.load_state_dict(saved["online"])
+        learner.demos.load_state_dict(saved["demos"])
+        rng.set_state(saved["rng"])
+        learner.rng.set_state(saved["learner_rng"])
+    actor: Any = type(agent.policy).build(agent.policy.describe())
+    actor.load_state_dict(agent.policy.state_dict())
+    actor.to(env.device).explore = True  # acts on the device of the physics; the learner may be on a GPU
+    executor = ChunkExecutor(actor, 1)
+    observation = env.reset(seed=training_seed(seed) + step)[0]
+    logged = checkpointed = step
+    while step < config.steps:
+        load_acting_weights(actor, acting_weights(agent))
+        record = EpisodeRecord(episodes)
+        observation = play_episode(env, executor, observation, rng, record.add)
+        episode = record.episode()
+        step += len(episode["action"])
+        learner.take(episode)
+        while learner.update():
+            pass
+        over = step >= config.steps
+        row = {name: float(value) for name, value in learner.metrics.items()} | episodes.summary()
+        row |= {"train/corrected_share": learner.corrected / step} | counts(env, step)
+        if over or step - logged >= 500:
+            logged = step
+            report(run, step, row, progress)
+        if over or run.stop_signal or step - checkpointed >= config.checkpoint_every:
+            checkpointed = step
+            check_finite(run, step, row)
+            state = {"step": step, "corrected": learner.corrected, "agent": agent.state_dict()}
+            state |= {"online": learner.online.state_dict(), "demos": learner.demos.state_dict()}
+            run.save(step, state | {"rng": rng.get_state(), "learner_rng": learner.rng.get_state()})
+            run.end_if_stopped(step)
+    agent.finish()
+
+
+@dataclass(frozen=True)
+class DaggerConfig:
+    """Hyperparameters of HG-DAgger."""
+
+    steps: PositiveInt = 6_000
+    """Environment steps."""
+    every: PositiveInt = 1_500
+    """Environment steps between two clonings."""
+    updates: PositiveInt = 2_000
+    """Gradient steps per cloning, from fresh weights."""
+    batch: PositiveInt = 256
+    """Chunks per gradient step."""
+
+
+def aggregate(
+    env: Any, fresh: Callable[[], Cloning], demos: list[dict[str, Tensor]], config: DaggerConfig, run: Run, seed: int,
+    progress: Progress,
+) -> Cloning:  # fmt: skip
+    """Return the agent cloned from demonstrations and the operator's corrections in `env` (`InterventionWrapper`).
+
+    Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without the
+    measure of doubt. Resume from the run's checkpoint, with new episodes.
+    """
+    env.info.require_end()
+    step, taken = 0, []
+    if saved := run.load():
+        step, taken = saved["step"], saved["taken"]
+    rng, counted, changed, loss = torch.Generator().manual_seed(seed + step), EpisodeMetrics(1), True, 0.0
+    observation = env.reset(seed=training_seed(seed) + step)[0]
+    while True:
+        if changed:
+            agent = fresh()
+            loss = clone(agent, demos + taken, config.updates, config.batch, run, seed)
+            agent.policy.to(env.device)  # it only acts in this round
+        if step >= config.steps:
+            return agent
+        executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)
+        while step < until:
+            record = EpisodeRecord(counted)
+            observation = play_episode(env, executor, observation, rng, record.add)
+            episode = record.episode()
+            step += len(episode["action"])
+            taken.extend(corrections(episode))
+        changed = len(taken) > before
+        corrected = sum(len(part["action"]) for part in taken)
+        row = {"bc/loss": loss, "train/corrected_share": corrected / step} | counted.summary() | counts(env, step)
+        report(run, step, row, progress)
+        run.save(step, {"step": step, "taken": taken})
+        run.end_if_stopped(step)

@@ -102,9 +102,7 @@ def train_off_policy(
     if not (config.steps or config.offline_updates):
         raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
     if config.keep_successes and demos is None:
-        raise ConfigError(
-            "--training.keep-successes adds to demonstrations, and there are none: use --training.no-keep-successes"
-        )
+        raise ConfigError("--training.keep-successes needs demonstrations: use --training.no-keep-successes")
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(

@@ -4,6 +4,10 @@ runs/<date>-<time>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
     metrics.jsonl  tensorboard/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
+
+Also the floating-point and thread settings of learning.
+
+Also the floating-point and thread settings of learning.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from datetime import datetime
 from importlib import metadata
 from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -57,13 +61,11 @@ def provenance() -> dict[str, Any]:
     program = Path(sys.argv[0]).name  # main.py if run as a module
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
-        "commit": commit or "unknown",
-        "versions": versions,
-        "python": platform.python_version(),
+        "commit": commit or "unknown", "versions": versions, "python": platform.python_version(),
         "machine": {"cpu": _cpu(), **gpu, "cores": os.cpu_count(), "system": platform.system()},
         "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),
-    }
+    }  # fmt: skip
 
 
 def _cpu() -> str:
@@ -96,13 +98,9 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
     """Return the newest run of a task and recipe that has a file `holds`, which may be a pattern."""
-    folders = sorted(
-        folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(folder.glob(holds))
-    )
+    folders = sorted(path for path in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(path.glob(holds)))
     if not folders:
-        raise ConfigError(
-            f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
-        )
+        raise ConfigError(f"nothing to resume: no run of {task} with {recipe} in {root}/ holds a {holds}; give --out")
     return folders[-1]
 
 
@@ -338,3 +336,29 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         with suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
     return rows
+
+
+Precision = Literal["highest", "high", "medium"]
+MOST_THREADS = 4
+"""Default maximum number of learner threads; small networks do not use more."""
+
+
+def learner_threads(alone: bool) -> int:
+    """Return the default number of threads: 1 beside a running simulation, else torch's, at most `MOST_THREADS`."""
+    return min(MOST_THREADS, torch.get_num_threads()) if alone else 1
+
+
+@contextmanager
+def learning_floats(precision: Precision = "medium") -> Iterator[None]:
+    """Set the float32 matmul precision and flush denormals to zero within the context; restore both on exit.
+
+    Optimizer moments of weights without gradients decay to denormals, which take a fifth of an update's time.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_float32_matmul_precision(before)

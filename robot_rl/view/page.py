@@ -32,9 +32,8 @@ class Page:
         try:
             import viser
         except ImportError as error:
-            raise UserError(
-                f"the view needs the package viser ({error}): pip install -c constraints.txt -e '.[view]'"
-            ) from None
+            needed = f"the view needs the package viser ({error})"
+            raise UserError(f"{needed}: pip install -c constraints.txt -e '.[view]'") from None
         with contextlib.redirect_stdout(io.StringIO()):  # hide viser's own output
             self.server: Any = viser.ViserServer(HOST, port or PORT, title, verbose=False)
         if port and self.server.get_port() != port:  # viser took another port

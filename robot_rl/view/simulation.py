@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from real.teleop import Device
+from robot_rl.interface.control import NO_TOOL
 from robot_rl.interface.observation_spec import IMAGES
-from robot_rl.util.errors import UserError
+from robot_rl.operators.scripted import OperatorView
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView
 
@@ -191,7 +195,6 @@ class SimulationView:
             self._say(now=True)
 
     def close(self) -> None:
-        """Close the page."""
         self.page.close()
 
     # ---- drawing -----------------------------------------------------------------------------------------------
@@ -246,3 +249,57 @@ def play(env: Any, actor: ViewActor, view: SimulationView, episodes: int = 0, se
         if done:
             view.end(success)
         number = view.next
+
+
+class RecordingView:
+    """Callback for `real.recording.record.Recording` that draws the environment after every control period."""
+
+    def __init__(self, say: Callable[[str], None], port: int = 0):
+        """`say` is called with the page's address once the page is open."""
+        self.say, self.port = say, port
+        self.view: SimulationView | None = None
+        self._state = ""
+
+    def __call__(self, env: Any) -> None:
+        """Show the current state of a `RehearsalEnv`, which waits for the person before its first step."""
+        if self.view is None:
+            self.view = SimulationView(env.env, self.port, f"{env.env.task.name}, recording", controls=False)
+            self.say(self.view.page.address)
+        state = "recording" if env.steps else "waiting for your first input"
+        if not env.steps and self._state != state:
+            self.view.begin(self.view.number + 1, env.env.seed)
+        self._state = state
+        self.view.note(state)
+        self.view.show(env.observation) if env.steps else self.view.redraw(env.observation)
+
+    def close(self) -> None:
+        if self.view is not None:
+            self.view.close()
+
+
+class Person:
+    """Operator for `InterventionWrapper`; in control while the enable button is held, as on a robot."""
+
+    def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
+        """Call `reset` when the device's reset is pressed. Raises ConfigError if the task's actions move no tool."""
+        if not env.pipeline.controller.twist_limit.any():
+            raise ConfigError(
+                f"{NO_TOOL}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
+                "view:=true"
+            )
+        self.env, self.device, self._reset_pressed = env, device, reset
+        self._down = False
+
+    def reset(self) -> None:
+        """Begin an episode (no effect)."""
+
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
+        """Return whether the person has control, and the action (1, A). Raises `Finished` when the person quits."""
+        operator = self.device.read()
+        if operator.reset and not self._down:
+            self._reset_pressed()
+        self._down = operator.reset
+        twist = torch.tensor([[*operator.motion, *operator.rotation]])
+        gripper = torch.tensor([[operator.gripper]])
+        action = self.env.pipeline.controller.from_twist(twist, gripper, self.env.hold_action())
+        return operator.held, action

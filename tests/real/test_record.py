@@ -25,7 +25,7 @@ from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
 from robot_rl.util.seeds import training_seed
-from robot_rl.view.recording import RecordingView
+from robot_rl.view.simulation import RecordingView
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.tasks import tasks

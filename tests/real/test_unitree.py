@@ -205,7 +205,7 @@ def test_motor_and_joint_indices_are_inverse() -> None:
 
 def test_guard_does_not_import_torch() -> None:
     code = (
-        "import sys, real.control.guard, robot_rl.cli.guard; from robot_rl.robots import robots; robots.get('go2');"
+        "import sys, real.control.guard, robot_rl.cli.twin; from robot_rl.robots import robots; robots.get('go2');"
         " sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

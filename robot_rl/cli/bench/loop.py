@@ -110,9 +110,8 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
         runner = ProcessRunner(nodes, EXECUTABLE, lambda *line: output.append(line), environment)
         code = runner.run()
         if runner.interrupted:
-            raise Interrupted(
-                "interrupted; nothing was measured, and nothing is left running", runner.interrupted - 128
-            )
+            said = "interrupted; nothing was measured, and nothing is left running"
+            raise Interrupted(said, runner.interrupted - 128)
         if code:
             raise UserError(f"nothing was measured: {_first_to_end(output)}")
         loops = {"command loop": jsonlib.loads((folder / "run" / "loop.json").read_text())}

@@ -124,10 +124,8 @@ class Vla:
         return {
             "device": torch.cuda.get_device_name(device) if cuda else str(device),
             "weights_millions": round(sum(p.numel() for p in network.parameters()) / 1e6),
-            "trained_millions": round(sum(p.numel() for p in trained) / 1e6),
-            "batch": self.batch,
+            "trained_millions": round(sum(p.numel() for p in trained) / 1e6), "batch": self.batch,
             "training_steps_per_second": speed,
-            "memory_gb": torch.cuda.max_memory_allocated(device) / 1e9 if cuda else None,
-            "chunk_ms_p50": p50,
+            "memory_gb": torch.cuda.max_memory_allocated(device) / 1e9 if cuda else None, "chunk_ms_p50": p50,
             "chunk_ms_p99": p99,
-        }
+        }  # fmt: skip

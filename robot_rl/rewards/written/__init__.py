@@ -3,5 +3,5 @@ Reinforcement Learning" (arXiv 2309.11489).
 
 A reward is one function of named views of the state, in a small subset of Python (`code`). It is tried in a separate
 process (`sandbox`), must rank success above failure on scripted episodes (`vetting`), and is saved with its hash and
-vetting metrics (`file`). Only a vetted reward is used in an environment (`env`).
+vetting metrics; only a vetted reward is used in an environment (`file`).
 """

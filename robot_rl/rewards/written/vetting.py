@@ -199,9 +199,7 @@ def _episodes(env: Any, views: Views, act: Act, seed: int) -> tuple[Transitions,
         success |= running & infos["success"].cpu()
         running &= ~done
         observation, steps = _host(following), steps + 1
-    now, before = (
-        {name: torch.cat([each[k][name] for each in states]).float() for name in states[0][0]} for k in (0, 1)
-    )
+    now, before = ({key: torch.cat([each[k][key] for each in states]).float() for key in states[0][0]} for k in (0, 1))
     action, ids, last = (torch.cat(parts) for parts in zip(*taken, strict=True))
     return {"now": now, "before": before, "action": action}, ids, last, success
 

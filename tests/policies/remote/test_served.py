@@ -271,7 +271,7 @@ def test_signal_stops_the_server_and_prints_counts(serve: Serve, tmp_path: Path,
 
 
 def test_port_in_use_and_missing_bundle_are_reported(served: Callable[[str], str], tmp_path: Path) -> None:
-    from robot_rl.cli.serve import Serve as Command
+    from robot_rl.cli.remote import Serve as Command
     from robot_rl.util.errors import ConfigError, UserError
 
     save_bundle(Bundle(MAKE["recurrent"]()[0], None, {}, task="testbed:push"), tmp_path / "bundle")

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.recipes.job import open_job
-from robot_rl.rewards.classifier import Measured, save_classifier
-from robot_rl.rewards.judged import ClassifierWrapper
+from robot_rl.rewards.classifier import ClassifierWrapper, Measured, save_classifier
 
 Build = Callable[..., Any]
 Run = Callable[..., tuple[int, str, str]]

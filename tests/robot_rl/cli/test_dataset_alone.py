@@ -18,8 +18,7 @@ from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
-from robot_rl.training.numerics import learning_floats
-from robot_rl.training.run import Run, configured
+from robot_rl.training.run import Run, configured, learning_floats
 from sim.make import describe
 
 Call = Callable[..., tuple[int, str, str]]

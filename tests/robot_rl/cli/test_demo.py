@@ -14,8 +14,7 @@ import pytest
 
 from real.launching.launch import describe
 from real.teleop.scripted_walker import ROUTE
-from robot_rl.cli.demo import Demo, _finish
-from robot_rl.cli.demo.journeys import JOURNEYS, Journey, Options
+from robot_rl.cli.demo import JOURNEYS, Demo, Journey, Options, _finish
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.launch import parse
 from robot_rl.cli.main import COMMANDS

@@ -16,8 +16,7 @@ from policies.bundle import Bundle
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.operators.intervention import InterventionWrapper
-from robot_rl.operators.judge import judge_of
+from robot_rl.operators.intervention import InterventionWrapper, judge_of
 from robot_rl.operators.scripted import ABOVE, BESIDE, OperatorConfig, OperatorView, ScriptedOperator, missing, progress
 from robot_rl.recipes.job import Job
 from robot_rl.util.errors import ConfigError, UnknownName

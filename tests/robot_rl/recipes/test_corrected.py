@@ -22,10 +22,8 @@ from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
 from robot_rl.rewards import TakeoverReward
-from robot_rl.training import dagger
-from robot_rl.training.dagger import DaggerConfig
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
-from robot_rl.training.practice import practise
+from robot_rl.training import human_in_the_loop
+from robot_rl.training.human_in_the_loop import DaggerConfig, HumanInTheLoopConfig, Learner, practise
 from robot_rl.training.run import Run, read_metrics
 from robot_rl.training.supervised import SupervisedConfig
 from sim.make import describe, make
@@ -181,13 +179,13 @@ def test_dagger_without_takeovers_equals_cloning_to_the_bit(data: Path, run: Any
 def test_dagger_clones_the_persons_actions_and_resumes(
     data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
 ) -> None:
-    cloned, clone = [], dagger.clone
+    cloned, clone = [], human_in_the_loop.clone
 
     def count(agent: Any, episodes: list[Any], *rest: Any) -> float:
         cloned.append(len(episodes))
         return clone(agent, episodes, *rest)
 
-    monkeypatch.setattr(dagger, "clone", count)
+    monkeypatch.setattr(human_in_the_loop, "clone", count)
     recipe = HGDAgger(training=DaggerConfig(steps=250, every=100, updates=20, batch=16), operator=RANDOM)
     with run() as first:
         one = recipe.train(job(data, first))

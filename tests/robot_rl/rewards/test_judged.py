@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robot_rl.interface.pipeline import Picture
-from robot_rl.rewards.judged import ClassifierWrapper, judged_info
+from robot_rl.rewards.classifier import ClassifierWrapper, judged_info
 from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.make import describe

@@ -21,12 +21,10 @@ from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorView
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
-from robot_rl.training.autonomous import AutonomousConfig, Practice, improve_alone
+from robot_rl.training.autonomous import AutonomousConfig, Practice, Proposer, ProposerConfig, improve_alone
 from robot_rl.training.goals import GoalConfig, Goals, in_hindsight, regions
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, play_episode
+from robot_rl.training.human_in_the_loop import EpisodeRecord, HumanInTheLoopConfig, Learner, play_episode, practise
 from robot_rl.training.off_policy import demo_replay
-from robot_rl.training.practice import EpisodeRecord, practise
-from robot_rl.training.proposer import Proposer, ProposerConfig
 from robot_rl.training.run import Run, read_metrics
 from robot_rl.util.errors import ConfigError, UnknownName
 from sim.env import TaskEnv

@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from robot_rl.recipes import recipes
-from robot_rl.training.numerics import learner_threads, learning_floats
-from robot_rl.training.run import latest_folder, read_metrics, resume_command
+from robot_rl.training.run import latest_folder, learner_threads, learning_floats, read_metrics, resume_command
 from robot_rl.util.errors import Interrupted, UserError
 
 Build = Callable[..., Any]

@@ -236,7 +236,7 @@ def test_person_takes_over_and_resets(opened: Any) -> None:
     from policies.execution import ChunkExecutor
     from real.teleop import Finished
     from robot_rl.operators.intervention import InterventionWrapper
-    from robot_rl.view.person import Person
+    from robot_rl.view.simulation import Person
 
     env, view = opened("panda-lift", float("inf"))
     heights: list[tuple[int, float]] = []

@@ -15,8 +15,7 @@ from robot_rl.cli.reward import default_file
 from robot_rl.recipes.job import open_job
 from robot_rl.rewards.written import vetting as vetting_module
 from robot_rl.rewards.written.code import compile_reward, evaluate
-from robot_rl.rewards.written.env import RewardWrapper
-from robot_rl.rewards.written.file import WrittenReward, load_reward, read_reward, save_reward
+from robot_rl.rewards.written.file import RewardWrapper, WrittenReward, load_reward, read_reward, save_reward
 from robot_rl.rewards.written.sandbox import check_rewards
 from robot_rl.rewards.written.vetting import BEHAVIOURS, STARTS, Played, Vetting, auc, measure, play
 from robot_rl.rewards.written.views import Views
