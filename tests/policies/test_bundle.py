@@ -107,29 +107,25 @@ def test_folder_without_a_bundle_is_refused(tmp_path: Path) -> None:
         load_bundle(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    "change",
-    {
-        "another format": lambda m: m.update(format=99),
-        "no format": lambda m: m.pop("format"),
-        "no policy": lambda m: m.pop("policy"),
-        "no checksums": lambda m: m.pop("sha256"),
-        "negative horizon": lambda m: m["interface"].update(horizon=-5),
-        "speed above the limit": lambda m: m["interface"]["shield"].update(velocity=100),
-        "robot is no table": lambda m: m.update(robot="panda"),
-        "unknown robot": lambda m: m["interface"].update(robot="pandoro"),
-        "unknown class": lambda m: m["policy"].update({"class": "transformer"}),
-        "unknown setting": lambda m: m["policy"]["config"].update(depth=3),
-        "no base": lambda m: m["policy"].pop("base"),
-        "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
-        "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
-        "a negative scale": lambda m: m["policy"]["config"].update(scale=-1.0),
-        "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
-        "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
-        "interface is a list": lambda m: m.update(interface=[]),
-    }.items(),
-    ids=lambda item: item[0],
-)
+@pytest.mark.parametrize("change", {
+    "another format": lambda m: m.update(format=99),
+    "no format": lambda m: m.pop("format"),
+    "no policy": lambda m: m.pop("policy"),
+    "no checksums": lambda m: m.pop("sha256"),
+    "negative horizon": lambda m: m["interface"].update(horizon=-5),
+    "speed above the limit": lambda m: m["interface"]["shield"].update(velocity=100),
+    "robot is no table": lambda m: m.update(robot="panda"),
+    "unknown robot": lambda m: m["interface"].update(robot="pandoro"),
+    "unknown class": lambda m: m["policy"].update({"class": "transformer"}),
+    "unknown setting": lambda m: m["policy"]["config"].update(depth=3),
+    "no base": lambda m: m["policy"].pop("base"),
+    "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
+    "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
+    "a negative scale": lambda m: m["policy"]["config"].update(scale=-1.0),
+    "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
+    "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
+    "interface is a list": lambda m: m.update(interface=[]),
+}.items(), ids=lambda item: item[0])  # fmt: skip
 def test_invalid_description_is_refused(saved: Path, change: tuple[str, Callable[[dict[str, Any]], Any]]) -> None:
     edit(saved, change[1])
     with pytest.raises(BundleError, match=r"policy\.json"):
@@ -198,16 +194,13 @@ def test_other_robots_are_refused_by_field(saved: Path, panda: Any, diffusion: C
         assert "'panda'" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m["interface"].update(observations=["joint_positon"]), "unknown observation term 'joint_positon'"),
-        (lambda m: m["interface"].update(failure="fallen:abc"), "test 'fallen:abc' is written"),
-        (lambda m: m["interface"].update(success="reached:cub:0.06"), "observes no object 'cub'; did you mean cube"),
-        (lambda m: m["interface"]["controller"].update(rate=60), r"at 60 Hz .* a rate of 66\.6667 Hz would do"),
-        (lambda m: m["interface"]["shield"].update(margin=2.0), r"shield\.margin is 2 rad, which leaves joint"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda m: m["interface"].update(observations=["joint_positon"]), "unknown observation term 'joint_positon'"),
+    (lambda m: m["interface"].update(failure="fallen:abc"), "test 'fallen:abc' is written"),
+    (lambda m: m["interface"].update(success="reached:cub:0.06"), "observes no object 'cub'; did you mean cube"),
+    (lambda m: m["interface"]["controller"].update(rate=60), r"at 60 Hz .* a rate of 66\.6667 Hz would do"),
+    (lambda m: m["interface"]["shield"].update(margin=2.0), r"shield\.margin is 2 rad, which leaves joint"),
+])  # fmt: skip
 def test_interface_that_does_not_fit_the_robot_is_refused(
     saved: Path, panda: Any, change: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
@@ -217,16 +210,13 @@ def test_interface_that_does_not_fit_the_robot_is_refused(
     assert error.value.code == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("shield", ShieldConfig(velocity=1.0)),
-        ("success", ""),
-        ("success_hold", 9),
-        ("failure", "fallen:60:0.15"),
-        ("horizon", 7),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("shield", ShieldConfig(velocity=1.0)),
+    ("success", ""),
+    ("success_hold", 9),
+    ("failure", "fallen:60:0.15"),
+    ("horizon", 7),
+])  # fmt: skip
 def test_task_with_other_shield_or_tests_is_refused(bundle: Bundle, name: str, value: Any) -> None:
     bundle.check_task(bundle.interface)
     with pytest.raises(BundleError, match=f"trained for other {name} than task 'panda-lift' has"):

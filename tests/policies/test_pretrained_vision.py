@@ -124,13 +124,10 @@ def test_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
         load_bundle(tmp_path / "bundle")
 
 
-@pytest.mark.parametrize(
-    ("kind", "vision", "message"),
-    [
-        ("siglip", {"pixels": 40}, "does not read pictures of 40 pixels.*vision.pixels"),
-        ("bert", {}, "does not read pictures of 32x48 pixels"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "vision", "message"), [
+    ("siglip", {"pixels": 40}, "does not read pictures of 40 pixels.*vision.pixels"),
+    ("bert", {}, "does not read pictures of 32x48 pixels"),
+])  # fmt: skip
 def test_models_that_reject_the_picture_size_are_named(kind: str, vision: Any, message: str, model: Any) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(model(kind), **vision)

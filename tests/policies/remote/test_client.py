@@ -104,24 +104,21 @@ def test_each_request_has_one_robot_renamed_keys_and_a_prompt(foreign: Foreign) 
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "answer"),
-    [
-        ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
-        ("error", "reports an error: nothing", "\n"),
-        ("nonsense", "no msgpack", b"\xc1 nonsense"),
-        ("nonsense", "int, not a table", pack(3)),
-        ("nonsense", "there is no 'actions'", {}),
-        ("nonsense", "'actions' is list", {"actions": [[0.0, 0.0]]}),
-        ("nonsense", "not an array of numbers", {"actions": np.array([[True, False]])}),
-        ("shape", "of shape (2,), not (3, 2)", {"actions": np.zeros(2)}),
-        ("shape", "of shape (1, 3, 2), not (3, 2)", {"actions": np.zeros((1, 3, 2))}),
-        ("shape", "of shape (3, 7), not (3, 2)", {"actions": np.zeros((3, 7))}),
-        ("shape", "of shape (4, 2), not (3, 2)", {"actions": np.zeros((4, 2))}),
-        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (float("nan"), 0.0), (0.0, 0.0))),
-        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "message", "answer"), [
+    ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
+    ("error", "reports an error: nothing", "\n"),
+    ("nonsense", "no msgpack", b"\xc1 nonsense"),
+    ("nonsense", "int, not a table", pack(3)),
+    ("nonsense", "there is no 'actions'", {}),
+    ("nonsense", "'actions' is list", {"actions": [[0.0, 0.0]]}),
+    ("nonsense", "not an array of numbers", {"actions": np.array([[True, False]])}),
+    ("shape", "of shape (2,), not (3, 2)", {"actions": np.zeros(2)}),
+    ("shape", "of shape (1, 3, 2), not (3, 2)", {"actions": np.zeros((1, 3, 2))}),
+    ("shape", "of shape (3, 7), not (3, 2)", {"actions": np.zeros((3, 7))}),
+    ("shape", "of shape (4, 2), not (3, 2)", {"actions": np.zeros((4, 2))}),
+    ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (float("nan"), 0.0), (0.0, 0.0))),
+    ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
+])  # fmt: skip
 def test_invalid_answers_are_reported_and_counted(foreign: Foreign, kind: str, message: str, answer: Any) -> None:
     address = foreign(answers(GOOD, answer))
     made = policy(address)
@@ -266,16 +263,13 @@ def _spec() -> ObservationSpec:
     return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        (("observation.state",), "write OURS=THEIRS"),
-        (("observation.state=",), "write OURS=THEIRS"),
-        (("observation.stat=x",), "did you mean observation.state"),
-        (("observation.state=x", "observation.state=y"), "given twice"),
-        (("observation.state=x", f"{FRONT}=x"), "given twice"),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "message"), [
+    (("observation.state",), "write OURS=THEIRS"),
+    (("observation.state=",), "write OURS=THEIRS"),
+    (("observation.stat=x",), "did you mean observation.state"),
+    (("observation.state=x", "observation.state=y"), "given twice"),
+    (("observation.state=x", f"{FRONT}=x"), "given twice"),
+])  # fmt: skip
 def test_invalid_key_pairs_are_refused(pairs: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         translation(pairs, _spec())

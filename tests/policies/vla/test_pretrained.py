@@ -244,21 +244,18 @@ def use_a_text_model(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (drop("config.json"), "has no config.json"),
-        (drop("model.safetensors"), "no weights: model.safetensors is missing"),
-        (drop("tokenizer.json"), "no tokenizer: tokenizer.json is missing"),
-        (drop("preprocessor_config.json"), "preprocessor_config.json with image_mean"),
-        (name_a_shard, "model-00002-of-00002.safetensors is missing"),
-        (drop_a_weight, "lacks 1 of the weights .*text_model.layers.1.mlp.up_proj.weight"),
-        (truncate, "cannot be read"),
-        (set_type, "of no model that the installed transformers knows"),
-        (add_code, "bring their own code are not run"),
-        (use_a_text_model, "type 'llama' are not known; known: smolvlm"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), [
+    (drop("config.json"), "has no config.json"),
+    (drop("model.safetensors"), "no weights: model.safetensors is missing"),
+    (drop("tokenizer.json"), "no tokenizer: tokenizer.json is missing"),
+    (drop("preprocessor_config.json"), "preprocessor_config.json with image_mean"),
+    (name_a_shard, "model-00002-of-00002.safetensors is missing"),
+    (drop_a_weight, "lacks 1 of the weights .*text_model.layers.1.mlp.up_proj.weight"),
+    (truncate, "cannot be read"),
+    (set_type, "of no model that the installed transformers knows"),
+    (add_code, "bring their own code are not run"),
+    (use_a_text_model, "type 'llama' are not known; known: smolvlm"),
+])  # fmt: skip
 def test_damaged_model_folder_is_named(
     damage: Callable[[Path], None], message: str, tiny_model: Models, tmp_path: Path
 ) -> None:

@@ -266,25 +266,22 @@ def drop_a_weight(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (shutil.rmtree, "config.json cannot be read"),
-        (change(type="act"), "no checkpoint of SmolVLA"),
-        (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
-        (change(input_features=None), "does not say its input_features"),
-        (change(output_features={"action": {"shape": [2]}}), "does not say its output_features"),
-        (change(num_expert_layers=2), "num_expert_layers 2"),
-        (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
-        (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),
-        (change(output_features={"action": {"type": "ACTION", "shape": [7]}}), "3 states and 7 actions"),
-        (change(input_features={"observation.state": {"type": "STATE", "shape": [3]},
-                                "observation.images.top": {"type": "VISUAL"}}), "images.top, which the task lacks"),
-        (change(expert_width_multiplier=0.5), "another model"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "message"), [
+    (shutil.rmtree, "config.json cannot be read"),
+    (change(type="act"), "no checkpoint of SmolVLA"),
+    (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
+    (change(input_features=None), "does not say its input_features"),
+    (change(output_features={"action": {"shape": [2]}}), "does not say its output_features"),
+    (change(num_expert_layers=2), "num_expert_layers 2"),
+    (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
+    (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),
+    (change(output_features={"action": {"type": "ACTION", "shape": [7]}}), "3 states and 7 actions"),
+    (change(input_features={"observation.state": {"type": "STATE", "shape": [3]},
+                            "observation.images.top": {"type": "VISUAL"}}), "images.top, which the task lacks"),
+    (change(expert_width_multiplier=0.5), "another model"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+    (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
+])  # fmt: skip
 def test_unsupported_checkpoints_are_refused(damage: Callable[[Path], None], message: str, checkpoint: Path) -> None:
     damage(checkpoint)
     with pytest.raises(ConfigError, match=message):

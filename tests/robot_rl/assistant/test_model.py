@@ -97,21 +97,17 @@ def cut(handler: Any) -> None:
     handler.wfile.write(b"{")
 
 
-@pytest.mark.parametrize(
-    ("answer", "tries", "kind", "words"),
-    [
-        (late, 2, "timeout", "gave no answer within 0.3 s, tried 2 times; raise --timeout"),
-        (dripping, 2, "timeout", "had not finished its answer after 0.3 s"),
-        ((200, b"<html>hello"), 2, "nonsense", "other than JSON: '<html>hello', tried 2 times; check that the URL"),
-        ((200, b'{"choices": []}'), 2, "nonsense", "no choices"),
-        ((200, b'{"choices": [{"message": {"content": " "}}]}'), 2, "nonsense", "an empty message"),
-        ((500, b"out of memory"), 2, "refused", "status 500 Internal Server Error: 'out of memory', tried 2 times"),
-        ((404, b"no such model"), 1, "refused", "404 Not Found: 'no such model'; check the model's name 'canned'"),
-        (redirecting, 1, "refused", "status 302"),
-        (cut, 2, "unreachable", "broke the connection off after 1 bytes"),
-    ],
-    ids=["late", "dripping", "no json", "no choices", "empty", "error", "unknown", "redirect", "cut"],
-)
+@pytest.mark.parametrize(("answer", "tries", "kind", "words"), [
+    (late, 2, "timeout", "gave no answer within 0.3 s, tried 2 times; raise --timeout"),
+    (dripping, 2, "timeout", "had not finished its answer after 0.3 s"),
+    ((200, b"<html>hello"), 2, "nonsense", "other than JSON: '<html>hello', tried 2 times; check that the URL"),
+    ((200, b'{"choices": []}'), 2, "nonsense", "no choices"),
+    ((200, b'{"choices": [{"message": {"content": " "}}]}'), 2, "nonsense", "an empty message"),
+    ((500, b"out of memory"), 2, "refused", "status 500 Internal Server Error: 'out of memory', tried 2 times"),
+    ((404, b"no such model"), 1, "refused", "404 Not Found: 'no such model'; check the model's name 'canned'"),
+    (redirecting, 1, "refused", "status 302"),
+    (cut, 2, "unreachable", "broke the connection off after 1 bytes"),
+], ids=["late", "dripping", "no json", "no choices", "empty", "error", "unknown", "redirect", "cut"])  # fmt: skip
 def test_failures_of_the_server_are_counted_and_reported(
     answer: Any, tries: int, kind: str, words: str, model_server: Any, model_config: ModelConfig
 ) -> None:

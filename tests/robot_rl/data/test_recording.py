@@ -134,14 +134,11 @@ WAVE = np.linspace(-1, 1, 50)[:, None]
 STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 
 
-@pytest.mark.parametrize(
-    ("state", "action", "words"),
-    [
-        (STATE * 180 / math.pi, WAVE * [0.01, 0.02], r"observation\.state 'joint\.\w'.* rad.*degrees"),
-        (STATE, WAVE * [10, 20], r"action 'delta\.\w'.* m"),
-        (STATE, np.where(WAVE > 0.5, 40.0, 0.01) * [1, 1], r"action 'delta\.\w'"),
-    ],
-)
+@pytest.mark.parametrize(("state", "action", "words"), [
+    (STATE * 180 / math.pi, WAVE * [0.01, 0.02], r"observation\.state 'joint\.\w'.* rad.*degrees"),
+    (STATE, WAVE * [10, 20], r"action 'delta\.\w'.* m"),
+    (STATE, np.where(WAVE > 0.5, 40.0, 0.01) * [1, 1], r"action 'delta\.\w'"),
+])  # fmt: skip
 def test_numbers_in_other_units_are_refused(tmp_path: Path, state: np.ndarray, action: np.ndarray, words: str) -> None:
     with pytest.raises(WrongDataset, match=words) as error:
         load_episodes(write(tmp_path / "data", (50,), observation_state=state, action=action), ARM)

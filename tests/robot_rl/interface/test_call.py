@@ -75,22 +75,19 @@ def test_tests_of_other_packages_read_objects(state: RobotState) -> None:
     assert state_test("together:a:b:0.45")(state).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("some_lab.terms:stacked:a:b", "is written some_lab.terms:stacked:<lower>:<upper>:<times>:<how>"),
-        ("some_lab.terms:stacked:a:b:0", "times is 0"),
-        ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
-        ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
-        ("some_lab.terms:untyped_test:rm", "untyped_test is not annotated to return"),
-        ("some_lab.terms:unannotated:a", "unannotated is not annotated to return"),
-        ("some_lab.terms:unsupported:a", r"name is annotated list\[str\]; annotate it ObjectName"),
-        ("some_lab.terms:gone:a", "it has no 'gone'"),
-        ("some_lab.nowhere:test:a", "some_lab.nowhere"),
-        ("together:a:0.5", "is written together:<first>:<second>:<distance>"),
-        ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("some_lab.terms:stacked:a:b", "is written some_lab.terms:stacked:<lower>:<upper>:<times>:<how>"),
+    ("some_lab.terms:stacked:a:b:0", "times is 0"),
+    ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
+    ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
+    ("some_lab.terms:untyped_test:rm", "untyped_test is not annotated to return"),
+    ("some_lab.terms:unannotated:a", "unannotated is not annotated to return"),
+    ("some_lab.terms:unsupported:a", r"name is annotated list\[str\]; annotate it ObjectName"),
+    ("some_lab.terms:gone:a", "it has no 'gone'"),
+    ("some_lab.nowhere:test:a", "some_lab.nowhere"),
+    ("together:a:0.5", "is written together:<first>:<second>:<distance>"),
+    ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
+])  # fmt: skip
 def test_invalid_calls_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)

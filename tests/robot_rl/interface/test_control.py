@@ -353,11 +353,7 @@ def test_configs_that_do_not_fit_the_robot_are_refused(go2: Any, panda: Any) -> 
         (go2, JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
         (go2, replace(SWING, stride=((0.1,),)), "controller.stride has 1 numbers for the 12 joints"),
         (go2, JointOffsetConfig(stride=((0.1,),) * 12), "controller.swing has 0 numbers"),
-        (
-            go2,
-            JointOffsetConfig(reach=6.0),
-            r"controller\.reach is 6 rad, but no joint .* has more than 3\.53",
-        ),
+        (go2, JointOffsetConfig(reach=6.0), r"controller\.reach is 6 rad, but no joint .* has more than 3\.53"),
         (panda, JointOffsetConfig(), "'panda' has no joint stiffness and damping"),
     ):
         with pytest.raises(ValueError, match=message):

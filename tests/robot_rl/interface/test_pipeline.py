@@ -70,33 +70,27 @@ def test_unknown_key_is_refused(task: Any) -> None:
             Interface.from_json(broken)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"horizon": 0}, "horizon is 0; it must be "),
-        ({"horizon": 60.5}, "horizon is 60.5; it must be "),
-        ({"success_hold": "x"}, "success_hold is 'x'; it must be "),
-        ({"failure": 5}, "failure is 5; it must be "),
-        ({"observations": "joint_position"}, "observations is 'joint_position'; it must be "),
-        ({"observations": ("joint_position", 3)}, "observations is 3; it must be "),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"horizon": 0}, "horizon is 0; it must be "),
+    ({"horizon": 60.5}, "horizon is 60.5; it must be "),
+    ({"success_hold": "x"}, "success_hold is 'x'; it must be "),
+    ({"failure": 5}, "failure is 5; it must be "),
+    ({"observations": "joint_position"}, "observations is 'joint_position'; it must be "),
+    ({"observations": ("joint_position", 3)}, "observations is 3; it must be "),
+])  # fmt: skip
 def test_invalid_interface_is_refused(task: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(task().interface, **change)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rate": 0}, "controller.rate is 0; it must be "),
-        ({"rate": "fifty"}, "controller.rate is 'fifty'; it must be "),
-        ({"reach": math.nan}, "controller.reach is nan; it must be "),
-        ({"swing": (math.nan,) * 12}, "controller.swing is nan; it must be "),
-        ({"swing_from": (0.0, 1.5)}, "controller.swing_from is 1.5; it must be "),
-        ({"stride": ((0.0, 4.0),)}, "controller.stride is 4; it must be "),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"rate": 0}, "controller.rate is 0; it must be "),
+    ({"rate": "fifty"}, "controller.rate is 'fifty'; it must be "),
+    ({"reach": math.nan}, "controller.reach is nan; it must be "),
+    ({"swing": (math.nan,) * 12}, "controller.swing is nan; it must be "),
+    ({"swing_from": (0.0, 1.5)}, "controller.swing_from is 1.5; it must be "),
+    ({"stride": ((0.0, 4.0),)}, "controller.stride is 4; it must be "),
+])  # fmt: skip
 def test_invalid_controller_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         JointOffsetConfig(**change)
@@ -150,15 +144,12 @@ def test_gait_clock_has_its_frequency(walk: Any) -> None:
     assert not Pipeline(still.interface).phase(torch.arange(9)).any()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("from robot_rl.robots import robots\nX = robots.get('pnada')", "unknown robot 'pnada'; did you mean panda"),
-        ("from robot_rl.interface.pipeline import Interface\nX = Interface(horzon=3)", "horzon"),
-        ("X = undefined", "name 'undefined' is not defined"),
-        ("XX = 1", "it has no 'X'; did you mean XX"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    ("from robot_rl.robots import robots\nX = robots.get('pnada')", "unknown robot 'pnada'; did you mean panda"),
+    ("from robot_rl.interface.pipeline import Interface\nX = Interface(horzon=3)", "horzon"),
+    ("X = undefined", "name 'undefined' is not defined"),
+    ("XX = 1", "it has no 'X'; did you mean XX"),
+])  # fmt: skip
 def test_errors_in_a_registered_file_name_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
 ) -> None:

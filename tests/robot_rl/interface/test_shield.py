@@ -147,17 +147,14 @@ def test_limits_are_shares_of_the_robots_limits(panda: Any) -> None:
     assert torch.allclose(shield.low, panda.limit("low") + 0.2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"velocity": 100.0}, r"shield\.velocity is 100; it must be "),
-        ({"velocity": 0.0}, r"shield\.velocity is 0; it must be "),
-        ({"acceleration": math.nan}, r"shield\.acceleration is nan; it must be "),
-        ({"margin": -1.0}, r"shield\.margin is -1; it must be "),
-        ({"margin": True}, r"shield\.margin is True; it must be "),
-        ({"workspace_slack": 5.0}, r"shield\.workspace_slack is 5; it must be "),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"velocity": 100.0}, r"shield\.velocity is 100; it must be "),
+    ({"velocity": 0.0}, r"shield\.velocity is 0; it must be "),
+    ({"acceleration": math.nan}, r"shield\.acceleration is nan; it must be "),
+    ({"margin": -1.0}, r"shield\.margin is -1; it must be "),
+    ({"margin": True}, r"shield\.margin is True; it must be "),
+    ({"workspace_slack": 5.0}, r"shield\.workspace_slack is 5; it must be "),
+])  # fmt: skip
 def test_invalid_shield_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ShieldConfig(**changes)

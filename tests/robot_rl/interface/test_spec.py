@@ -68,14 +68,11 @@ def test_names_and_slices_are_in_order() -> None:
     assert [spec.slice(n) for n in ("pose", "width", "rate")] == [slice(0, 3), slice(3, 4), slice(4, 6)]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "message"),
-    [
-        ((0.0,), (1.0, 1.0), "differ in length"),
-        ((0.0, 1.0), (1.0, 1.0), r"y: low 1.0 is not below high 1.0"),
-        ((0.0, math.nan), (1.0, 1.0), "y: low nan"),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "message"), [
+    ((0.0,), (1.0, 1.0), "differ in length"),
+    ((0.0, 1.0), (1.0, 1.0), r"y: low 1.0 is not below high 1.0"),
+    ((0.0, math.nan), (1.0, 1.0), "y: low nan"),
+])  # fmt: skip
 def test_invalid_ranges_are_refused(low: tuple[float, ...], high: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=rf"field 'tool'.*{message}"):
         Field("tool", ("x", "y"), "m", low, high)

@@ -58,19 +58,16 @@ def test_reached_uses_the_distance_in_all_directions(state_at: Build, panda: Any
     assert state_test("reached:target:0.02")(state).tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("test", "message"),
-    [
-        ("reached:cube", "test 'reached:cube' is written reached:<object>:<distance>"),
-        ("reached::0.06", "is written reached:<object>:<distance>"),
-        ("fallen:60:0.15:3", "is written fallen:<tilt>:<height>"),
-        ("fallen:abc:0.15", "test 'fallen:abc:0.15': tilt is abc; it must be "),
-        ("fallen:nan:0.15", "tilt is nan; it must be "),
-        ("fallen:270:0.15", "tilt is 270; it must be "),
-        ("reached:cube:-0.06", "distance is -0.06; it must be "),
-        ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
-    ],
-)
+@pytest.mark.parametrize(("test", "message"), [
+    ("reached:cube", "test 'reached:cube' is written reached:<object>:<distance>"),
+    ("reached::0.06", "is written reached:<object>:<distance>"),
+    ("fallen:60:0.15:3", "is written fallen:<tilt>:<height>"),
+    ("fallen:abc:0.15", "test 'fallen:abc:0.15': tilt is abc; it must be "),
+    ("fallen:nan:0.15", "tilt is nan; it must be "),
+    ("fallen:270:0.15", "tilt is 270; it must be "),
+    ("reached:cube:-0.06", "distance is -0.06; it must be "),
+    ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
+])  # fmt: skip
 def test_invalid_tests_are_refused(test: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(test)

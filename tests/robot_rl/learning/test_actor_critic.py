@@ -44,15 +44,11 @@ def test_best_action_and_values_of_a_bandit(residual: Build, agent: Build, std: 
     assert torch.allclose(q, 1 - (grid[:, 0] - 0.3).square(), atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "cut", "values"),
-    [
-        *[({"head": head}, True, POWERS) for head in ("scalar", "hl-gauss", "c51", "gaussian")],
-        ({"value_high": 10.0}, False, POWERS / (1 - 0.8**5)),
-        ({"value_low": 0.0, "value_high": 0.25}, True, 0.25 * POWERS),
-    ],
-    ids=["scalar", "hl-gauss", "c51", "gaussian", "no-termination", "clipped"],
-)
+@pytest.mark.parametrize(("settings", "cut", "values"), [
+    *[({"head": head}, True, POWERS) for head in ("scalar", "hl-gauss", "c51", "gaussian")],
+    ({"value_high": 10.0}, False, POWERS / (1 - 0.8**5)),
+    ({"value_low": 0.0, "value_high": 0.25}, True, 0.25 * POWERS),
+], ids=["scalar", "hl-gauss", "c51", "gaussian", "no-termination", "clipped"])  # fmt: skip
 def test_values_of_a_chain(residual: Build, agent: Build, settings: dict[str, Any], cut: bool, values: Tensor) -> None:
     """Powers of the discount. Without termination the chain is a ring; clipped targets scale all values."""
     learner = agent(residual(5, 1), bins=21, hidden=(32, 32), critic_lr=3e-3, tau=0.1, **settings)

@@ -124,15 +124,12 @@ def job(task: str) -> Job:
     return Job(info, lambda count: make(task, count), None, 0, Path("nowhere"), None, lambda *_: None)
 
 
-@pytest.mark.parametrize(
-    ("task", "config", "error", "words"),
-    [
-        ("go2-velocity", OperatorConfig(), ConfigError, "no demonstrator"),
-        ("testbed:push", OperatorConfig(skill="STEDY"), UnknownName, "STEDY"),
-        ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
-        ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
-    ],
-)
+@pytest.mark.parametrize(("task", "config", "error", "words"), [
+    ("go2-velocity", OperatorConfig(), ConfigError, "no demonstrator"),
+    ("testbed:push", OperatorConfig(skill="STEDY"), UnknownName, "STEDY"),
+    ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
+    ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
+])  # fmt: skip
 def test_operators_that_a_task_does_not_support_are_refused(
     task: str, config: OperatorConfig, error: type[Exception], words: str
 ) -> None:

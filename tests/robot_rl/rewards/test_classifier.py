@@ -73,21 +73,18 @@ def test_a_classifier_below_its_bar_is_read_but_not_loaded_for_rewards(verdict: 
         load_classifier(tmp_path / "weak")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"format": 9}, "format 9"),
-        ({"threshold": 1.5}, "threshold is 1.5"),
-        ({"hold": 0}, "hold is 0"),
-        ({"at_least": 0.1}, "at_least is 0.1"),
-        ({"measured": {"episodes": 1, "successes": 2, "claims": 1, "right": 1}}, "contradict"),
-        ({"network": {"hidden": -1}}, "hidden is -1"),
-        ({"network": {"hidden": 10**12}}, "another classifier than classifier.json says"),
-        ({"reads": {"observation": 2, "action": 0}}, "it reads no picture"),
-        ({"instructions": [""]}, "says nothing"),
-        ({"sha256": {}}, "not what was saved"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"format": 9}, "format 9"),
+    ({"threshold": 1.5}, "threshold is 1.5"),
+    ({"hold": 0}, "hold is 0"),
+    ({"at_least": 0.1}, "at_least is 0.1"),
+    ({"measured": {"episodes": 1, "successes": 2, "claims": 1, "right": 1}}, "contradict"),
+    ({"network": {"hidden": -1}}, "hidden is -1"),
+    ({"network": {"hidden": 10**12}}, "another classifier than classifier.json says"),
+    ({"reads": {"observation": 2, "action": 0}}, "it reads no picture"),
+    ({"instructions": [""]}, "says nothing"),
+    ({"sha256": {}}, "not what was saved"),
+])  # fmt: skip
 def test_invalid_descriptions_are_refused(saved: Path, changes: dict[str, Any], words: str) -> None:
     file = saved / "classifier.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -122,16 +119,13 @@ def test_a_classifier_fits_a_task_with_its_cameras(verdict: Build) -> None:
     verdict(front=(32, 32), state=state["observation.state"].shape[0]).require_fit(state | SEES, 20.0, LIFT)
 
 
-@pytest.mark.parametrize(
-    ("options", "rate", "interface", "words"),
-    [
-        ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
-        ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
-        ({"front": (32, 32), "rate": 30.0}, 20.0, LIFT, "fitted to 30 frames per second, and here are 20"),
-        ({"front": (32, 32)}, 20.0, replace(LIFT, instruction="push it"), "knows no success of 'push it'"),
-        ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
-    ],
-)
+@pytest.mark.parametrize(("options", "rate", "interface", "words"), [
+    ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
+    ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
+    ({"front": (32, 32), "rate": 30.0}, 20.0, LIFT, "fitted to 30 frames per second, and here are 20"),
+    ({"front": (32, 32)}, 20.0, replace(LIFT, instruction="push it"), "knows no success of 'push it'"),
+    ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
+])  # fmt: skip
 def test_other_cameras_rates_and_instructions_are_refused(
     verdict: Build, options: Any, rate: float, interface: Any, words: str
 ) -> None:

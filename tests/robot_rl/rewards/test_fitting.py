@@ -22,15 +22,11 @@ Build = Callable[..., Any]
 
 
 # ---- labels ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("marks", "hold", "margin", "labels", "earliest"),
-    [
-        ([0] * 7 + [1], 2, 4, [0, 0, 0, -1, -1, -1, 1, 1], 3),
-        ([0] * 5, 2, 2, [0] * 5, None),
-        ([0, 0, 0, 0, 1, 0, 1, 0], 1, 1, [0, 0, 0, -1, 1, -1, 1, -1], 3),
-    ],
-    ids=["success", "failure", "several marks"],
-)
+@pytest.mark.parametrize(("marks", "hold", "margin", "labels", "earliest"), [
+    ([0] * 7 + [1], 2, 4, [0, 0, 0, -1, -1, -1, 1, 1], 3),
+    ([0] * 5, 2, 2, [0] * 5, None),
+    ([0, 0, 0, 0, 1, 0, 1, 0], 1, 1, [0, 0, 0, -1, 1, -1, 1, -1], 3),
+], ids=["success", "failure", "several marks"])  # fmt: skip
 def test_labels_of_marked_frames(
     marks: list[int], hold: int, margin: int, labels: list[int], earliest: int | None
 ) -> None:

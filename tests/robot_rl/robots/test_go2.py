@@ -123,49 +123,43 @@ def test_home_is_symmetric_with_feet_on_the_ground(go2: Any, model: mujoco.MjMod
     assert np.abs(feet - hips).max() < 0.1, "feet under the hips"
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
-        ("stiffness", {"joints": (replace(GO2.joints[0], stiffness=20.0), *GO2.joints[1:])}),
-        ("joint_origin", {"joints": (replace(GO2.joints[0], position=(0.1, 0.0, 0.0)), *GO2.joints[1:])}),
-        ("joint_quat", {"joints": (replace(GO2.joints[0], quat=(0.0, 1.0, 0.0, 0.0)), *GO2.joints[1:])}),
-        ("base_height", {"base": replace(GO2.base, height=0.3)}),
-        ("command_rate", {"command_rate": 250.0}),
-        ("state_rate", {"state_rate": 250.0}),
-        ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
-        ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
-        ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
-    ],
-)
+@pytest.mark.parametrize(("field", "changes"), [
+    ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
+    ("stiffness", {"joints": (replace(GO2.joints[0], stiffness=20.0), *GO2.joints[1:])}),
+    ("joint_origin", {"joints": (replace(GO2.joints[0], position=(0.1, 0.0, 0.0)), *GO2.joints[1:])}),
+    ("joint_quat", {"joints": (replace(GO2.joints[0], quat=(0.0, 1.0, 0.0, 0.0)), *GO2.joints[1:])}),
+    ("base_height", {"base": replace(GO2.base, height=0.3)}),
+    ("command_rate", {"command_rate": 250.0}),
+    ("state_rate", {"state_rate": 250.0}),
+    ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
+    ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
+    ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
+])  # fmt: skip
 def test_fingerprint_changes_with_each_field(go2: Any, field: str, changes: dict[str, Any]) -> None:
     other, own = replace(go2, **changes).fingerprint(), go2.fingerprint()
     assert [name for name in own if own[name] != other[name]] == [field]
 
 
-@pytest.mark.parametrize(
-    ("part", "changes", "message"),
-    [
-        ("joint", dict(damping=-1.0), "FL_hip_joint.*damping"),
-        ("joint", dict(velocity=-1.0), "FL_hip_joint.*velocity"),
-        ("joint", dict(high=math.inf), "FL_hip_joint.*high"),
-        ("joint", dict(low=2.0), "FL_hip_joint.*low 2.0 is not below high"),
-        ("joint", dict(axis=(0.0, 0.0, 0.0)), "FL_hip_joint.*axis"),
-        ("joint", dict(quat=(math.nan, 0.0, 0.0, 0.0)), "FL_hip_joint.*quat"),
-        ("joint", dict(position=(0.0, math.inf, 0.0)), "FL_hip_joint.*position"),
-        ("robot", dict(armature=-0.01), "robot 'go2'.*armature"),
-        ("robot", dict(command_rate=0.0), "robot 'go2'.*command_rate"),
-        ("robot", dict(joints=(*GO2.joints[:-1], GO2.joints[0])), "'FL_hip_joint' is named 2 times"),
-        ("robot", dict(home=(0.0,) * 11), "robot 'go2'.*home has 11 numbers for 12 joints"),
-        ("robot", dict(home=(2.0, *GO2.home[1:])), "robot 'go2'.*FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
-        ("base", dict(lying=(0.0,) * 3), "lying has 3 numbers for 12 joints"),
-        ("base", dict(lying=(0.0, 1.36, 0.0) * 4), "FL_calf_joint: lying 0.0 is outside -2.7227"),
-        ("base", dict(feet=("FL_foot", "FL_foot")), "'FL_foot' is named 2 times"),
-        ("ros", dict(motors=GO2.ros.motors[:-1]), "ros.motors.*RL_calf_joint is missing"),
-        ("ros", dict(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "ros.motors.*'FR_hip_joint' is named 2 times"),
-        ("ros", dict(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet.*'FR_fot'; did you mean FR_foot"),
-    ],
-)
+@pytest.mark.parametrize(("part", "changes", "message"), [
+    ("joint", dict(damping=-1.0), "FL_hip_joint.*damping"),
+    ("joint", dict(velocity=-1.0), "FL_hip_joint.*velocity"),
+    ("joint", dict(high=math.inf), "FL_hip_joint.*high"),
+    ("joint", dict(low=2.0), "FL_hip_joint.*low 2.0 is not below high"),
+    ("joint", dict(axis=(0.0, 0.0, 0.0)), "FL_hip_joint.*axis"),
+    ("joint", dict(quat=(math.nan, 0.0, 0.0, 0.0)), "FL_hip_joint.*quat"),
+    ("joint", dict(position=(0.0, math.inf, 0.0)), "FL_hip_joint.*position"),
+    ("robot", dict(armature=-0.01), "robot 'go2'.*armature"),
+    ("robot", dict(command_rate=0.0), "robot 'go2'.*command_rate"),
+    ("robot", dict(joints=(*GO2.joints[:-1], GO2.joints[0])), "'FL_hip_joint' is named 2 times"),
+    ("robot", dict(home=(0.0,) * 11), "robot 'go2'.*home has 11 numbers for 12 joints"),
+    ("robot", dict(home=(2.0, *GO2.home[1:])), "robot 'go2'.*FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
+    ("base", dict(lying=(0.0,) * 3), "lying has 3 numbers for 12 joints"),
+    ("base", dict(lying=(0.0, 1.36, 0.0) * 4), "FL_calf_joint: lying 0.0 is outside -2.7227"),
+    ("base", dict(feet=("FL_foot", "FL_foot")), "'FL_foot' is named 2 times"),
+    ("ros", dict(motors=GO2.ros.motors[:-1]), "ros.motors.*RL_calf_joint is missing"),
+    ("ros", dict(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "ros.motors.*'FR_hip_joint' is named 2 times"),
+    ("ros", dict(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet.*'FR_fot'; did you mean FR_foot"),
+])  # fmt: skip
 def test_invalid_specs_are_refused(part: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         if part == "robot":

@@ -29,12 +29,7 @@ def test_available_devices_are_found(name: str, two_gpus: None) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("cuda:2", "2 in all: cuda:0, cuda:1"),
-        ("mps:3", "1 in all"),
-        ("xpu", "no xpu device here"),
-        ("meta", "no meta"),
-    ],
+    [("cuda:2", "2 in all: cuda:0, cuda:1"), ("mps:3", "1 in all"), ("xpu", "no xpu device here"), ("meta", "no meta")],
 )
 def test_missing_devices_are_refused(name: str, message: str, two_gpus: None) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -115,16 +115,13 @@ def test_a_converted_dataset_can_be_appended_and_is_not_converted_again(
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        (DATA.format(episode_chunk=1, episode_index=2), None, "episode_000002.parquet is missing"),
-        (VIDEO.format(episode_chunk=0, episode_index=1, video_key=CAMERA), None, "000001.mp4 is mi"),
-        ("meta/tasks.jsonl", "{", "tasks.jsonl is damaged"),
-        ("meta/episodes.jsonl", None, "episodes.jsonl is missing"),
-        ("meta/tasks.jsonl", '{"task_index": 0, "task": "lift"}', "task_index that meta"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "words"), [
+    (DATA.format(episode_chunk=1, episode_index=2), None, "episode_000002.parquet is missing"),
+    (VIDEO.format(episode_chunk=0, episode_index=1, video_key=CAMERA), None, "000001.mp4 is mi"),
+    ("meta/tasks.jsonl", "{", "tasks.jsonl is damaged"),
+    ("meta/episodes.jsonl", None, "episodes.jsonl is missing"),
+    ("meta/tasks.jsonl", '{"task_index": 0, "task": "lift"}', "task_index that meta"),
+])  # fmt: skip
 def test_converting_a_damaged_dataset_leaves_no_files(
     name: str, text: str | None, words: str, features: Build, episode: Build, tmp_path: Path
 ) -> None:

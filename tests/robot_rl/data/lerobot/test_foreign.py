@@ -76,23 +76,20 @@ def nothing(root: Path) -> None:
     tables(root, "data", lambda t: t.append_column("nothing", pa.array([[]] * t.num_rows, pa.list_(pa.float32()))))
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        depth_video,
-        feature(DEPTH, dtype="video", shape=[32, 48, 1]),
-        feature(DEPTH, dtype="video", shape=[32, 48]),
-        feature(DEPTH, dtype="video", shape=[32, 48, 3], info={"video.is_depth_map": True}),
-        feature(DEPTH, dtype="image", shape=[32, 48, 1]),
-        text,
-        nothing,
-        info(lambda i: i["features"].update({"steps/x": {"dtype": "string", "shape": [1], "names": None}})),
-        info(lambda i: (i.pop("splits"), i.pop("robot_type"), i.pop("chunks_size"), i.update(license="mit", x={}))),
-        lambda root: (root / "README.md").write_text("# mine"),
-        lambda root: shutil.copytree(root / "videos" / CAMERA, root / "videos" / "observation.images.old"),
-        info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
-    ],
-)
+@pytest.mark.parametrize("plant", [
+    depth_video,
+    feature(DEPTH, dtype="video", shape=[32, 48, 1]),
+    feature(DEPTH, dtype="video", shape=[32, 48]),
+    feature(DEPTH, dtype="video", shape=[32, 48, 3], info={"video.is_depth_map": True}),
+    feature(DEPTH, dtype="image", shape=[32, 48, 1]),
+    text,
+    nothing,
+    info(lambda i: i["features"].update({"steps/x": {"dtype": "string", "shape": [1], "names": None}})),
+    info(lambda i: (i.pop("splits"), i.pop("robot_type"), i.pop("chunks_size"), i.update(license="mit", x={}))),
+    lambda root: (root / "README.md").write_text("# mine"),
+    lambda root: shutil.copytree(root / "videos" / CAMERA, root / "videos" / "observation.images.old"),
+    info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
+])  # fmt: skip
 def test_unreadable_features_and_unknown_entries_are_skipped(recorded: Path, plant: Plant) -> None:
     plant(recorded)
     data = Dataset(recorded)
@@ -110,16 +107,13 @@ def test_reading_a_depth_map_is_refused(recorded: Path) -> None:
     assert (recorded / "videos" / DEPTH / "chunk-000/file-000.mp4").exists()
 
 
-@pytest.mark.parametrize(
-    ("shape", "names"),
-    [
-        ([3, 32, 48], ["channels", "height", "width"]),
-        ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
-        ([3, 32, 48], None),
-        ([48, 32, 3], ["width", "height", "channel"]),
-        ([32, 48, 3], ["height", "width", "rgb"]),
-    ],
-)
+@pytest.mark.parametrize(("shape", "names"), [
+    ([3, 32, 48], ["channels", "height", "width"]),
+    ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
+    ([3, 32, 48], None),
+    ([48, 32, 3], ["width", "height", "channel"]),
+    ([32, 48, 3], ["height", "width", "rgb"]),
+])  # fmt: skip
 def test_picture_axes_are_identified_by_names(shape: list[int], names: Any) -> None:
     assert Feature.from_json({"dtype": "video", "shape": shape, "names": names}).shape == (32, 48, 3)
 
@@ -134,18 +128,15 @@ def test_append_keeps_the_features_in_info_json(recorded: Path, episode) -> None
     assert verify(recorded) == [] and Dataset(recorded).frames(CAMERA, [0, 12]).shape == (2, 32, 48, 3)
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        ({"motors": ["x", "y", "z"]}, ["x", "y", "z"]),
-        ({"left": ["x", "y"], "right": {"arm": ["z"]}}, ["x", "y", "z"]),
-        ({"y": 1, "z": 2, "x": 0}, ["x", "y", "z"]),
-        ([["x", "y"], ["z"]], ["x", "y", "z"]),
-        (["state"], None),
-        ({}, None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("names", "wanted"), [
+    ({"motors": ["x", "y", "z"]}, ["x", "y", "z"]),
+    ({"left": ["x", "y"], "right": {"arm": ["z"]}}, ["x", "y", "z"]),
+    ({"y": 1, "z": 2, "x": 0}, ["x", "y", "z"]),
+    ([["x", "y"], ["z"]], ["x", "y", "z"]),
+    (["state"], None),
+    ({}, None),
+    (None, None),
+])  # fmt: skip
 def test_names_become_one_list(names: Any, wanted: list[str] | None) -> None:
     assert Feature.from_json({"dtype": "float32", "shape": [3], "names": names}).names == wanted
 
@@ -264,15 +255,12 @@ def test_pictures_in_the_data_table_are_renamed_and_resized(recorded: Path) -> N
     assert pictures_digest(Dataset(recorded, data.view), [wrist]) != before
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ({"bytes": b"\x89PNG no more", "path": "a.png"}, "frame 5.*no picture"),
-        ({"bytes": None, "path": "a.png"}, "frame 5.*no picture"),
-        (None, "frame 5.*no picture"),
-        ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "words"), [
+    ({"bytes": b"\x89PNG no more", "path": "a.png"}, "frame 5.*no picture"),
+    ({"bytes": None, "path": "a.png"}, "frame 5.*no picture"),
+    (None, "frame 5.*no picture"),
+    ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
+])  # fmt: skip
 def test_damaged_pictures_in_the_data_table_are_named(recorded: Path, cell: Any, words: str) -> None:
     pictures(recorded)
     path = recorded / "data/chunk-000/file-001.parquet"
@@ -291,20 +279,17 @@ def test_damaged_pictures_in_the_data_table_are_named(recorded: Path, cell: Any,
 PAIRS, BITS = [[i, 1] for i in range(13)], [i % 2 for i in range(13)]
 
 
-@pytest.mark.parametrize(
-    ("key", "dtype", "shape", "cells"),
-    [
-        ("action", "float64", [2], pa.array(PAIRS, pa.list_(pa.float64(), 2))),
-        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.float64()))),
-        ("action", "float16", [2], pa.array(PAIRS, pa.list_(pa.float32(), 2))),
-        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.int64()))),
-        ("action", "int64", [2], pa.array(PAIRS, pa.large_list(pa.int32()))),
-        ("next.done", "bool", [1], pa.array(BITS, pa.int8())),
-        ("next.done", "bool", [], pa.array(BITS, pa.float32())),
-        ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
-        ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
-    ],
-)
+@pytest.mark.parametrize(("key", "dtype", "shape", "cells"), [
+    ("action", "float64", [2], pa.array(PAIRS, pa.list_(pa.float64(), 2))),
+    ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.float64()))),
+    ("action", "float16", [2], pa.array(PAIRS, pa.list_(pa.float32(), 2))),
+    ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.int64()))),
+    ("action", "int64", [2], pa.array(PAIRS, pa.large_list(pa.int32()))),
+    ("next.done", "bool", [1], pa.array(BITS, pa.int8())),
+    ("next.done", "bool", [], pa.array(BITS, pa.float32())),
+    ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
+    ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
+])  # fmt: skip
 def test_columns_are_converted_from_the_files_type(
     recorded: Path, key: str, dtype: str, shape: list[int], cells: pa.Array
 ) -> None:
@@ -316,15 +301,12 @@ def test_columns_are_converted_from_the_files_type(
     assert shape == [1, 1] or verify(recorded) == []  # the stored statistics have shape (1,)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "cells"),
-    [
-        ("bool", pa.array([0.5] * 13)),
-        ("int64", pa.array([1, None] * 6 + [1])),
-        ("uint8", pa.array([300] * 13)),
-        ("float32", pa.array([{"x": 1.0}] * 13)),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "cells"), [
+    ("bool", pa.array([0.5] * 13)),
+    ("int64", pa.array([1, None] * 6 + [1])),
+    ("uint8", pa.array([300] * 13)),
+    ("float32", pa.array([{"x": 1.0}] * 13)),
+])  # fmt: skip
 def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Array) -> None:
     feature("next.done", dtype=dtype)(recorded)
     tables(recorded, "data", lambda t: replaced(t, "next.done", cells.slice(t["index"][0].as_py(), t.num_rows)))
@@ -352,15 +334,12 @@ def without_pictures(root: Path) -> None:
     tables(root, "meta/episodes", lambda t: t.select([n for n in t.column_names if not n.startswith(stats)]))
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        without("q01", "q10", "q50", "q90", "q99"),
-        without_pictures,
-        lambda root: (root / "meta/stats.json").unlink(),
-        without("mean"),
-    ],
-)
+@pytest.mark.parametrize("plant", [
+    without("q01", "q10", "q50", "q90", "q99"),
+    without_pictures,
+    lambda root: (root / "meta/stats.json").unlink(),
+    without("mean"),
+])  # fmt: skip
 def test_missing_statistics_are_noted_and_computed(recorded: Path, plant: Plant, capsys) -> None:
     before = json.loads((recorded / "meta/stats.json").read_text())
     plant(recorded)

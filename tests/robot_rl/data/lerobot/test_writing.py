@@ -130,20 +130,17 @@ def test_tensors_lists_and_one_dimensional_columns_are_written(root: Path) -> No
     assert Dataset(root).column("next.reward").tolist() == [[0.0], [0.0], [1.0]]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"action": np.zeros((4, 3), np.float32)}, r"'action' has shape \(4, 3\).*\(T, 2\)"),
-        ({"action": np.zeros((3, 2), np.float32)}, "same number of frames"),
-        ({"action": np.full((4, 2), np.nan)}, "'action' is no finite float32 at frame 0"),
-        ({"action": np.full((4, 2), 1e300)}, "no finite float32"),
-        ({"next.done": np.zeros(4)}, "'next.done' is float64; its feature needs bool"),
-        ({CAMERA: np.zeros((4, 32, 48, 3), np.float32)}, "needs uint8"),
-        ({"extra": np.zeros(4)}, "'extra' is not a feature"),
-        ({"timestamp": np.zeros(4)}, "'timestamp' is filled by the writer"),
-        ({"action": None}, "lacks action"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"action": np.zeros((4, 3), np.float32)}, r"'action' has shape \(4, 3\).*\(T, 2\)"),
+    ({"action": np.zeros((3, 2), np.float32)}, "same number of frames"),
+    ({"action": np.full((4, 2), np.nan)}, "'action' is no finite float32 at frame 0"),
+    ({"action": np.full((4, 2), 1e300)}, "no finite float32"),
+    ({"next.done": np.zeros(4)}, "'next.done' is float64; its feature needs bool"),
+    ({CAMERA: np.zeros((4, 32, 48, 3), np.float32)}, "needs uint8"),
+    ({"extra": np.zeros(4)}, "'extra' is not a feature"),
+    ({"timestamp": np.zeros(4)}, "'timestamp' is filled by the writer"),
+    ({"action": None}, "lacks action"),
+])  # fmt: skip
 def test_columns_that_do_not_fit_are_refused(root: Path, features, episode, change: dict, words: str) -> None:
     columns = {key: value for key, value in {**episode(0), **change}.items() if value is not None}
     with DatasetWriter.create(root, fps=10, features=features()) as writer:
@@ -297,18 +294,15 @@ def test_a_full_chunk_folder_starts_the_next_one(root: Path, episode, features) 
     assert verify(root) == []
 
 
-@pytest.mark.parametrize(
-    ("features", "words"),
-    [
-        ({"a/b": Feature("float32", (1,))}, "no '/'"),
-        ({"index": Feature("int64", (1,))}, "leave it out"),
-        ({"x": Feature("string", (1,))}, "dtype 'string'"),
-        ({"x": Feature("float32", ())}, "at least 1"),
-        ({"x": Feature("float32", (2,), names=["a"])}, "1 names for 2"),
-        ({"x": Feature("video", (3, 96, 96))}, "height, width, 3"),
-        ({"x": Feature("video", (95, 96, 3))}, "even"),
-    ],
-)
+@pytest.mark.parametrize(("features", "words"), [
+    ({"a/b": Feature("float32", (1,))}, "no '/'"),
+    ({"index": Feature("int64", (1,))}, "leave it out"),
+    ({"x": Feature("string", (1,))}, "dtype 'string'"),
+    ({"x": Feature("float32", ())}, "at least 1"),
+    ({"x": Feature("float32", (2,), names=["a"])}, "1 names for 2"),
+    ({"x": Feature("video", (3, 96, 96))}, "height, width, 3"),
+    ({"x": Feature("video", (95, 96, 3))}, "even"),
+])  # fmt: skip
 def test_features_that_lerobot_cannot_read_are_refused(root: Path, features: dict[str, Feature], words: str) -> None:
     with pytest.raises(DatasetError, match=words):
         DatasetWriter.create(root, fps=10, features=features)
