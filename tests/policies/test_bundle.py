@@ -201,9 +201,7 @@ def test_other_robots_are_refused_by_field(saved: Path, panda: Any, diffusion: C
     (lambda m: m["interface"]["controller"].update(rate=60), r"at 60 Hz .* a rate of 66\.6667 Hz would do"),
     (lambda m: m["interface"]["shield"].update(margin=2.0), r"shield\.margin is 2 rad, which leaves joint"),
 ])  # fmt: skip
-def test_interface_that_does_not_fit_the_robot_is_refused(
-    saved: Path, panda: Any, change: Callable[[dict[str, Any]], Any], message: str
-) -> None:
+def test_interface_for_another_robot_is_refused(saved: Path, panda: Any, change: Any, message: str) -> None:
     edit(saved, change)
     with pytest.raises(BundleError, match=rf"bundle .*lift .*{message}") as error:
         load_bundle(saved).check_robot(panda)
@@ -211,10 +209,7 @@ def test_interface_that_does_not_fit_the_robot_is_refused(
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("shield", ShieldConfig(velocity=1.0)),
-    ("success", ""),
-    ("success_hold", 9),
-    ("failure", "fallen:60:0.15"),
+    ("shield", ShieldConfig(velocity=1.0)), ("success", ""), ("success_hold", 9), ("failure", "fallen:60:0.15"),
     ("horizon", 7),
 ])  # fmt: skip
 def test_task_with_other_shield_or_tests_is_refused(bundle: Bundle, name: str, value: Any) -> None:
@@ -270,9 +265,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("where", IMPORTS)
-def test_bundle_does_not_import_untrusted_packages(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_untrusted_packages_are_not_imported(saved: Path, tmp_path: Path, monkeypatch: Any, where: str) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("ROBOT_RL_IMPORTS", raising=False)
     (tmp_path / "evil_module.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nX = 1\n")
@@ -292,9 +285,7 @@ def test_standard_and_missing_packages_have_their_own_message(saved: Path, packa
     assert "ROBOT_RL_IMPORTS" not in str(refused.value)
 
 
-def test_bundle_finds_classes_of_installed_packages(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_of_installed_packages_are_found(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     metadata = tmp_path / "my_lab-1.0.dist-info"
     metadata.mkdir()

@@ -65,9 +65,7 @@ def test_regression_learns_the_mean_of_both_modes() -> None:
 
 @pytest.mark.parametrize("steps", [1, 10])
 @pytest.mark.parametrize("prediction", ["velocity", "sample"])
-def test_perfect_predictions_integrate_to_the_chunk(
-    monkeypatch: pytest.MonkeyPatch, steps: int, prediction: str
-) -> None:
+def test_perfect_predictions_integrate_to_chunks(monkeypatch: Any, steps: int, prediction: str) -> None:
     """Euler steps are exact on straight paths, so an off-by-one in time would miss the chunk."""
     policy, clean = flow(sample_steps=steps, prediction=prediction), torch.rand(4, 2, 1) - 0.5
     times = []

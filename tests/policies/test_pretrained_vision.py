@@ -93,9 +93,7 @@ def test_features_depend_on_every_picture_and_not_on_other_rows(kind: str, pooli
 
 
 @pytest.mark.parametrize("train", ["frozen", "full"])
-def test_frozen_model_is_neither_trained_nor_saved(
-    train: str, model: Any, tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
+def test_frozen_model_is_not_trained_or_saved(train: str, model: Any, tmp_path: Path, same: Any) -> None:
     folder = model("resnet")
     clone = policy(folder, train=train)
     vision: Any = clone.encoder.vision

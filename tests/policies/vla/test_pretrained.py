@@ -139,9 +139,7 @@ def test_bundle_round_trip_without_the_models_weights(
     assert all("lora_" in name for name in held if ".model." in name)
 
 
-def test_bundle_finds_a_moved_model_and_refuses_another(
-    tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_model_is_found_and_another_refused(tiny_model: Models, tmp_path: Path, monkeypatch: Any) -> None:
     original = shutil.copytree(tiny_model("smolvlm"), tmp_path / "here" / "small")
     policy = flow(original)
     save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
@@ -256,9 +254,7 @@ def use_a_text_model(folder: Path) -> None:
     (add_code, "bring their own code are not run"),
     (use_a_text_model, "type 'llama' are not known; known: smolvlm"),
 ])  # fmt: skip
-def test_damaged_model_folder_is_named(
-    damage: Callable[[Path], None], message: str, tiny_model: Models, tmp_path: Path
-) -> None:
+def test_damaged_model_folder_is_named(damage: Any, message: str, tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("smolvlm"), tmp_path / "model")
     damage(folder)
     with pytest.raises(ConfigError, match=message):

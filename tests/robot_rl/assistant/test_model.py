@@ -35,9 +35,7 @@ def test_a_stored_answer_needs_no_server(model_server: Any, model_config: ModelC
     assert len(model_server.asked) == 2
 
 
-def test_requests_to_this_machine_bypass_the_proxy(
-    model_server: Any, model_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_requests_bypass_the_proxy(model_server: Any, model_config: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     model_server.answers = ["here"]
     assert ask(model_config)[0] == "here"
@@ -56,9 +54,7 @@ def test_pictures_are_sent_as_png(model_server: Any, model_config: ModelConfig) 
         data_url(np.zeros((6, 8), np.uint8))
 
 
-def test_the_key_is_sent_but_not_stored(
-    model_server: Any, model_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_sent_but_not_stored(model_server: Any, model_config: ModelConfig, monkeypatch: Any) -> None:
     monkeypatch.setenv("ROBOT_RL_MODEL_KEY", "s3cret")
     model_server.answers = ["fine"]
     ask(model_config)

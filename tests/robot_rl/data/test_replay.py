@@ -17,11 +17,9 @@ from robot_rl.data.sources import sample_batches
 from robot_rl.util.errors import ConfigError
 
 COLUMNS = {
-    "observation.state": Column((1,), observed=True),
-    "base": Column((1,), observed=True),
-    "action": Column((1,)),
+    "observation.state": Column((1,), observed=True), "base": Column((1,), observed=True), "action": Column((1,)),
     "intervention": Column(dtype=torch.bool),
-}
+}  # fmt: skip
 END = st.sampled_from([None, None, None, None, "terminated", "truncated"])
 SCRIPT = st.integers(1, 3).flatmap(
     lambda lanes: st.lists(
@@ -86,9 +84,7 @@ class World:
 
 @settings(deadline=None, derandomize=True, max_examples=140)
 @given(SCRIPT, st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(8, 24))
-def test_samples_match_the_episodes(
-    script: tuple[int, list[Any]], chunk: int, n_step: int, sequence: bool, length: int
-) -> None:
+def test_samples_match_the_episodes(script: Any, chunk: int, n_step: int, sequence: bool, length: int) -> None:
     """Random ends and cuts of episodes; the buffer often wraps around."""
     lanes, steps = script
     world, how = World(lanes, length), Sampling(n_step, 0.5, chunk, sequence)

@@ -88,10 +88,8 @@ def test_lead_limits_joint_steps_and_keeps_their_direction(panda: Any, state_at:
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)
     assert inside.any() and torch.allclose(
-        torch.nn.functional.cosine_similarity(free[inside], bound[inside]),
-        torch.ones(int(inside.sum())),
-        atol=1e-4,
-    )
+        torch.nn.functional.cosine_similarity(free[inside], bound[inside]), torch.ones(int(inside.sum())), atol=1e-4,
+    )  # fmt: skip
     if lead == 0.02:
         assert (bound.abs().amax(-1) > 0.0199).any(), "the limit is active"
 

@@ -150,9 +150,7 @@ def test_gait_clock_has_its_frequency(walk: Any) -> None:
     ("X = undefined", "name 'undefined' is not defined"),
     ("XX = 1", "it has no 'X'; did you mean XX"),
 ])  # fmt: skip
-def test_errors_in_a_registered_file_name_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
-) -> None:
+def test_errors_in_a_registered_file_name_it(tmp_path: Path, monkeypatch: Any, content: str, message: str) -> None:
     (tmp_path / "written_by_hand.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "written_by_hand", raising=False)

@@ -47,10 +47,8 @@ def test_json_round_trip(spec: VectorSpec) -> None:
 def test_limits_map_to_minus_1_and_1() -> None:
     spec = VectorSpec((Field("a", ("x", "y"), "m", (-0.04, 0.0), (0.04, 0.08)),))
     assert spec.to_physical(torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])).tolist() == [
-        pytest.approx([-0.04, 0.0]),
-        pytest.approx([0.04, 0.08]),
-        pytest.approx([0.0, 0.04]),
-    ]
+        pytest.approx([-0.04, 0.0]), pytest.approx([0.04, 0.08]), pytest.approx([0.0, 0.04]),
+    ]  # fmt: skip
 
 
 def test_values_outside_are_clipped() -> None:

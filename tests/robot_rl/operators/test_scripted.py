@@ -130,9 +130,7 @@ def job(task: str) -> Job:
     ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
     ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
 ])  # fmt: skip
-def test_operators_that_a_task_does_not_support_are_refused(
-    task: str, config: OperatorConfig, error: type[Exception], words: str
-) -> None:
+def test_operators_that_a_task_does_not_support_are_refused(task: str, config: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         job(task).operated(config)
 

@@ -27,9 +27,7 @@ Build = Callable[..., Any]
     ([0] * 5, 2, 2, [0] * 5, None),
     ([0, 0, 0, 0, 1, 0, 1, 0], 1, 1, [0, 0, 0, -1, 1, -1, 1, -1], 3),
 ], ids=["success", "failure", "several marks"])  # fmt: skip
-def test_labels_of_marked_frames(
-    marks: list[int], hold: int, margin: int, labels: list[int], earliest: int | None
-) -> None:
+def test_labels_of_marked_frames(marks: list[int], hold: int, margin: int, labels: list[int], earliest: Any) -> None:
     result = labelled(torch.tensor(marks).bool(), hold, margin)
     assert result[0].tolist() == labels and result[1] == earliest
 
@@ -124,9 +122,7 @@ def test_a_classifier_of_random_marks_stays_below_its_bar(marked_dataset: Build,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_state_is_an_optional_normalized_input(
-    marked_dataset: Build, quick: Build, tmp_path: Path, dtype: str
-) -> None:
+def test_the_state_is_an_optional_normalized_input(marked_dataset: Any, quick: Any, tmp_path: Path, dtype: str) -> None:
     classifier = fit(Dataset(marked_dataset(tmp_path / "data", dtype=dtype)), quick(state=True, steps=2))
     assert classifier.network.reads.observation == 2
     assert float(classifier.network.normalizer.std.min()) > 0.1
@@ -148,9 +144,7 @@ def test_a_margin_longer_than_successes_leaves_negatives_from_failures(corner: P
 
 # ---- claims ------------------------------------------------------------------------------------------------------
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 5), st.floats(0.01, 0.99))
-def test_the_level_exceeds_a_threshold_after_enough_consecutive_frames(
-    values: list[float], hold: int, threshold: float
-) -> None:
+def test_the_level_exceeds_a_threshold_after_enough_frames(values: list[float], hold: int, threshold: float) -> None:
     above, streak = fitting.level(torch.tensor(values, dtype=torch.float64), hold) > threshold, 0
     for k, value in enumerate(values):
         streak = streak + 1 if value > threshold else 0

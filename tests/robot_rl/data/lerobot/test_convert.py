@@ -132,9 +132,7 @@ def test_converting_a_damaged_dataset_leaves_no_files(
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_killed_conversion_leaves_no_dataset_and_can_be_repeated(
-    features: Build, episode: Build, tmp_path: Path
-) -> None:
+def test_a_killed_conversion_leaves_no_dataset_and_is_repeatable(features: Any, episode: Any, tmp_path: Path) -> None:
     old = write_old(tmp_path / "old", "v2.1", features, episode, video=False)
     code = (
         "import os, signal, sys; from pathlib import Path; from robot_rl.data.convert import convert\n"

@@ -152,11 +152,9 @@ def test_columns_that_do_not_fit_are_refused(root: Path, features, episode, chan
 
 def test_record_columns_may_be_added_and_widened(root: Path, episode, features) -> None:
     records = [
-        {"mass": 1, "hint": None},
-        {"mass": 0.5, "who": "eve", "push": [1, 2]},
-        {"push": torch.tensor([0.5]), "ok": True, "names": ["a", "b"]},
-        {"seed": 2**62 + 1},
-    ]
+        {"mass": 1, "hint": None}, {"mass": 0.5, "who": "eve", "push": [1, 2]},
+        {"push": torch.tensor([0.5]), "ok": True, "names": ["a", "b"]}, {"seed": 2**62 + 1},
+    ]  # fmt: skip
     writer = DatasetWriter.create(root, fps=10, features=features(video=False))
     for index, record in enumerate(records):
         writer.add_episode(episode(index, video=False), "lift", record)
