@@ -226,9 +226,7 @@ def test_bundle_without_a_robot_field_is_refused(saved: Path, panda: Any, name: 
 
 
 @pytest.mark.parametrize("fault", ["full disk", "failing rename"])
-def test_failed_save_keeps_the_old_bundle(
-    saved: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_failed_save_keeps_the_old_bundle(saved: Path, bundle: Bundle, monkeypatch: Any, fault: str) -> None:
     before, rename = {p.name: p.read_bytes() for p in saved.iterdir()}, Path.rename
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
 

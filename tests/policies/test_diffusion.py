@@ -107,10 +107,9 @@ def test_denoising_times_are_evenly_spaced_from_the_noisiest(diffusion: Build, t
     assert len({a - b for a, b in zip(times[:-1], times[1:], strict=True)}) <= 1
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0), ("execute", 17), ("sample_steps", 7)],
-)
+@pytest.mark.parametrize(("field", "value"), [
+    ("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0), ("execute", 17), ("sample_steps", 7)
+])  # fmt: skip
 def test_invalid_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         diffusion(**{field: value})

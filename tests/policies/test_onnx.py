@@ -138,12 +138,9 @@ def test_metadata_describe_robot_inputs_and_outputs(saved: Path, go2: Any, walk:
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [
-    ("task", "go2-dance", "go2-velocity in policy.json"),
-    ("robot", "go1", "go2 on robot go2"),
-    ("stiffness", [20.0] * 12, "40.0] on robot go2"),
-    ("history", 5, "3 in policy.json"),
-    ("control_rate", 100.0, "50.0 in policy.json"),
-    ("command", [], "'velocity'"),
+    ("task", "go2-dance", "go2-velocity in policy.json"), ("robot", "go1", "go2 on robot go2"),
+    ("stiffness", [20.0] * 12, "40.0] on robot go2"), ("history", 5, "3 in policy.json"),
+    ("control_rate", 100.0, "50.0 in policy.json"), ("command", [], "'velocity'"),
 ])  # fmt: skip
 def test_metadata_mismatch_names_field_and_values(saved: Path, name: str, value: Any, expected: str) -> None:
     set_metadata(saved, **{name: value})

@@ -237,14 +237,10 @@ def test_damaged_contract_is_refused(foreign: Foreign) -> None:
     )  # fmt: skip
     assert read({"robot_rl": good}, "ws://here") is not None and read({}, "ws://here") is None
     for wrong, message in (
-        ({"protocol": 2}, "speaks protocol 2"),
-        ({"horizon": 0}, "horizon"),
-        ({"execute": 5}, "more than horizon"),
-        ({"size": {"observation": 3}}, "action"),
-        ({"task": "os.path:join"}, "os"),
-        ({"interface": {"task": "x"}}, "it lacks"),
-        ({"robot": "panda"}, "no table"),
-    ):
+        ({"protocol": 2}, "speaks protocol 2"), ({"horizon": 0}, "horizon"), ({"execute": 5}, "more than horizon"),
+        ({"size": {"observation": 3}}, "action"), ({"task": "os.path:join"}, "os"),
+        ({"interface": {"task": "x"}}, "it lacks"), ({"robot": "panda"}, "no table"),
+    ):  # fmt: skip
         with pytest.raises((BundleError, ConfigError), match=message):
             read({"robot_rl": good | wrong}, "ws://here")
     with pytest.raises(BundleError, match="damaged or foreign"):

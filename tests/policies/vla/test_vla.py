@@ -180,10 +180,9 @@ def test_hashed_words_distinguish_instructions() -> None:
     assert features.shape == (4, 3 + 64 + 2 * 5) and torch.equal(features[:, 3:67], rows)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")
+])  # fmt: skip
 def test_invalid_token_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tokens(**wrong)

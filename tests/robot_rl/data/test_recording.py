@@ -160,10 +160,9 @@ def test_single_outliers_are_read_and_clipped_actions_give_a_warning(tmp_path: P
 ACTIONS = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
 
 
-@pytest.mark.parametrize(
-    ("decides", "same_names", "hold"),
-    [(1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])],
-)
+@pytest.mark.parametrize(("decides", "same_names", "hold"), [
+    (1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])
+])  # fmt: skip
 def test_errors_of_policy_and_baselines(decides: int, same_names: bool, hold: list[float]) -> None:
     """The recorded action 9 exceeds the limit of 5; the mean action is 3, and the policy's action is 5."""
     actions = numbered("joint", [-5.0], [5.0])

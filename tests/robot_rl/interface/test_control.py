@@ -43,9 +43,7 @@ def steps(count: int, size: float = 0.02) -> Tensor:
 
 
 @pytest.mark.parametrize(("damping", "size", "tolerance"), [(1e-3, 0.005, 2e-4), (0.05, 0.02, 0.004)])
-def test_tool_moves_by_the_commanded_step(
-    panda: Any, state_at: Build, damping: float, size: float, tolerance: float
-) -> None:
+def test_tool_moves_by_the_command(panda: Any, state_at: Build, damping: float, size: float, tolerance: float) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(damping=damping))
     q = torch.tensor(panda.home).expand(64, 7)
     action = steps(64, size)

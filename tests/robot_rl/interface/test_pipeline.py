@@ -105,9 +105,7 @@ def test_stride_for_another_command_is_refused(walk: Any) -> None:
 @pytest.mark.parametrize(
     ("command_rate", "rate", "proposed"), [(500.0, 60.0, "62.5"), (200.0, 30.0, "28.5714"), (500.0, 1000.0, "500")]
 )
-def test_control_period_must_be_a_whole_number_of_commands(
-    walk: Any, go2: Any, command_rate: float, rate: float, proposed: str
-) -> None:
+def test_a_period_holds_whole_commands(walk: Any, go2: Any, command_rate: float, rate: float, proposed: str) -> None:
     robot, shipped = replace(go2, command_rate=command_rate), walk().interface
     with pytest.raises(ConfigError, match=f"a control period at {rate:g} Hz .*; a rate of {proposed} Hz would do"):
         Pipeline(replace(shipped, controller=replace(shipped.controller, rate=rate)), robot)

@@ -35,12 +35,8 @@ def test_reflection_restricted_to_components() -> None:
 
 
 @pytest.mark.parametrize(("index", "sign", "message"), [
-    ([1, 2, 0], [1, 1, 1], r"twice.*at \[0, 1, 2\]"),
-    ([1, 0], [1, -1], r"twice.*at \[0, 1\]"),
-    ([0], [2], "twice"),
-    ([0, 1], [1], "2 indices and 1 signs"),
-    ([0, 2], [1, 1], "outside 0 to 1"),
-    ([0, -1], [1, 1], "outside 0 to 1"),
+    ([1, 2, 0], [1, 1, 1], r"twice.*at \[0, 1, 2\]"), ([1, 0], [1, -1], r"twice.*at \[0, 1\]"), ([0], [2], "twice"),
+    ([0, 1], [1], "2 indices and 1 signs"), ([0, 2], [1, 1], "outside 0 to 1"), ([0, -1], [1, 1], "outside 0 to 1"),
 ])  # fmt: skip
 def test_invalid_reflections_are_refused(index: list[int], sign: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -72,9 +72,7 @@ def centers() -> Tensor:
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.sampled_from(["hl-gauss", "c51"]), st.integers(0, 99), st.floats(-4, 4), st.floats(0, 1))
-def test_targets_of_bins_are_distributions_with_the_right_mean(
-    name: Any, seed: int, reward: float, discount: float
-) -> None:
+def test_bin_targets_are_distributions_with_the_mean(name: Any, seed: int, reward: float, discount: float) -> None:
     head = build_head(name, LOW, HIGH, BINS)
     following = 3 * torch.randn(16, BINS, generator=rng(seed))
     target = head.target(torch.full((16,), reward), torch.full((16,), discount), following)

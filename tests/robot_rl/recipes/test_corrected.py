@@ -145,9 +145,7 @@ class Unobserved(InterventionWrapper):
 
 
 @pytest.mark.parametrize("recipe", [HilSerl, RLIF])
-def test_without_takeovers_training_equals_the_parents_to_the_bit(
-    recipe: type[CorrectedRecipe], data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
-) -> None:
+def test_without_takeovers_it_equals_the_parent(recipe: Any, data: Path, run: Any, monkeypatch: Any, same: Any) -> None:
     config = recipe(agent=SMALL, training=SHORT, operator=OperatorConfig("none"))
     one, before = trained(config, data, run("one"), monkeypatch)
     assert one.corrected == 0 and one.demos.size == before

@@ -126,9 +126,7 @@ def test_a_classifier_fits_a_task_with_its_cameras(verdict: Build) -> None:
     ({"front": (32, 32)}, 20.0, replace(LIFT, instruction="push it"), "knows no success of 'push it'"),
     ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
 ])  # fmt: skip
-def test_other_cameras_rates_and_instructions_are_refused(
-    verdict: Build, options: Any, rate: float, interface: Any, words: str
-) -> None:
+def test_tasks_that_do_not_fit_are_refused(verdict: Any, options: Any, rate: Any, interface: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         verdict(**options).require_fit(SEES, rate, interface)
 

@@ -33,9 +33,7 @@ def test_labels_of_marked_frames(marks: list[int], hold: int, margin: int, label
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 6), st.integers(0, 12))
-def test_marks_are_positive_and_only_frames_before_the_margin_are_negative(
-    marks: list[bool], hold: int, margin: int
-) -> None:
+def test_marks_are_positive_and_frames_before_the_margin_negative(marks: list[bool], hold: int, margin: int) -> None:
     labels, earliest = labelled(torch.tensor(marks), hold, margin)
     assert len(labels) == len(marks) and (earliest is None) == (not any(marks))
     if earliest is not None:
@@ -128,9 +126,7 @@ def test_the_state_is_an_optional_normalized_input(marked_dataset: Any, quick: A
     assert float(classifier.network.normalizer.std.min()) > 0.1
 
 
-def test_a_dataset_without_pictures_and_an_unknown_camera_are_refused(
-    corner: Path, marked_dataset: Build, quick: Build, tmp_path: Path
-) -> None:
+def test_missing_pictures_or_cameras_are_refused(corner: Path, marked_dataset: Any, quick: Any, tmp_path: Path) -> None:
     blind = marked_dataset(tmp_path / "blind", pictures=False)
     with pytest.raises(ConfigError, match="no pictures; record one with a camera"):
         fit(Dataset(blind), quick())

@@ -105,9 +105,7 @@ class Fault:
     [(OSError(errno.ENOSPC, "No space left on device"), False), (KeyboardInterrupt(), True)],
     ids=["disk full", "ctrl-c"],
 )
-def test_a_writer_continues_after_any_failed_disk_operation(
-    tmp_path: Path, monkeypatch, episode, features, error, after
-) -> None:
+def test_a_writer_continues_after_any_disk_error(tmp_path: Path, monkeypatch, episode, features, error, after) -> None:
     """Fail at the k-th call, for every k."""
     k, finished = 0, False
     while not finished:

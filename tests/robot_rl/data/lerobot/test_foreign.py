@@ -108,11 +108,8 @@ def test_reading_a_depth_map_is_refused(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "names"), [
-    ([3, 32, 48], ["channels", "height", "width"]),
-    ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
-    ([3, 32, 48], None),
-    ([48, 32, 3], ["width", "height", "channel"]),
-    ([32, 48, 3], ["height", "width", "rgb"]),
+    ([3, 32, 48], ["channels", "height", "width"]), ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
+    ([3, 32, 48], None), ([48, 32, 3], ["width", "height", "channel"]), ([32, 48, 3], ["height", "width", "rgb"]),
 ])  # fmt: skip
 def test_picture_axes_are_identified_by_names(shape: list[int], names: Any) -> None:
     assert Feature.from_json({"dtype": "video", "shape": shape, "names": names}).shape == (32, 48, 3)
@@ -180,10 +177,9 @@ def set_starts(root: Path, file: int, *seconds: float) -> None:
     pq.write_table(replaced(pq.read_table(path), f"videos/{CAMERA}/from_timestamp", pa.array(seconds)), path)
 
 
-@pytest.mark.parametrize(
-    ("delay", "start", "sound"),
-    [(0.0, 0.0, True), (0.1, 0.0, False), (0.1, 0.1, True), (0.05, 0.05, True), (0.0, 0.1, False)],
-)
+@pytest.mark.parametrize(("delay", "start", "sound"), [
+    (0.0, 0.0, True), (0.1, 0.0, False), (0.1, 0.1, True), (0.05, 0.05, True), (0.0, 0.1, False)
+])  # fmt: skip
 def test_verify_and_reading_agree_on_frame_times(recorded: Path, delay: float, start: float, sound: bool) -> None:
     """A delayed video is sound only if `from_timestamp` has the same delay."""
     video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
@@ -290,9 +286,7 @@ PAIRS, BITS = [[i, 1] for i in range(13)], [i % 2 for i in range(13)]
     ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
     ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
 ])  # fmt: skip
-def test_columns_are_converted_from_the_files_type(
-    recorded: Path, key: str, dtype: str, shape: list[int], cells: pa.Array
-) -> None:
+def test_columns_are_converted_from_a_files_type(recorded: Path, key: str, dtype: str, shape: Any, cells: Any) -> None:
     feature(key, dtype=dtype, shape=shape)(recorded)
     tables(recorded, "data", lambda t: replaced(t, key, cells.slice(t["index"][0].as_py(), t.num_rows)))
     values = Dataset(recorded).column(key)
@@ -302,9 +296,7 @@ def test_columns_are_converted_from_the_files_type(
 
 
 @pytest.mark.parametrize(("dtype", "cells"), [
-    ("bool", pa.array([0.5] * 13)),
-    ("int64", pa.array([1, None] * 6 + [1])),
-    ("uint8", pa.array([300] * 13)),
+    ("bool", pa.array([0.5] * 13)), ("int64", pa.array([1, None] * 6 + [1])), ("uint8", pa.array([300] * 13)),
     ("float32", pa.array([{"x": 1.0}] * 13)),
 ])  # fmt: skip
 def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Array) -> None:

@@ -232,9 +232,7 @@ def test_training_uses_a_vetted_reward_and_refuses_others(tmp_path: Path, capsys
 
 
 @pytest.mark.usefixtures("without_child")
-def test_commands_write_show_and_vet_rewards(
-    tmp_path: Path, model_server: Any, model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_write_show_and_vet_rewards(tmp_path: Path, model_server: Any, model_config: Any, capsys: Any) -> None:
     out, answer = tmp_path / "reward.py", tmp_path / "answer.md"
     model_server.answers = [reply("reach"), reply("reach-gentle")]
     asking = ["--model", model_config.model, "--replies", str(model_config.replies), "--out", str(out), "--json"]
