@@ -94,16 +94,6 @@ def test_policy_without_a_loss_is_refused(residual: Build) -> None:
         Cloning(residual(), CloningConfig(), 10)
 
 
-def trip(policy: Policy, folder: Path) -> Policy:
-    """Save and load a policy; check that both are bit-identical."""
-    save_bundle(Bundle(policy, None, {}, task="gym:Toy-v0"), folder)
-    again = load_bundle(folder)
-    assert again.task == "gym:Toy-v0" and again.contract is None
-    observation = {"observation.state": torch.randn(6, policy.size.observation, generator=rng(2))}
-    assert torch.equal(again.policy.act(observation, rng(5)), policy.act(observation, rng(5)))
-    return again.policy
-
-
 OUTSIDE = """
 from dataclasses import dataclass
 import torch
@@ -139,8 +129,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_policy_class_of_another_package_is_found_by_path(package: Any, tmp_path: Path) -> None:
-    again = trip(package.Gain(Size(3, 2), package.GainConfig(0.5)), tmp_path / "bundle")
-    assert isinstance(again, package.Gain) and again.config.gain == 0.5
+    policy = package.Gain(Size(3, 2), package.GainConfig(0.5))
+    save_bundle(Bundle(policy, None, {}, task="gym:Toy-v0"), tmp_path / "bundle")
+    again, observation = load_bundle(tmp_path / "bundle"), {"observation.state": torch.randn(6, 3, generator=rng(2))}
+    assert again.task == "gym:Toy-v0" and again.contract is None
+    assert torch.equal(again.policy.act(observation, rng(5)), policy.act(observation, rng(5)))
+    assert isinstance(again.policy, package.Gain) and again.policy.config.gain == 0.5
     meta = json.loads((tmp_path / "bundle" / "policy.json").read_text())
     assert meta["policy"]["class"] == "another_package:Gain"
 

@@ -119,8 +119,7 @@ def test_prefix_has_the_actions_executed_during_inference(kind: str) -> None:
     prefix = given[1]
     assert prefix is not None
     assert torch.equal(prefix.actions[0, :delay], executed[8:11]), "inferred from period 8 to 11"
-    left = 8
-    c = (left - torch.arange(delay, 16.0)).clamp_min(0) / (left - delay + 1)
+    c = (8 - torch.arange(delay, 16.0)).clamp_min(0) / (8 - delay + 1)  # 8 actions are left
     expected = torch.cat([torch.ones(delay), c * c.expm1() / (math.e - 1)])
     assert torch.allclose(prefix.weights[0], expected, atol=1e-6)
     chunk = plain(observation(1, 8), policy.noise(1, torch.Generator()), prefix)

@@ -38,6 +38,7 @@ from robot_rl.util.errors import ConfigError
 
 FRONT = "observation.images.front"
 SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(4, 6), LANGUAGE: LANGUAGE_FIELD}))
+SPEC = ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
 ACTIONS = VectorSpec((box("move", "x", "m", 0.0, 2.0), box("turn", "z", "rad", -1.0, 3.0)))
 Foreign = Callable[..., str]
 
@@ -93,7 +94,7 @@ def test_each_request_has_one_robot_renamed_keys_and_a_prompt(foreign: Foreign) 
             got.append(unpack(message))
             connection.send(pack(GOOD))
 
-    names = translation(("observation.state=observation/state", f"{FRONT}=observation/image"), _spec())
+    names = translation(("observation.state=observation/state", f"{FRONT}=observation/image"), SPEC)
     made = ForeignPolicy(Connection(foreign(talk)), SIZE, ACTIONS, names)
     infer(made, 2)
     assert len(got) == 3 and all(set(m) == {"observation/state", "observation/image", "prompt"} for m in got)
@@ -255,10 +256,6 @@ def test_damaged_contract_is_refused(foreign: Foreign) -> None:
         Connection(foreign(send_garbage))
 
 
-def _spec() -> ObservationSpec:
-    return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
-
-
 @pytest.mark.parametrize(("pairs", "message"), [
     (("observation.state",), "write OURS=THEIRS"),
     (("observation.state=",), "write OURS=THEIRS"),
@@ -268,7 +265,7 @@ def _spec() -> ObservationSpec:
 ])  # fmt: skip
 def test_invalid_key_pairs_are_refused(pairs: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        translation(pairs, _spec())
+        translation(pairs, SPEC)
 
 
 def test_address_of_a_path_with_one_slash() -> None:

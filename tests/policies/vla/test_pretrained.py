@@ -16,36 +16,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from policies.base import Policy, Size, build_policy
+from policies.base import Policy, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.networks.pretrained import MODELS, PretrainedConfig, find, fingerprint
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
+from tests.policies.vla.conftest import SIZE, TEXTS, observe
 
 for package in ("transformers", "peft"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[vla]'")
 
-FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-SIZE = Size(
-    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
-)
-TEXTS = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
 FAMILIES = ["smolvlm", "paligemma", "qwen2_vl", "qwen2_5_vl"]
 families = pytest.mark.parametrize("family", FAMILIES)
 Models = Callable[..., Path]
-
-
-def observe(n: int = 4, seed: int = 0, texts: list[str] | None = None) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    shapes = SIZE.pictures.items()
-    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    texts = texts or [TEXTS[k % len(TEXTS)] for k in range(n)]
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(texts)} | pictures
 
 
 def encoder(model: Path | str, **options: Any) -> BackboneConfig:
@@ -156,9 +144,8 @@ def test_moved_model_is_found_and_another_refused(tiny_model: Models, tmp_path: 
 
 def test_full_training_saves_all_weights_and_frozen_none(tiny_model: Models) -> None:
     policy, frozen = (flow(tiny_model("smolvlm"), train=train) for train in ("full", "frozen"))
-    assert all(p.requires_grad for p in policy.parameters()) and "encoder.model.text_model.norm.weight" in (
-        policy.state_dict()
-    )
+    assert all(p.requires_grad for p in policy.parameters())
+    assert "encoder.model.text_model.norm.weight" in policy.state_dict()
     agent = cloning(policy, 5)
     for _ in range(5):
         agent.update(batch(), torch.Generator().manual_seed(0))
