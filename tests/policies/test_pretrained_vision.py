@@ -114,12 +114,17 @@ def test_frozen_model_is_not_trained_or_saved(train: str, model: Any, tmp_path: 
     assert torch.equal(*acts)
 
 
-def test_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
+def test_other_and_missing_models_and_statistics_are_refused(model: Any, tmp_path: Path) -> None:
     folder = model("resnet")
     save_bundle(Bundle(policy(folder), None, {}, task="gym:one"), tmp_path / "bundle")
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}')
     with pytest.raises(ConfigError, match="is another than the policy was trained on"):
         load_bundle(tmp_path / "bundle")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(ConfigError, match="preprocessor_config.json with image_mean and image_std is missing"):
+        policy(folder)
+    with pytest.raises(ConfigError, match="does not exist; name its folder"):
+        policy(folder.parent / "nowhere")
 
 
 @pytest.mark.parametrize(("kind", "vision", "message"), [
@@ -129,12 +134,3 @@ def test_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
 def test_models_that_reject_the_picture_size_are_named(kind: str, vision: Any, message: str, model: Any) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(model(kind), **vision)
-
-
-def test_missing_model_and_statistics_are_named(model: Any) -> None:
-    folder = model("resnet")
-    (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(ConfigError, match="preprocessor_config.json with image_mean and image_std is missing"):
-        policy(folder)
-    with pytest.raises(ConfigError, match="does not exist; name its folder"):
-        policy(folder.parent / "nowhere")

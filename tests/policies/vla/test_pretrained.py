@@ -140,6 +140,11 @@ def test_moved_model_is_found_and_another_refused(tiny_model: Models, tmp_path: 
     shutil.copytree(tiny_model("smolvlm", 1), tmp_path / "robot" / "small", dirs_exist_ok=True)
     with pytest.raises(ConfigError, match="another than the policy was trained on: its sha256"):
         load_bundle(tmp_path / "bundle")
+    monkeypatch.delenv(MODELS)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"nobody/nothing is no folder here.*{MODELS}"):
+        find("nobody/nothing")
 
 
 def test_full_training_saves_all_weights_and_frozen_none(tiny_model: Models) -> None:
@@ -245,13 +250,6 @@ def test_damaged_model_folder_is_named(damage: Any, message: str, tiny_model: Mo
     with pytest.raises(ConfigError, match=message):
         flow(folder)
     assert not (folder / "ran").exists()
-
-
-def test_hub_name_without_a_network_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match=f"nobody/nothing is no folder here.*{MODELS}"):
-        find("nobody/nothing")
 
 
 @pytest.mark.parametrize("package", ["transformers", "peft"])

@@ -122,14 +122,8 @@ def test_a_depth_camera_in_place_of_a_camera_is_shown_as_different(tmp_path: Pat
     assert theirs.strip() != ours.strip()
 
 
-ARM = EnvInfo(
-    "arm",
-    VectorSpec((Field("joint", ("a", "b", "c"), "rad", (-2.9, -1.7, 0.0), (2.9, 1.7, 3.7)),)),
-    VectorSpec((Field("delta", ("x", "y"), "m", (-0.02,) * 2, (0.02,) * 2),)),
-    10.0,
-)
-
-
+JOINTS = VectorSpec((Field("joint", ("a", "b", "c"), "rad", (-2.9, -1.7, 0.0), (2.9, 1.7, 3.7)),))
+ARM = EnvInfo("arm", JOINTS, VectorSpec((Field("delta", ("x", "y"), "m", (-0.02,) * 2, (0.02,) * 2),)), 10.0)
 WAVE = np.linspace(-1, 1, 50)[:, None]
 STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 

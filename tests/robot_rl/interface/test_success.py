@@ -32,16 +32,13 @@ def test_fallen_detects_tilt_in_all_directions(standing: Build, axis: tuple[floa
     assert state_test("fallen:60:0.15")(standing(5, base_quat=quat)).tolist() == [False, False, True, True, True]
 
 
-def test_fallen_detects_a_low_trunk_if_its_height_is_known(standing: Build) -> None:
+def test_fallen_uses_its_arguments_and_the_height_if_known(standing: Build) -> None:
     state = standing(3)
     state.base_position[:, 2] = torch.tensor([0.149, 0.151, 0.4])
     fallen = state_test("fallen:60:0.15")
     assert fallen(state).tolist() == [True, False, False]
     state.base_position = ABSENT
     assert not fallen(state).any(), "robots measure only the tilt"
-
-
-def test_fallen_uses_its_arguments(standing: Build) -> None:
     state = standing(2, base_quat=torch.tensor([tilted(20, 1, 0), tilted(40, 1, 0)]))
     assert state_test("fallen:30:0.1")(state).tolist() == [False, True]
     assert state_test("fallen:10:0.1")(state).tolist() == [True, True]

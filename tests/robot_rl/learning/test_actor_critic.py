@@ -85,16 +85,13 @@ def test_bins_need_explicit_limits_for_soft_values(residual: Build, agent: Build
     assert learner.target.value(torch.randn(9, 3), torch.rand(9, 2)).abs().max() < 11 / 100, "initial values are 0"
 
 
-def test_target_follows_at_rate_tau(residual: Build, agent: Build) -> None:
+def test_target_follows_at_rate_tau_and_the_actor_moves_every_second_update(residual: Build, agent: Build) -> None:
     learner = agent(residual(5, 1), tau=0.25)
     before = [p.clone() for p in learner.target.parameters()]
     learner.update(chain(rng(), 32))
     for old, new, source in zip(before, learner.target.parameters(), learner.critic.parameters(), strict=True):
         assert torch.allclose(new, 0.75 * old + 0.25 * source, atol=1e-6)
         assert not new.requires_grad
-
-
-def test_actor_moves_every_second_update_and_base_never(agent: Build, residual: Build) -> None:
     policy = residual(5, 1)
     learner, base, moved, generator = agent(policy, actor_delay=2), copy.deepcopy(policy.base.state_dict()), [], rng()
     for _ in range(6):

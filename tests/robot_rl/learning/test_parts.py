@@ -217,14 +217,11 @@ def test_advantages_by_hand(after: float, terminated: Tensor, done: Tensor, delt
     assert torch.equal(target, advantage + VALUE)
 
 
-def test_lambda_1_is_the_return_and_lambda_0_one_step() -> None:
+def test_lambda_1_is_the_return_lambda_0_one_step_and_environments_are_independent() -> None:
     following = torch.cat([VALUE[1:], torch.tensor([[50.0]])])
     whole, step = (advantages(REWARD, VALUE, following, NO, NO, 0.5, weight)[1] for weight in (1.0, 0.0))
     assert whole[0].item() == 1 + 2 / 2 + 3 / 4 + 4 / 8 + 50 / 16
     assert torch.equal(step, REWARD + 0.5 * following)
-
-
-def test_advantages_of_environments_are_independent() -> None:
     generator = rng()
     reward, value, following = torch.randn(3, 6, 4, generator=generator)
     done = torch.rand(6, 4, generator=generator) < 0.3

@@ -112,13 +112,6 @@ SEES = ObservationSpec.of(**{FRONT: picture_field(32, 32), "observation.images.w
 LIFT = tasks.get("panda-lift").interface
 
 
-def test_a_classifier_fits_a_task_with_its_cameras(verdict: Build) -> None:
-    verdict(front=(32, 32)).require_fit(SEES, 20.0, LIFT)
-    verdict(front=(32, 32), wrist=(16, 16)).require_fit(SEES, 20.0, None)
-    state = Pipeline(LIFT).observation_spec
-    verdict(front=(32, 32), state=state["observation.state"].shape[0]).require_fit(state | SEES, 20.0, LIFT)
-
-
 @pytest.mark.parametrize(("options", "rate", "interface", "words"), [
     ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
     ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
@@ -131,7 +124,11 @@ def test_tasks_that_do_not_fit_are_refused(verdict: Any, options: Any, rate: Any
         verdict(**options).require_fit(SEES, rate, interface)
 
 
-def test_a_state_of_another_size_is_refused(verdict: Build) -> None:
+def test_a_classifier_fits_a_task_with_its_cameras_and_state(verdict: Build) -> None:
+    verdict(front=(32, 32)).require_fit(SEES, 20.0, LIFT)
+    verdict(front=(32, 32), wrist=(16, 16)).require_fit(SEES, 20.0, None)
+    state = Pipeline(LIFT).observation_spec
+    verdict(front=(32, 32), state=state["observation.state"].shape[0]).require_fit(state | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match=r"observation.state of 5 numbers, which is \d+ numbers here"):
         verdict(front=(32, 32), state=5).require_fit(Pipeline(LIFT).observation_spec | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match="observation.state of 5 numbers, which is not there here"):

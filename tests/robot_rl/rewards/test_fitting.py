@@ -71,14 +71,11 @@ def test_a_reward_of_0_and_1_marks_success_and_another_reward_does_not(tmp_path:
 
 
 @pytest.mark.parametrize(("mark", "missing"), [(0, "success"), (1, "failure")])
-def test_a_dataset_with_only_one_outcome_is_refused(tmp_path: Path, mark: int, missing: str) -> None:
+def test_one_outcome_or_changing_instructions_are_refused(tmp_path: Path, mark: int, missing: str) -> None:
     data = write(tmp_path / "data", "next.success", "bool", *[[0, mark]] * 4)
     with pytest.raises(ConfigError, match=f"none of the 4 episodes .* is a {missing}.*--keep-failures"):
         marked_episodes(data, 3, 0.5)
-
-
-def test_episodes_with_changing_instructions_are_refused(tmp_path: Path) -> None:
-    data = write(tmp_path / "data", "next.success", "bool", [0, 1], task=["touch it", "lift it"])
+    data = write(tmp_path / "changing", "next.success", "bool", [0, 1], task=["touch it", "lift it"])
     with pytest.raises(ConfigError, match="changes in episode 0.*without --changes"):
         marked_episodes(data, 3, 0.5)
 
@@ -113,6 +110,8 @@ def test_a_visible_sign_of_success_is_learned_reproducibly(corner: Path, quick: 
     assert load_classifier(tmp_path / "classifier").measured == classifier.measured
     weights, again = classifier.network.parameters(), fit(Dataset(corner), quick()).network.parameters()
     assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
+    whole = fit(Dataset(corner), quick(margin=100.0, steps=2))
+    assert whole.measured.successes == 6, "a margin longer than successes leaves negatives from failures"
 
 
 def test_a_classifier_of_random_marks_stays_below_its_bar(marked_dataset: Build, quick: Build, tmp_path: Path) -> None:
@@ -132,10 +131,6 @@ def test_missing_pictures_or_cameras_are_refused(corner: Path, marked_dataset: A
         fit(Dataset(blind), quick())
     with pytest.raises(ConfigError, match="no camera 'frnt'; did you mean front"):
         fit(Dataset(corner), quick(cameras=("frnt",)))
-
-
-def test_a_margin_longer_than_successes_leaves_negatives_from_failures(corner: Path, quick: Build) -> None:
-    assert fit(Dataset(corner), quick(margin=100.0, steps=2)).measured.successes == 6
 
 
 # ---- claims ------------------------------------------------------------------------------------------------------

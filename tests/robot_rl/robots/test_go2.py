@@ -62,7 +62,7 @@ def test_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
         assert body in links
 
 
-def test_link_frames_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
+def test_link_frames_and_masses_of_the_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
     for joint in urdf.iter("joint"):
         child, parent = joint.find("child"), joint.find("parent")
         assert child is not None and parent is not None
@@ -72,9 +72,6 @@ def test_link_frames_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Elem
         if joint.get("type") == "revolute":
             reference = model.joint(str(joint.get("name")))
             assert np.allclose(reference.axis, numbers(joint.find("axis"), "xyz")), body.name
-
-
-def test_masses_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
     masses = {str(link.get("name")): link.find("inertial/mass") for link in urdf.iter("link")}
     for name, mass in masses.items():
         assert model.body(name).mass[0] == pytest.approx(float(mass.get("value", "nan")) if mass is not None else 0.0)

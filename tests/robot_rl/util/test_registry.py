@@ -82,7 +82,7 @@ def test_broken_package_is_named_and_affects_no_other(install: Install, text: st
         registry.get("brokn")
 
 
-def test_entry_points_of_wrong_kind_are_refused(install: Install) -> None:
+def test_entry_points_of_wrong_kind_are_refused_and_damaged_ones_hide_no_others(install: Install) -> None:
     from robot_rl.robots import robots
 
     points = "[robot_rl.robots]\nnothing = g_lab_things\nnumber = g_lab_things:X\n"
@@ -90,9 +90,6 @@ def test_entry_points_of_wrong_kind_are_refused(install: Install) -> None:
     for name, message in (("nothing", "g-lab"), ("number", "g-lab.*is a int and no RobotSpec")):
         with pytest.raises(ConfigError, match=message):
             robots.get(name)
-
-
-def test_damaged_entry_points_are_warned_about_and_hide_no_others(install: Install) -> None:
     install("h-lab", "[robot_rl.things]\nthis is no entry point\n")
     install("k-lab", "[robot_rl.things]\ntheirs = k_lab_things:X\n", k_lab_things="X = 1")
     with pytest.warns(UserWarning, match="package h-lab is damaged"):

@@ -42,6 +42,9 @@ def test_a_reward_is_computed_for_all_rows() -> None:
     assert torch.allclose(reward, torch.where(near, r + 1, 2 * r)) and (r < 0).all()
     assert torch.equal(t["now"]["tip"], tip), "-= does not change its argument"
     assert names_read(text) == ["tip", "goal"]
+    text = "NEAR = 0.5 * (1 + 0.2)\nFAR = -3\n" + source("return action[:, 0] * NEAR + FAR")
+    reward = evaluate(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
+    assert torch.allclose(reward, t["action"][:, 0] * 0.6 - 3), "constants computed from numbers"
 
 
 @pytest.mark.parametrize(("line", "said"), [
@@ -134,9 +137,3 @@ def test_the_sandbox_stops_a_reward_at_its_limits() -> None:
     many = transitions(20_000)
     with pytest.raises(BadCode, match="takes more than 1 s for 20000 rows|takes more than 2 GB|memory"):
         try_reward(source("x = action[:, :1] @ action[None, :, 0]", "return (x @ x @ x)[:, 0]"), many, seconds=1)
-
-
-def test_constants_may_be_computed_from_numbers() -> None:
-    text, t = "NEAR = 0.5 * (1 + 0.2)\nFAR = -3\n" + source("return action[:, 0] * NEAR + FAR"), transitions()
-    reward = evaluate(compile_reward(text, VIEWS), t["now"], t["before"], t["action"])
-    assert torch.allclose(reward, t["action"][:, 0] * 0.6 - 3)
