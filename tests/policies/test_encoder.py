@@ -23,13 +23,7 @@ from policies.networks.encoder import Encoder, EncoderConfig, scaled, shifted
 from policies.networks.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.interface.observation_spec import (
-    LANGUAGE,
-    LANGUAGE_FIELD,
-    ObservationField,
-    ObservationSpec,
-    picture_field,
-)
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.util.errors import ConfigError
 
@@ -112,7 +106,7 @@ def test_size_survives_json_and_unsupported_inputs_are_refused() -> None:
     described = diffusion(Size(3, 2)).describe()
     del described["config"]["encoder"]
     assert described["size"] == {"observation": 3, "action": 2} and build_policy(described).size == Size(3, 2)
-    smell = SEES.extra_inputs | {"observation.smell": ObservationField((2,))}
+    smell = SEES.extra_inputs | {"observation.smell": LANGUAGE_FIELD}
     with pytest.raises(ConfigError, match="cannot read 'observation.smell'"):
         Encoder(Size(3, 2, smell), SMALL)
     with pytest.raises(ConfigError, match="feed-forward policy cannot read 'observation.images.front'"):

@@ -26,20 +26,14 @@ from policies.remote.connection import Connection
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import (
-    LANGUAGE,
-    LANGUAGE_FIELD,
-    ObservationField,
-    ObservationSpec,
-    picture_field,
-)
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.util.errors import ConfigError
 
 FRONT = "observation.images.front"
 SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(4, 6), LANGUAGE: LANGUAGE_FIELD}))
-SPEC = ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
 ACTIONS = VectorSpec((box("move", "x", "m", 0.0, 2.0), box("turn", "z", "rad", -1.0, 3.0)))
+SPEC = ObservationSpec.from_vector(ACTIONS) | SIZE.extra_inputs
 Foreign = Callable[..., str]
 
 
@@ -145,16 +139,13 @@ def test_invalid_chunk_times_are_counted(foreign: Foreign, start: Any, period: A
     made.close()
 
 
-def test_first_answer_is_checked(foreign: Foreign) -> None:
+def test_first_answer_is_checked_and_a_closed_connection_reported(foreign: Foreign) -> None:
     with pytest.raises(RemoteFailure, match="of no actions"):
         policy(foreign(answers({"actions": np.zeros((0, 2))})))
     with pytest.raises(RemoteFailure, match=r"of shape \(3, 7\), not \(n, 2\)"):
         policy(foreign(answers({"actions": np.zeros((3, 7))})))
     with pytest.raises(ConfigError, match="--execute is 4"):
         policy(foreign(answers(GOOD)), execute=4)
-
-
-def test_closed_connection_is_reported(foreign: Foreign) -> None:
     made = policy(foreign(answers(GOOD)))
     with pytest.raises(RemoteFailure, match="has closed the connection") as error:
         infer(made)

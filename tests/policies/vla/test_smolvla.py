@@ -188,7 +188,8 @@ def noise(n: int = 3) -> Tensor:
     return torch.randn(n, HORIZON, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_actions_equal_the_reference(checkpoint: Path, tiny_model: Models) -> None:
+def test_actions_and_loss_equal_the_reference(checkpoint: Path, tiny_model: Models) -> None:
+    """The test repeats the draw of noise and time in the loss."""
     policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
     assert (policy.horizon, policy.execute) == (HORIZON, 3)
     found = policy.chunk(observe(), noise())
@@ -196,11 +197,6 @@ def test_actions_equal_the_reference(checkpoint: Path, tiny_model: Models) -> No
         wanted = reference.actions({name: value[k] for name, value in observe().items()}, text, noise()[k])
         assert torch.allclose(found[k], wanted, atol=2e-5), text
         assert wanted.std() > 0.1
-
-
-def test_loss_equals_the_reference(checkpoint: Path, tiny_model: Models) -> None:
-    """The test repeats the policy's draw of noise and time."""
-    policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
     observation, chunk = observe(1), torch.tensor([[0.2, -0.4]]).expand(1, HORIZON, 2)
     rng = torch.Generator().manual_seed(5)
     drawn, time = torch.randn(1, HORIZON, 32, generator=rng), 0.001 + 0.999 * torch.rand(1, generator=rng) ** (2 / 3)

@@ -104,7 +104,7 @@ def test_cloning_learns_to_follow_instructions(make: Callable[[], Policy]) -> No
         assert (policy.act(observation, rng) - wanted).abs().mean() < 0.1
 
 
-def test_log_probability_of_sampled_tokens_equals_stepwise_computation() -> None:
+def test_tokens_are_sampled_with_their_probability_computed_together_or_stepwise() -> None:
     policy, rng = tokens(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         features = policy.features(observe())
@@ -116,9 +116,6 @@ def test_log_probability_of_sampled_tokens_equals_stepwise_computation() -> None
             logits = policy.decoder(features, changed)[:, k] / 1.5
             alone = logits.log_softmax(-1)[torch.arange(4), written[:, k]]
             assert torch.allclose(alone, texts[:, k], atol=1e-5)
-
-
-def test_tokens_are_sampled_with_their_probability() -> None:
     policy, rng, n = tokens(), torch.Generator().manual_seed(0), 20_000
     with torch.no_grad():
         features = policy.features(observe(1)).expand(n, -1, -1)

@@ -149,8 +149,7 @@ def test_single_outliers_are_read_and_clipped_actions_give_a_warning(tmp_path: P
     assert any("clipped" in message for message in caplog.messages)
 
 
-# Recorded episodes as an environment
-
+# ---- recorded episodes as an environment ---------------------------------------------------------------------------
 ACTIONS = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
 
 

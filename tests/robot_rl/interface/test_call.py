@@ -58,13 +58,15 @@ def state() -> RobotState:
     return RobotState(*[torch.zeros(2, 1)] * 3, objects={"a": pose, "b": 2 * pose})
 
 
-def test_arguments_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
+def test_arguments_of_terms_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
     names = ("some_lab.terms:between:a:b", "some_lab.terms:between:b:a:3")
     observer = Observer(names, panda, ACTIONS)
     assert observer.objects == ("a", "b")
     assert observer.spec.fields[0].name == "a_b_panda"
     a, b = (state.objects[name][:, :3] for name in "ab")
     assert torch.equal(observer(state), torch.cat([a - b, 3 * (b - a)], 1))
+    with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
+        Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)
 
 
 def test_tests_of_other_packages_read_objects(state: RobotState) -> None:
@@ -92,8 +94,3 @@ def test_invalid_calls_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)
     assert error.value.code == 2
-
-
-def test_test_is_refused_as_a_term(panda: Any) -> None:
-    with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
-        Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)

@@ -14,14 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.interface.control import (
-    JointOffsetConfig,
-    JointOffsetController,
-    ToolDeltaConfig,
-    ToolDeltaController,
-    build_controller,
-    controller_config,
-)
+from robot_rl.interface import control
+from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.state import RobotState
@@ -286,7 +280,7 @@ SWING = JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=(0.5,) * 3 + (0
 COMMAND = torch.tensor([[0.5, 0.0, 0.0]])
 
 
-def test_legs_swing_in_their_half_of_the_gait_cycle(go2: Any, standing: Build) -> None:
+def test_legs_swing_in_their_half_of_the_gait_cycle_if_commanded_and_actions_add(go2: Any, standing: Build) -> None:
     """Front right and rear left in the first half, the other diagonal in the second, highest in the middle."""
     controller = JointOffsetController(go2, SWING)
     phase = torch.tensor([[0.0], [0.25], [0.5], [0.75], [0.9999]])
@@ -297,10 +291,6 @@ def test_legs_swing_in_their_half_of_the_gait_cycle(go2: Any, standing: Build) -
     for moment, up, down in ((1, [1, 2], [0, 3]), (3, [0, 3], [1, 2])):
         assert torch.allclose(offset[moment, up], top.expand(2, 3), atol=1e-5)
         assert torch.allclose(offset[moment, down], torch.zeros(2, 3), atol=1e-6)
-
-
-def test_zero_command_gives_no_swing_and_actions_add_to_the_swing(go2: Any, standing: Build) -> None:
-    controller = JointOffsetController(go2, SWING)
     state = standing(2, phase=torch.full((2, 1), 0.25), command=torch.cat([torch.zeros(1, 3), COMMAND]))
     rest, walking = controller(state, torch.zeros(2, 12)).position
     assert torch.allclose(rest, torch.tensor(go2.home), atol=1e-6)
@@ -341,7 +331,7 @@ def test_controllers_are_built_from_configs_that_fit_the_robot(go2: Any, panda: 
     ):
         with pytest.raises(ValueError, match=message):
             JointOffsetController(robot, config)
-    assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
-    assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
+    assert isinstance(control.build_controller(go2, JointOffsetConfig()), JointOffsetController)
+    assert isinstance(control.build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
     for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, STRIDE, ToolDeltaConfig(step=0.01)):
-        assert controller_config(json.loads(json.dumps(asdict(config)))) == config
+        assert control.controller_config(json.loads(json.dumps(asdict(config)))) == config

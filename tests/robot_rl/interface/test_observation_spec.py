@@ -47,11 +47,17 @@ def test_zeros_fit_and_json_round_trip(spec: ObservationSpec, n: int) -> None:
     again.check(spec.zeros(n), torch.device("cpu"))
 
 
-def test_spec_of_a_vector_keeps_names_units_and_ranges() -> None:
+def test_spec_of_a_vector_keeps_names_units_and_ranges_and_has_gymnasium_spaces() -> None:
     field = SPEC[STATE]
     assert (field.names, field.unit, field.low, field.high) == (("q.a", "q.b"), "rad", (-1.0, -2.0), (1.0, 2.0))
     mixed = VectorSpec((*[Field("q", ("a",), u, (0.0,), (1.0,)) for u in ("rad", "m")],))
     assert ObservationSpec.from_vector(mixed)[STATE].unit == "mixed"
+    batch, one = SPEC.gymnasium_space(3), SPEC.gymnasium_space()
+    assert set(batch) == set(one) == set(SPEC)
+    state = SPEC.zeros(3)[STATE] + 1e3  # a fall may exceed the nominal range
+    assert batch[STATE].contains(state.numpy()) and one[STATE].contains(state[0].numpy())
+    assert one[f"{IMAGES}front"] == gym.spaces.Box(0, 255, (4, 6, 3), "uint8")
+    assert one[LANGUAGE] == gym.spaces.Box(0, 255, (128,), "uint8")
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
@@ -72,15 +78,6 @@ def test_entries_that_do_not_fit_are_named(key: str, value: Any, message: str) -
         del observation[key]
     with pytest.raises(ConfigError, match=message):
         SPEC.check(observation)
-
-
-def test_gymnasium_spaces() -> None:
-    batch, one = SPEC.gymnasium_space(3), SPEC.gymnasium_space()
-    assert set(batch) == set(one) == set(SPEC)
-    state = SPEC.zeros(3)[STATE] + 1e3  # a fall may exceed the nominal range
-    assert batch[STATE].contains(state.numpy()) and one[STATE].contains(state[0].numpy())
-    assert one[f"{IMAGES}front"] == gym.spaces.Box(0, 255, (4, 6, 3), "uint8")
-    assert one[LANGUAGE] == gym.spaces.Box(0, 255, (128,), "uint8")
 
 
 @pytest.mark.parametrize(("entry", "message"), [

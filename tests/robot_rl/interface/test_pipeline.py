@@ -110,16 +110,13 @@ def test_pipeline_builds_the_parts_of_the_interface(task: Any) -> None:
     assert pipeline.shield.config.velocity == 0.1
 
 
-def test_pipeline_of_a_legged_robot(walk: Any, go2: Any) -> None:
+def test_pipeline_of_a_legged_robot_has_a_gait_clock(walk: Any, go2: Any) -> None:
     pipeline = Pipeline(walk(failure="fallen:60:0.15").interface)
     assert pipeline.kinematics is None and pipeline.success is None and pipeline.failure is not None
     assert pipeline.actions.size == 12 and pipeline.command.size == 3
     assert pipeline.tick == pytest.approx(1 / go2.command_rate)
     assert pipeline.observer.spec.size == 3 + 3 + 3 + 2 + 3 * 12
     assert Pipeline(walk(failure="").interface).failure is None
-
-
-def test_gait_clock_has_its_frequency(walk: Any) -> None:
     pipeline = Pipeline(walk(gait=2.5, controller=JointOffsetConfig(rate=50.0)).interface)
     phase = pipeline.phase(torch.arange(41))
     assert phase.shape == (41, 1) and ((phase >= 0) & (phase < 1)).all()

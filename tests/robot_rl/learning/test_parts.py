@@ -126,16 +126,14 @@ def test_head_fitted_to_a_constant_predicts_it(name: Any, value: float) -> None:
         assert head.std(out).max() < 2 * head.LEAST_STD
 
 
-def test_gaussian_head_learns_the_standard_deviation_of_returns() -> None:
-    """Returns of 1 or 0, half and half: mean 0.5, standard deviation 0.5."""
+def test_gaussian_head_learns_the_standard_deviation_and_its_gradient_is_proportional_to_the_scale() -> None:
+    """Returns of 1 or 0, half and half, have a mean and standard deviation of 0.5.
+
+    With values ten times as large the mean's gradient is ten times as large, in spite of the larger variance."""
     head, out = GaussianHead(LOW, HIGH), torch.zeros(1, 1, 2, requires_grad=True)
     fit(head, out, head.target(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.zeros(2, 2)), 0.02, 500)
     assert head.mean(out).item() == pytest.approx(0.5, abs=0.02)
     assert head.std(out).item() == pytest.approx(0.5, abs=0.03)
-
-
-def test_gaussian_heads_gradient_is_proportional_to_the_scale() -> None:
-    """With values ten times as large the mean's gradient is ten times as large, in spite of the larger variance."""
     slopes = []
     for scale in (10.0, 100.0):
         head = GaussianHead(-1e9, 1e9)

@@ -146,7 +146,7 @@ def episode(earliest: int | None) -> MarkedEpisode:
     return MarkedEpisode(0, torch.zeros(4, dtype=torch.int8), earliest, "x")
 
 
-def test_only_claims_from_the_margin_on_are_right() -> None:
+def test_only_claims_from_the_margin_on_are_right_and_define_the_best_threshold() -> None:
     def claim(frame: int | None) -> torch.Tensor:
         return torch.tensor([0.9 if k == frame else 0.1 for k in range(4)])
 
@@ -154,10 +154,7 @@ def test_only_claims_from_the_margin_on_are_right() -> None:
     cases += [(episode(None), claim(3)), (episode(None), claim(None))]
     counts = fitting.measure([levels for _, levels in cases], [each for each, _ in cases], 0.5)
     assert (counts.episodes, counts.successes, counts.claims, counts.right) == (5, 3, 3, 1)
-
-
-def test_the_best_threshold_is_the_middle_of_the_nearly_best() -> None:
-    """Thresholds within one episode of the best score are as good."""
+    # The best threshold is the middle of those whose score is within one episode of the best.
     won, lost = [torch.tensor([0.0, 0.0, 0.96, 0.96])] * 10, [torch.tensor([0.0, 0.82, 0.0, 0.0])] * 3
     assert fitting.best_threshold(won + lost, [episode(2)] * 10 + [episode(None)] * 3) == 0.93, "of 0.85 to 0.95"
     assert fitting.best_threshold(won + lost[:1], [episode(2)] * 10 + [episode(None)]) == 0.85, "of 0.5 to 0.95"

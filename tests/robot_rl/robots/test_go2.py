@@ -33,7 +33,7 @@ def numbers(element: ElementTree.Element | None, name: str) -> list[float]:
     return [float(x) for x in element.get(name, "0 0 0").split()]
 
 
-def test_joints_and_limits_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
+def test_joints_limits_and_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
     reference = {str(j.get("name")): j for j in urdf.iter("joint") if j.get("type") == "revolute"}
     assert set(go2.joint_names) == set(reference) and len(go2.joints) == 12
     for joint in go2.joints:
@@ -42,17 +42,6 @@ def test_joints_and_limits_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -
         facts = {"lower": joint.low, "upper": joint.high, "effort": joint.effort, "velocity": joint.velocity}
         for name, value in facts.items():
             assert value == pytest.approx(float(limit.get(name, "nan")), abs=1e-6), f"{joint.name}: {name}"
-
-
-def test_motors_are_in_unitrees_order(go2: Any) -> None:
-    """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
-    assert isinstance(go2.ros, UnitreeInterface)
-    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
-    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
-    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
-
-
-def test_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
     links = {str(link.get("name")): link for link in urdf.iter("link")}
     for foot in go2.base.feet:
         sphere = links[foot].find("collision/geometry/sphere")
@@ -60,6 +49,23 @@ def test_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
         assert np.linalg.norm(numbers(links[foot].find("collision/origin"), "xyz")) < 0.003, "at the link's origin"
     for body in (go2.base.body, *go2.collision_bodies):
         assert body in links
+
+
+def test_motors_are_in_unitrees_order(go2: Any) -> None:
+    """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
+    from real.robots.lowlevel import Motors
+
+    assert isinstance(go2.ros, UnitreeInterface)
+    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
+    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
+    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
+    legs = ("RR", "RL", "FR", "FL")
+    motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
+    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
+    driver = Motors(rewired)
+    sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
+    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
+    assert sent == pytest.approx([named[name] for name in motors]), "the driver uses the order of messages"
 
 
 def test_link_frames_and_masses_of_the_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
@@ -165,15 +171,3 @@ def test_invalid_specs_are_refused(part: str, changes: dict[str, Any], message: 
             replace(GO2, joints=(replace(GO2.joints[0], **changes), *GO2.joints[1:]))
         else:
             replace(GO2, **{part: replace(getattr(GO2, part), **changes)})
-
-
-def test_driver_uses_the_order_of_messages(go2: Any) -> None:
-    from real.robots.lowlevel import Motors
-
-    legs = ("RR", "RL", "FR", "FL")
-    motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
-    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
-    driver = Motors(rewired)
-    sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
-    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
-    assert sent == pytest.approx([named[name] for name in motors])

@@ -38,16 +38,13 @@ def things(**entries: Any) -> Registry:
     return Registry("thing", {name: (path, f"our {name}") for name, path in entries.items()})
 
 
-def test_names_of_installed_packages_are_listed_without_import(install: Install) -> None:
+def test_names_of_installed_packages_are_listed_without_import_and_paths_imported(install: Install) -> None:
     registry = things(ours="json:loads")
     assert list(registry) == ["ours"]
     install("a-lab", "[robot_rl.things]\ntheirs = a_lab_things:X\n", a_lab_things="X = object()")
     assert list(registry) == ["ours", "theirs"]
     assert "a-lab 1.5" in registry.describe("theirs") and "a_lab_things" not in sys.modules
     assert registry.get("theirs") is sys.modules["a_lab_things"].X
-
-
-def test_import_paths_are_loaded(install: Install) -> None:
     install("b-lab", b_lab_things="X = 3")
     assert things().get("b_lab_things:X") == 3
     with pytest.raises(ConfigError, match="no 'Y'"):

@@ -63,7 +63,7 @@ def test_newcombe_interval_equals_the_published_one() -> None:
     assert (low, high) == (pytest.approx(0.0524, abs=6e-5), pytest.approx(0.3339, abs=6e-5))
 
 
-def test_pairing_removes_common_variance() -> None:
+def test_pairing_removes_common_variance_and_unpaired_arms_may_have_different_sizes() -> None:
     rng = RNG(3)
     ease = [rng.normal(0, 5, 100) for _ in range(3)]
     first = [x + rng.normal(0, 0.1, 100) for x in ease]
@@ -71,9 +71,6 @@ def test_pairing_removes_common_variance() -> None:
     paired, loose = difference(first, second, True), difference(first, second, False)
     assert paired.decided and not loose.decided and paired.mean == pytest.approx(loose.mean)
     assert paired.high - paired.low < 0.1 * (loose.high - loose.low)
-
-
-def test_unpaired_arms_may_have_different_sizes() -> None:
     found = difference(rates(0.2, 0.3), rates(0.8, 0.7, 0.9, episodes=50), paired=False, rate=True)
     assert found.decided and found.mean == pytest.approx(0.55) and not found.paired
 

@@ -233,9 +233,7 @@ def test_unknown_statistics_columns_are_ignored(recorded: Path) -> None:
     assert Dataset(recorded).stats["action"]["count"] == 13
 
 
-# Forged datasets
-
-
+# ---- forged datasets ----------------------------------------------------------------------------------------------
 def rename(new: str) -> Plant:
     return entry(INFO, lambda i: i["features"].update({new: i["features"].pop(CAMERA)}))
 

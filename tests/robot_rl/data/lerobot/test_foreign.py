@@ -138,9 +138,7 @@ def test_names_become_one_list(names: Any, wanted: list[str] | None) -> None:
     assert Feature.from_json({"dtype": "float32", "shape": [3], "names": names}).names == wanted
 
 
-# Frame rates
-
-
+# ---- frame rates --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fps", [29.97, 100 / 3])
 def test_fractional_frame_rates_are_read_and_appended(root: Path, features, episode, fps: float) -> None:
     DatasetWriter.create(root, fps=10, features=features()).close()
@@ -204,9 +202,7 @@ def test_unused_frames_are_notes_and_shared_frames_are_damage(recorded: Path) ->
     assert any("file-001.mp4" in fault for fault in verify(recorded)), "two episodes share frame 5"
 
 
-# Pictures in the data table
-
-
+# ---- pictures in the data table -----------------------------------------------------------------------------------
 def pictures(root: Path, encoding: str = ".png") -> np.ndarray:
     """Store random pictures in the data table, as LeRobot does for `dtype: image`; return the pictures."""
     frames = np.random.default_rng(0).integers(0, 255, (13, 32, 48, 3), np.uint8)
@@ -307,9 +303,7 @@ def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Arr
     assert any("next.done" in problem for problem in verify(recorded))
 
 
-# Statistics
-
-
+# ---- statistics ---------------------------------------------------------------------------------------------------
 def without(*names: str) -> Plant:
     """Drop statistics of every feature from stats.json and meta/episodes."""
 
@@ -350,9 +344,7 @@ def test_missing_statistics_are_noted_and_computed(recorded: Path, plant: Plant,
     assert examine(recorded) == ([], []), "a count may be a scalar"
 
 
-# The hub's cache
-
-
+# ---- the hub's cache ----------------------------------------------------------------------------------------------
 def cached(root: Path, shared: bool = False) -> Path:
     """Move a dataset into a cache in the layout of huggingface_hub; return the snapshot."""
     cache = root.parent / "hub"

@@ -181,9 +181,7 @@ def test_quantiles_do_not_depend_on_recording_sessions() -> None:
         assert np.abs(whole.quantiles()["x"][name] - np.quantile(values, q, axis=0)).max() < 0.35
 
 
-# Files on disk
-
-
+# ---- files on disk ------------------------------------------------------------------------------------------------
 def test_info_and_stats_json(recorded: Path) -> None:
     text = (recorded / "meta/info.json").read_text()
     info = json.loads(text)
