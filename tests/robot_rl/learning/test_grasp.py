@@ -49,7 +49,7 @@ def observed(*firsts: float) -> Batch:
     return {"observation.state": torch.tensor([[x, 0.0] for x in firsts])}
 
 
-def test_initial_gripper_critic_changes_no_action_and_a_trained_one_overrides_above_the_margin() -> None:
+def test_gripper_critic_changes_no_action_at_first_and_overrides_above_the_margin() -> None:
     policy, plain = gaussian(std=0.1), gaussian(std=0.1, grasp=False)
     plain.actor.load_state_dict({k: v for k, v in policy.actor.state_dict().items() if not k.startswith("values.")})
     assert policy.latent == plain.latent + 1

@@ -126,7 +126,7 @@ def test_head_fitted_to_a_constant_predicts_it(name: Any, value: float) -> None:
         assert head.std(out).max() < 2 * head.LEAST_STD
 
 
-def test_gaussian_head_learns_the_standard_deviation_and_its_gradient_is_proportional_to_the_scale() -> None:
+def test_gaussian_head_learns_the_standard_deviation_with_gradients_in_proportion_to_it() -> None:
     """Returns of 1 or 0, half and half, have a mean and standard deviation of 0.5.
 
     With values ten times as large the mean's gradient is ten times as large, in spite of the larger variance."""
