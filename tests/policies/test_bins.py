@@ -82,7 +82,7 @@ def autoregressive(conditional: bool = True, temperature: float = 0.3) -> Autore
     return policy
 
 
-def test_advantages_define_a_distribution_over_actions() -> None:
+def test_advantages_define_a_distribution_over_actions_from_which_bins_are_sampled() -> None:
     policy, alpha = autoregressive(), 0.3
     bins = every_action(policy.codec, 2)
     with torch.no_grad():
@@ -90,9 +90,6 @@ def test_advantages_define_a_distribution_over_actions() -> None:
         assert ((heads / alpha).exp().sum(-1) - 1).abs().max() < 1e-5
         whole = heads.gather(-1, bins[None, ..., None].expand(2, -1, -1, -1, -1)).sum((2, 3, 4))
     torch.testing.assert_close((whole / alpha).exp().sum(1), torch.ones(2), atol=1e-5, rtol=0)
-
-
-def test_bins_are_sampled_with_their_probability() -> None:
     policy = autoregressive()
     features = torch.randn(1, 4)
     seen = features.expand(20_000, -1)

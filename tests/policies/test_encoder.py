@@ -23,13 +23,7 @@ from policies.networks.encoder import Encoder, EncoderConfig, scaled, shifted
 from policies.networks.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.interface.observation_spec import (
-    LANGUAGE,
-    LANGUAGE_FIELD,
-    ObservationField,
-    ObservationSpec,
-    picture_field,
-)
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.util.errors import ConfigError
 
@@ -42,9 +36,8 @@ CHUNKS: dict[str, Any] = dict(horizon=4, execute=2, hidden=16, layers=1, sample_
 
 def observe(n: int = 6, seed: int = 0) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    pictures = {
-        k: torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8) for k, shape in SEES.pictures.items()
-    }
+    shapes = SEES.pictures.items()
+    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
     return {"observation.state": torch.randn(n, 3, generator=rng)} | pictures
 
 
@@ -56,9 +49,8 @@ def gaussian(size: Size = SEES) -> GaussianPolicy:
     return GaussianPolicy(size, GaussianConfig(hidden=(16,), encoder=SMALL))
 
 
-CORRECTION = ResidualConfig(
-    frozen_features=False, actor=GaussianConfig(hidden=(16,), std=0.1, zero_init=True, encoder=SMALL)
-)
+ACTOR = GaussianConfig(hidden=(16,), std=0.1, zero_init=True, encoder=SMALL)
+CORRECTION = ResidualConfig(frozen_features=False, actor=ACTOR)
 MAKERS: dict[str, Callable[[Size], Policy]] = {
     "diffusion": diffusion,
     "flow": lambda size=SEES: FlowPolicy(size, FlowConfig(**CHUNKS)),
@@ -108,28 +100,19 @@ def test_bundle_round_trip(make: Callable[[Size], Policy], tmp_path: Path, same:
     assert torch.equal(*acts)
 
 
-def test_description_without_encoder_builds() -> None:
-    described = diffusion(Size(3, 2)).describe()
-    del described["config"]["encoder"]
-    assert described["size"] == {"observation": 3, "action": 2}
-    assert build_policy(described).size == Size(3, 2)
-
-
 def test_size_survives_json_and_unsupported_inputs_are_refused() -> None:
     size = Size(3, 2, SEES.extra_inputs | {LANGUAGE: LANGUAGE_FIELD})
     assert Size.from_json(json.loads(json.dumps(size.to_json()))) == size and size.pictures == SEES.pictures
-    smell = SEES.extra_inputs | {"observation.smell": ObservationField((2,))}
+    described = diffusion(Size(3, 2)).describe()
+    del described["config"]["encoder"]
+    assert described["size"] == {"observation": 3, "action": 2} and build_policy(described).size == Size(3, 2)
+    smell = SEES.extra_inputs | {"observation.smell": LANGUAGE_FIELD}
     with pytest.raises(ConfigError, match="cannot read 'observation.smell'"):
         Encoder(Size(3, 2, smell), SMALL)
     with pytest.raises(ConfigError, match="feed-forward policy cannot read 'observation.images.front'"):
         FeedforwardPolicy(SEES)
     with pytest.raises(ConfigError, match="wrist is 8x8: too small for 4 convolutions"):
         Encoder(SEES, EncoderConfig())
-
-
-def test_pictures_are_scaled() -> None:
-    picture = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 4, 6, 3)
-    assert torch.allclose(scaled(picture)[1, :, 3, 5], torch.tensor([-1.0, -0.6, 1.0]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -139,17 +122,16 @@ def test_shifted_picture_is_a_window_of_the_padded_picture(height: int, width: i
     pictures = torch.randint(0, 256, (3, height, width, 3), generator=rng, dtype=torch.uint8)
     moved = shifted(pictures, most, rng)
     assert moved.dtype == torch.uint8
-    padded = torch.nn.functional.pad(pictures.permute(0, 3, 1, 2).float(), (most,) * 4, mode="replicate").permute(
-        0, 2, 3, 1
-    )
-    for one, whole in zip(moved, padded, strict=True):
-        places = [
-            whole[y : y + height, x : x + width] for y in range(2 * most + 1) for x in range(2 * most + 1)
-        ]  # fmt: skip
+    padded = torch.nn.functional.pad(pictures.permute(0, 3, 1, 2).float(), (most,) * 4, mode="replicate")
+    starts = range(2 * most + 1)
+    for one, whole in zip(moved, padded.permute(0, 2, 3, 1), strict=True):
+        places = [whole[y : y + height, x : x + width] for y in starts for x in starts]
         assert any(torch.equal(place, one.float()) for place in places)
 
 
-def test_pictures_are_shifted_independently_and_repeatably() -> None:
+def test_pictures_are_scaled_and_shifted_independently_and_repeatably() -> None:
+    picture = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 4, 6, 3)
+    assert torch.allclose(scaled(picture)[1, :, 3, 5], torch.tensor([-1.0, -0.6, 1.0]))
     same_picture = observe(1)[FRONT].expand(32, -1, -1, -1)
     first, again = (shifted(same_picture, 2, torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(first, again) and len(first.flatten(1).unique(dim=0)) > 10

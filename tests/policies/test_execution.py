@@ -173,7 +173,7 @@ def test_fast_background_inference_is_executed_in_the_same_period() -> None:
     assert executed == [[0, 0], [0, 1], [0, 2], [0, 3], [4, 0], [4, 1]]
 
 
-def test_ensemble_averages_chunks_with_exponential_weights() -> None:
+def test_ensemble_averages_arrived_chunks_with_exponential_weights() -> None:
     runner = ChunkExecutor(Clock(3, 3), 2, Execution("ensemble", decay=0.5), hold_of(2))
     weight = torch.exp(-0.5 * torch.arange(3.0))
     for step in range(6):
@@ -185,9 +185,6 @@ def test_ensemble_averages_chunks_with_exponential_weights() -> None:
             seen = torch.arange(max(first, step - 2), step + 1.0)  # the oldest chunk has the largest weight
             share = weight[: len(seen)] / weight[: len(seen)].sum()
             assert action[row].tolist() == pytest.approx([float(share @ seen), float(share @ (step - seen))])
-
-
-def test_delayed_ensemble_averages_arrived_chunks() -> None:
     runner = ChunkExecutor(Clock(6, 6), 1, Execution("ensemble", delay=2, decay=0.0), hold_of(1))
     seen = [runner.act(at(step), torch.Generator())[0, 0].item() for step in range(9)]
     # Inferences run one at a time, from periods 0, 2, 4 and 6; the first chunk ends with period 5.
@@ -212,6 +209,9 @@ def test_invalid_executions_are_refused() -> None:
         ChunkExecutor(Clock(), 1, Execution("realtime"), hold_of(1))
     with pytest.raises(ValueError, match="needs `hold_action`"):
         ChunkExecutor(Clock(), 1, Execution(delay=1))
+    for execute in (9, -1):
+        with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 8"):
+            ChunkExecutor(Clock(), 1, execute=execute)
 
 
 def test_residual_acts_every_period_while_the_base_infers(residual: Callable[..., ResidualPolicy]) -> None:
@@ -349,12 +349,6 @@ def test_peek_does_not_change_the_policys_state(recurrent: Policy) -> None:
         runs.append(torch.stack(actions))
     assert torch.equal(*runs)
     assert len(runs[0].flatten(0, 1).unique(dim=0)) == 27, "actions depend on observations"
-
-
-@pytest.mark.parametrize("execute", [5, -1])
-def test_execute_beyond_the_horizon_is_refused(execute: int) -> None:
-    with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 4"):
-        ChunkExecutor(Counter(), 1, execute=execute)
 
 
 def test_normalizer_standardizes_clips_and_handles_constant_columns() -> None:

@@ -28,7 +28,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_action_is_the_clipped_mean_and_exploration_adds_noise() -> None:
+def test_action_is_the_clipped_mean_small_at_first_and_exploration_adds_noise() -> None:
     one = policy(initial_std=0.3)
     observation = {"observation.state": torch.randn(4000, 3, generator=rng()).mul(0.01)}
     action = one.act(observation, rng())
@@ -42,9 +42,6 @@ def test_action_is_the_clipped_mean_and_exploration_adds_noise() -> None:
         sampled = one.act(observation, rng())
         assert sampled.std() == pytest.approx(0.3, rel=0.05)
         assert torch.equal(sampled, one.act(observation, rng()))
-
-
-def test_new_policy_has_small_actions_and_the_initial_std() -> None:
     fresh = FeedforwardPolicy(Size(5, 3), FeedforwardConfig(initial_std=0.4))
     assert fresh.act({"observation.state": torch.randn(50, 5)}, rng()).abs().max() < 0.02
     assert torch.allclose(fresh.log_std.exp(), torch.full((3,), 0.4))
@@ -87,9 +84,7 @@ def test_bundle_round_trip(task: Build, panda: Any, tmp_path: Path) -> None:
     for _ in range(3):
         observation = {"observation.state": torch.randn(4, 3) * 4}
         assert torch.equal(again.act(observation, rng()), one.act(observation, rng()))
-    assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items()), (
-        "acting changes no state"
-    )
+    assert all(torch.equal(v, before[k]) for k, v in again.state_dict().items()), "acting changes no state"
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -57,13 +57,9 @@ def test_samples_have_the_mean_and_std() -> None:
     assert action.std(0).tolist() == pytest.approx([0.2] * 3, rel=0.03)
 
 
-def test_initial_std_is_the_configured_one() -> None:
-    net = GaussianActor(4, 3, GaussianConfig(hidden=(16,), initial_std=0.3))
-    _, log_std = net(torch.randn(6, 4))
+def test_initial_std_is_as_configured_and_zero_init_starts_at_zero_and_can_learn() -> None:
+    _, log_std = GaussianActor(4, 3, GaussianConfig(hidden=(16,), initial_std=0.3))(torch.randn(6, 4))
     assert torch.allclose(log_std.exp(), torch.tensor(0.3))
-
-
-def test_zero_init_starts_at_zero_and_can_learn() -> None:
     net = GaussianActor(4, 3, GaussianConfig(hidden=(16,), zero_init=True))
     mean = net.mean(torch.randn(6, 4))
     assert torch.equal(mean, torch.zeros(6, 3))

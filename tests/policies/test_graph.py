@@ -139,16 +139,13 @@ def test_another_program_can_run_the_graph_from_policy_yaml(name: str, tmp_path:
     assert (meta["horizon"], meta["execute"]) == (reference.horizon, reference.execute)
 
 
-def test_policies_with_state_or_sampled_tokens_are_refused(residual: Callable[..., Any]) -> None:
+def test_policies_with_state_sampled_tokens_or_too_large_weights_are_refused(residual: Any, monkeypatch: Any) -> None:
     hot = VLATokensPolicy(VISUAL, VLATokensConfig(horizon=4, execute=2, temperature=1.0, encoder=BACKBONE))
     unfrozen = SteeredConfig(actor=GaussianConfig(hidden=(16,), encoder=ENCODER), frozen_features=False)
     both = SteeredPolicy(VLAFlowPolicy(VISUAL, VLAFlowConfig(**SMALL, encoder=BACKBONE)), unfrozen)
     for policy in (residual(), hot, both):
         with pytest.raises(BundleError, match=f"a {policy.class_name} policy has no ONNX form.*--runtime torch"):
             exportable(policy)
-
-
-def test_too_large_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.export.LARGEST", 1000)
     with pytest.raises(BundleError, match="GB of weights.*--runtime torch"):
         build_graph(MAKERS["flow"](), {})

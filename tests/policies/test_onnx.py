@@ -110,11 +110,18 @@ def test_onnx_acts_as_torch_through_episodes(size: tuple[int, int], config: Any,
             one.reset(ids if ids is None else ids.long())
 
 
-def test_bundle_runs_with_both_runtimes(saved: Path) -> None:
+def test_bundle_runs_with_both_runtimes_and_refuses_wrong_shapes(saved: Path) -> None:
     ours, theirs = load_bundle(saved, "onnx"), load_bundle(saved)
     assert isinstance(ours.policy, OnnxPolicy) and (ours.policy.horizon, ours.policy.execute) == (1, 1)
     assert replace(ours, policy=theirs.policy) == theirs, "all but the policy is equal"
     assert ours.policy.difference(theirs.policy) <= TOLERANCE
+    one, rng = ours.policy, torch.Generator()
+    one.reset()
+    one.act({"observation.state": torch.zeros(2, 47)}, rng)
+    with pytest.raises(ValueError, match="history of 2 environments, the observation has 3"):
+        one.act({"observation.state": torch.zeros(3, 47)}, rng)
+    with pytest.raises(ValueError, match=r"shape \(2, 46\); the policy reads \(B, 47\)"):
+        one.act({"observation.state": torch.zeros(2, 46)}, rng)
 
 
 def test_metadata_describe_robot_inputs_and_outputs(saved: Path, go2: Any, walk: Build) -> None:
@@ -137,17 +144,11 @@ def test_metadata_describe_robot_inputs_and_outputs(saved: Path, go2: Any, walk:
     assert yaml.safe_load((saved / "policy.yaml").read_text()) == meta
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("task", "go2-dance", "go2-velocity in policy.json"),
-        ("robot", "go1", "go2 on robot go2"),
-        ("stiffness", [20.0] * 12, "40.0] on robot go2"),
-        ("history", 5, "3 in policy.json"),
-        ("control_rate", 100.0, "50.0 in policy.json"),
-        ("command", [], "'velocity'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("task", "go2-dance", "go2-velocity in policy.json"), ("robot", "go1", "go2 on robot go2"),
+    ("stiffness", [20.0] * 12, "40.0] on robot go2"), ("history", 5, "3 in policy.json"),
+    ("control_rate", 100.0, "50.0 in policy.json"), ("command", [], "'velocity'"),
+])  # fmt: skip
 def test_metadata_mismatch_names_field_and_values(saved: Path, name: str, value: Any, expected: str) -> None:
     set_metadata(saved, **{name: value})
     assert_refused(saved, "policy.onnx", f"{name} is {value}", expected)
@@ -155,7 +156,7 @@ def test_metadata_mismatch_names_field_and_values(saved: Path, name: str, value:
     assert_refused(saved, "policy.onnx", f"has no {name} ")
 
 
-def test_graph_of_older_weights_is_refused(saved: Path) -> None:
+def test_graph_of_older_or_changed_weights_is_refused(saved: Path) -> None:
     old, bundle = (saved / "policy.onnx").read_bytes(), load_bundle(saved)
     with torch.no_grad():
         bundle.policy.actor[-1].bias.add_(1e-6)
@@ -163,9 +164,7 @@ def test_graph_of_older_weights_is_refused(saved: Path) -> None:
     assert_refused(saved, "no policy.onnx", f"robot-rl export {saved}")  # replaced with the bundle
     (saved / "policy.onnx").write_bytes(old)
     assert_refused(saved, "different weights", f"robot-rl export {saved}")
-
-
-def test_changed_weights_in_the_graph_are_refused(saved: Path) -> None:
+    export_onnx(saved)
     model = onnx.load(saved / "policy.onnx")
     network = next(w for w in model.graph.initializer if list(w.dims) == [12, 8])
     network.raw_data = (onnx.numpy_helper.to_array(network) + np.float32(0.01)).tobytes()
@@ -213,12 +212,3 @@ def test_missing_package_has_a_remedy(saved: Path, package: str, monkeypatch: py
             load_bundle(saved, "onnx")
     else:
         load_bundle(saved, "onnx")  # running needs only the runtime
-
-
-def test_wrong_shapes_are_refused(saved: Path) -> None:
-    one, rng = load_bundle(saved, "onnx").policy, torch.Generator()
-    one.act({"observation.state": torch.zeros(2, 47)}, rng)
-    with pytest.raises(ValueError, match="history of 2 environments, the observation has 3"):
-        one.act({"observation.state": torch.zeros(3, 47)}, rng)
-    with pytest.raises(ValueError, match=r"shape \(2, 46\); the policy reads \(B, 47\)"):
-        one.act({"observation.state": torch.zeros(2, 46)}, rng)

@@ -93,9 +93,7 @@ def test_features_depend_on_every_picture_and_not_on_other_rows(kind: str, pooli
 
 
 @pytest.mark.parametrize("train", ["frozen", "full"])
-def test_frozen_model_is_neither_trained_nor_saved(
-    train: str, model: Any, tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
+def test_frozen_model_is_not_trained_or_saved(train: str, model: Any, tmp_path: Path, same: Any) -> None:
     folder = model("resnet")
     clone = policy(folder, train=train)
     vision: Any = clone.encoder.vision
@@ -116,30 +114,23 @@ def test_frozen_model_is_neither_trained_nor_saved(
     assert torch.equal(*acts)
 
 
-def test_bundle_on_another_model_is_refused(model: Any, tmp_path: Path) -> None:
+def test_other_and_missing_models_and_statistics_are_refused(model: Any, tmp_path: Path) -> None:
     folder = model("resnet")
     save_bundle(Bundle(policy(folder), None, {}, task="gym:one"), tmp_path / "bundle")
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}')
     with pytest.raises(ConfigError, match="is another than the policy was trained on"):
         load_bundle(tmp_path / "bundle")
-
-
-@pytest.mark.parametrize(
-    ("kind", "vision", "message"),
-    [
-        ("siglip", {"pixels": 40}, "does not read pictures of 40 pixels.*vision.pixels"),
-        ("bert", {}, "does not read pictures of 32x48 pixels"),
-    ],
-)
-def test_models_that_reject_the_picture_size_are_named(kind: str, vision: Any, message: str, model: Any) -> None:
-    with pytest.raises(ConfigError, match=message):
-        policy(model(kind), **vision)
-
-
-def test_missing_model_and_statistics_are_named(model: Any) -> None:
-    folder = model("resnet")
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ConfigError, match="preprocessor_config.json with image_mean and image_std is missing"):
         policy(folder)
     with pytest.raises(ConfigError, match="does not exist; name its folder"):
         policy(folder.parent / "nowhere")
+
+
+@pytest.mark.parametrize(("kind", "vision", "message"), [
+    ("siglip", {"pixels": 40}, "does not read pictures of 40 pixels.*vision.pixels"),
+    ("bert", {}, "does not read pictures of 32x48 pixels"),
+])  # fmt: skip
+def test_models_that_reject_the_picture_size_are_named(kind: str, vision: Any, message: str, model: Any) -> None:
+    with pytest.raises(ConfigError, match=message):
+        policy(model(kind), **vision)

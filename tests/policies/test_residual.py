@@ -55,7 +55,7 @@ def test_training_does_not_change_the_base(residual: Build, agent: Build) -> Non
     assert not policy.base.training and not any(p.requires_grad for p in policy.base.parameters())
 
 
-def test_action_is_the_clipped_sum(residual: Build) -> None:
+def test_action_is_the_clipped_sum_and_invert_returns_the_nearest_actor_output(residual: Build) -> None:
     policy = residual(scale=0.5, zero_init=False)
     torch.nn.init.normal_(policy.actor.trunk[-1].weight)
     observation = {"observation.state": torch.randn(50, 3)}
@@ -65,9 +65,6 @@ def test_action_is_the_clipped_sum(residual: Build) -> None:
     assert torch.equal(action, (base + 0.5 * correction).clamp(-1, 1))
     assert ((action - base).abs() <= 0.5 + 1e-6).all()
     assert policy.transform(torch.ones(1, 1), {"base": torch.tensor([[0.9]])}).item() == 1.0
-
-
-def test_invert_returns_the_nearest_actor_output(residual: Build) -> None:
     policy, base = residual(scale=0.5), torch.tensor([[0.2, -0.4]])
     u = torch.tensor([[0.6, -0.9]])
     action = policy.transform(u, {"base": base})
@@ -87,16 +84,12 @@ def test_base_infers_once_per_chunk_and_after_a_reset(residual: Build, monkeypat
     assert rows_inferred == [3, 3, 3, 1, 2, 1]
 
 
-def test_residual_uses_the_bases_normalizer(diffusion: Build, residual: Build) -> None:
+def test_residual_uses_the_bases_normalizer_for_any_number_of_environments(diffusion: Build, residual: Build) -> None:
     base = diffusion()
     base.normalizer.fit(5 + torch.randn(100, 3))
     policy = residual(base=base)
     assert torch.equal(policy.normalizer.mean, base.normalizer.mean)
     assert torch.equal(policy.normalizer.std, base.normalizer.std)
-
-
-def test_number_of_environments_may_change(residual: Build) -> None:
-    policy = residual()
     for rows in (2, 5, 2):
         action = policy.act({"observation.state": torch.zeros(rows, 3)}, torch.Generator().manual_seed(0))
         assert action.shape == (rows, 1, 2)

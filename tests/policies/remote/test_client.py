@@ -26,19 +26,14 @@ from policies.remote.connection import Connection
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import (
-    LANGUAGE,
-    LANGUAGE_FIELD,
-    ObservationField,
-    ObservationSpec,
-    picture_field,
-)
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.util.errors import ConfigError
 
 FRONT = "observation.images.front"
 SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(4, 6), LANGUAGE: LANGUAGE_FIELD}))
 ACTIONS = VectorSpec((box("move", "x", "m", 0.0, 2.0), box("turn", "z", "rad", -1.0, 3.0)))
+SPEC = ObservationSpec.from_vector(ACTIONS) | SIZE.extra_inputs
 Foreign = Callable[..., str]
 
 
@@ -93,7 +88,7 @@ def test_each_request_has_one_robot_renamed_keys_and_a_prompt(foreign: Foreign) 
             got.append(unpack(message))
             connection.send(pack(GOOD))
 
-    names = translation(("observation.state=observation/state", f"{FRONT}=observation/image"), _spec())
+    names = translation(("observation.state=observation/state", f"{FRONT}=observation/image"), SPEC)
     made = ForeignPolicy(Connection(foreign(talk)), SIZE, ACTIONS, names)
     infer(made, 2)
     assert len(got) == 3 and all(set(m) == {"observation/state", "observation/image", "prompt"} for m in got)
@@ -104,24 +99,21 @@ def test_each_request_has_one_robot_renamed_keys_and_a_prompt(foreign: Foreign) 
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "answer"),
-    [
-        ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
-        ("error", "reports an error: nothing", "\n"),
-        ("nonsense", "no msgpack", b"\xc1 nonsense"),
-        ("nonsense", "int, not a table", pack(3)),
-        ("nonsense", "there is no 'actions'", {}),
-        ("nonsense", "'actions' is list", {"actions": [[0.0, 0.0]]}),
-        ("nonsense", "not an array of numbers", {"actions": np.array([[True, False]])}),
-        ("shape", "of shape (2,), not (3, 2)", {"actions": np.zeros(2)}),
-        ("shape", "of shape (1, 3, 2), not (3, 2)", {"actions": np.zeros((1, 3, 2))}),
-        ("shape", "of shape (3, 7), not (3, 2)", {"actions": np.zeros((3, 7))}),
-        ("shape", "of shape (4, 2), not (3, 2)", {"actions": np.zeros((4, 2))}),
-        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (float("nan"), 0.0), (0.0, 0.0))),
-        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "message", "answer"), [
+    ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
+    ("error", "reports an error: nothing", "\n"),
+    ("nonsense", "no msgpack", b"\xc1 nonsense"),
+    ("nonsense", "int, not a table", pack(3)),
+    ("nonsense", "there is no 'actions'", {}),
+    ("nonsense", "'actions' is list", {"actions": [[0.0, 0.0]]}),
+    ("nonsense", "not an array of numbers", {"actions": np.array([[True, False]])}),
+    ("shape", "of shape (2,), not (3, 2)", {"actions": np.zeros(2)}),
+    ("shape", "of shape (1, 3, 2), not (3, 2)", {"actions": np.zeros((1, 3, 2))}),
+    ("shape", "of shape (3, 7), not (3, 2)", {"actions": np.zeros((3, 7))}),
+    ("shape", "of shape (4, 2), not (3, 2)", {"actions": np.zeros((4, 2))}),
+    ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (float("nan"), 0.0), (0.0, 0.0))),
+    ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
+])  # fmt: skip
 def test_invalid_answers_are_reported_and_counted(foreign: Foreign, kind: str, message: str, answer: Any) -> None:
     address = foreign(answers(GOOD, answer))
     made = policy(address)
@@ -147,16 +139,13 @@ def test_invalid_chunk_times_are_counted(foreign: Foreign, start: Any, period: A
     made.close()
 
 
-def test_first_answer_is_checked(foreign: Foreign) -> None:
+def test_first_answer_is_checked_and_a_closed_connection_reported(foreign: Foreign) -> None:
     with pytest.raises(RemoteFailure, match="of no actions"):
         policy(foreign(answers({"actions": np.zeros((0, 2))})))
     with pytest.raises(RemoteFailure, match=r"of shape \(3, 7\), not \(n, 2\)"):
         policy(foreign(answers({"actions": np.zeros((3, 7))})))
     with pytest.raises(ConfigError, match="--execute is 4"):
         policy(foreign(answers(GOOD)), execute=4)
-
-
-def test_closed_connection_is_reported(foreign: Foreign) -> None:
     made = policy(foreign(answers(GOOD)))
     with pytest.raises(RemoteFailure, match="has closed the connection") as error:
         infer(made)
@@ -205,7 +194,7 @@ def test_server_that_stops_reading_times_out() -> None:
     peers[0].close()
 
 
-def test_unreachable_and_foreign_servers_are_reported() -> None:
+def test_unreachable_and_foreign_servers_and_invalid_addresses_are_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(RemoteFailure, match=r"does not answer within 0\.3 s") as error:
@@ -224,13 +213,10 @@ def test_unreachable_and_foreign_servers_are_reported() -> None:
         accepted[-1].close()
     with pytest.raises(RemoteFailure, match="cannot be reached .*refused.*; start `robot-rl serve BUNDLE`"):
         Connection(address)
-
-
-@pytest.mark.parametrize("address", ["ws://", "ws://127.0.0.1:port", "ws://127.0.0.1:99999"])
-def test_invalid_address_is_refused(address: str) -> None:
-    with pytest.raises((ConfigError, RemoteFailure)) as error:
-        Connection(address, 1.0)
-    assert "\n" not in str(error.value)
+    for invalid in ("ws://", "ws://127.0.0.1:port", "ws://127.0.0.1:99999"):
+        with pytest.raises((ConfigError, RemoteFailure)) as refused:
+            Connection(invalid, 1.0)
+        assert "\n" not in str(refused.value)
 
 
 def test_damaged_contract_is_refused(foreign: Foreign) -> None:
@@ -240,14 +226,10 @@ def test_damaged_contract_is_refused(foreign: Foreign) -> None:
     )  # fmt: skip
     assert read({"robot_rl": good}, "ws://here") is not None and read({}, "ws://here") is None
     for wrong, message in (
-        ({"protocol": 2}, "speaks protocol 2"),
-        ({"horizon": 0}, "horizon"),
-        ({"execute": 5}, "more than horizon"),
-        ({"size": {"observation": 3}}, "action"),
-        ({"task": "os.path:join"}, "os"),
-        ({"interface": {"task": "x"}}, "it lacks"),
-        ({"robot": "panda"}, "no table"),
-    ):
+        ({"protocol": 2}, "speaks protocol 2"), ({"horizon": 0}, "horizon"), ({"execute": 5}, "more than horizon"),
+        ({"size": {"observation": 3}}, "action"), ({"task": "os.path:join"}, "os"),
+        ({"interface": {"task": "x"}}, "it lacks"), ({"robot": "panda"}, "no table"),
+    ):  # fmt: skip
         with pytest.raises((BundleError, ConfigError), match=message):
             read({"robot_rl": good | wrong}, "ws://here")
     with pytest.raises(BundleError, match="damaged or foreign"):
@@ -262,23 +244,16 @@ def test_damaged_contract_is_refused(foreign: Foreign) -> None:
         Connection(foreign(send_garbage))
 
 
-def _spec() -> ObservationSpec:
-    return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
-
-
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        (("observation.state",), "write OURS=THEIRS"),
-        (("observation.state=",), "write OURS=THEIRS"),
-        (("observation.stat=x",), "did you mean observation.state"),
-        (("observation.state=x", "observation.state=y"), "given twice"),
-        (("observation.state=x", f"{FRONT}=x"), "given twice"),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "message"), [
+    (("observation.state",), "write OURS=THEIRS"),
+    (("observation.state=",), "write OURS=THEIRS"),
+    (("observation.stat=x",), "did you mean observation.state"),
+    (("observation.state=x", "observation.state=y"), "given twice"),
+    (("observation.state=x", f"{FRONT}=x"), "given twice"),
+])  # fmt: skip
 def test_invalid_key_pairs_are_refused(pairs: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        translation(pairs, _spec())
+        translation(pairs, SPEC)
 
 
 def test_address_of_a_path_with_one_slash() -> None:

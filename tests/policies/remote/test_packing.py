@@ -63,30 +63,27 @@ def test_unsupported_values_are_refused(value: Any) -> None:
         pack({"a": value})
 
 
-@pytest.mark.parametrize(
-    ("data", "message_part"),
-    [
-        (b"", "no msgpack"),
-        (b"\xc1", "no msgpack"),
-        (pack([1, 2]) + b"\x00", "no msgpack"),
-        (pack({"a": np.ones(4)})[:-3], "no msgpack"),
-        (b"\x91" * 2000, "no msgpack"),
-        (b"\xdf\xff\xff\xff\xff", "no msgpack"),
-        (packed("|O", [1], bytes(8)), "no numbers"),
-        (packed("i4,f4", [1], bytes(8)), "no numbers"),
-        (packed("|S100000000", [], b""), "no numbers"),
-        (packed(None, [1], bytes(8)), "no numbers"),
-        (packed("<f4", [2], bytes(4)), "8 bytes, and 4"),
-        (packed("<f4", [2**40, 2**40], b""), "and 0 of them"),
-        (packed("<f4", [2**40, 0, -1], b""), "shape"),
-        (packed("<f4", [1] * 9, bytes(4)), "shape"),
-        (packed("<f4", [1.0], bytes(4)), "shape"),
-        (packed("<f4", "1", bytes(4)), "shape"),
-        (packed("<f4", [1], "text"), "no of them"),
-        (msgpack.packb({b"__npgeneric__": True, b"dtype": "|u1", b"data": 256}), "number"),
-        (msgpack.packb({b"__npgeneric__": True, b"dtype": "<f4", b"data": "1"}), "number"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message_part"), [
+    (b"", "no msgpack"),
+    (b"\xc1", "no msgpack"),
+    (pack([1, 2]) + b"\x00", "no msgpack"),
+    (pack({"a": np.ones(4)})[:-3], "no msgpack"),
+    (b"\x91" * 2000, "no msgpack"),
+    (b"\xdf\xff\xff\xff\xff", "no msgpack"),
+    (packed("|O", [1], bytes(8)), "no numbers"),
+    (packed("i4,f4", [1], bytes(8)), "no numbers"),
+    (packed("|S100000000", [], b""), "no numbers"),
+    (packed(None, [1], bytes(8)), "no numbers"),
+    (packed("<f4", [2], bytes(4)), "8 bytes, and 4"),
+    (packed("<f4", [2**40, 2**40], b""), "and 0 of them"),
+    (packed("<f4", [2**40, 0, -1], b""), "shape"),
+    (packed("<f4", [1] * 9, bytes(4)), "shape"),
+    (packed("<f4", [1.0], bytes(4)), "shape"),
+    (packed("<f4", "1", bytes(4)), "shape"),
+    (packed("<f4", [1], "text"), "no of them"),
+    (msgpack.packb({b"__npgeneric__": True, b"dtype": "|u1", b"data": 256}), "number"),
+    (msgpack.packb({b"__npgeneric__": True, b"dtype": "<f4", b"data": "1"}), "number"),
+])  # fmt: skip
 def test_invalid_bytes_are_refused(data: bytes, message_part: str) -> None:
     with pytest.raises(PackingError, match=message_part):
         unpack(data)

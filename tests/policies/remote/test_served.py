@@ -157,9 +157,8 @@ def test_openpi_clients_get_physical_actions_of_one_robot(served: Callable[[str]
         assert reply["observation"]["observation.state"]["names"] == Pipeline(interface).observer.spec.names
         for k in range(2):
             observed = one(local, k)
-            socket.send(
-                pack(observed | {"seed": 5, "observation.state": observed["observation.state"].astype(np.float64)})
-            )
+            double = observed["observation.state"].astype(np.float64)
+            socket.send(pack(observed | {"seed": 5, "observation.state": double}))
             answer = unpack(_bytes(socket.recv()))
             assert set(answer) == {"actions", "server_timing"} and answer["actions"].dtype == np.float32
             wanted = local.infer(observation(local, 1, k), torch.Generator().manual_seed(5)).actions[0]
@@ -250,14 +249,6 @@ def test_concurrent_clients_get_their_own_answers(served: Callable[[str], str]) 
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
-def test_health_check_answers_and_browsers_are_refused(served: Callable[[str], str]) -> None:
-    address = served("diffusion")
-    with urllib.request.urlopen(address.replace("ws:", "http:") + "/healthz", timeout=20) as answer:
-        assert answer.status == 200
-    with pytest.raises(InvalidStatus, match="403"):
-        connect(address, additional_headers={"Origin": "http://elsewhere.example"})
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_the_server_and_prints_counts(serve: Serve, tmp_path: Path, number: signal.Signals) -> None:
     policy = MAKE["recurrent"]()[0]
@@ -270,15 +261,18 @@ def test_signal_stops_the_server_and_prints_counts(serve: Serve, tmp_path: Path,
     assert process.returncode == 0 and "1 clients, 1 requests, 0 refused" in reply and "Traceback" not in reply
 
 
-def test_port_in_use_and_missing_bundle_are_reported(served: Callable[[str], str], tmp_path: Path) -> None:
+def test_health_check_answers_and_browsers_and_ports_in_use_are_refused(served: Any, tmp_path: Path) -> None:
     from robot_rl.cli.remote import Serve as Command
     from robot_rl.util.errors import ConfigError, UserError
 
     save_bundle(Bundle(MAKE["recurrent"]()[0], None, {}, task="testbed:push"), tmp_path / "bundle")
-    port = int(served("diffusion").rpartition(":")[2])
-    with pytest.raises(
-        UserError, match=f"cannot serve at 127.0.0.1:{port} .*in use.*; choose another --host or --port"
-    ):
+    address = served("diffusion")
+    with urllib.request.urlopen(address.replace("ws:", "http:") + "/healthz", timeout=20) as answer:
+        assert answer.status == 200
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(address, additional_headers={"Origin": "http://elsewhere.example"})
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(UserError, match=f"cannot serve at 127.0.0.1:{port} .*in use.*; choose another --host or"):
         Command(tmp_path / "bundle", port=port).run()
     with pytest.raises(ConfigError, match="is no bundle"):
         Command(tmp_path / "none").run()

@@ -1,4 +1,4 @@
-"""Small random vision-language models of each family."""
+"""Observations with two pictures and an instruction, and small random vision-language models of each family."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from robot_rl.interface.language import LONGEST
+from policies.base import Size
+from robot_rl.interface.language import LONGEST, encode
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+FIELDS = {FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD}
+SIZE = Size(3, 2, ObservationSpec.of(**FIELDS))
+TEXTS = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<image>", "<start>", "<end>", "<video>"]
 PAD, BOS, EOS, IMAGE, START, END, VIDEO = range(len(SPECIAL))
 TEXT = {
@@ -30,18 +37,14 @@ QWEN_IDS = {
 }  # fmt: skip
 
 
-def smolvlm(transformers: Any) -> Any:
-    config = transformers.SmolVLMConfig(
-        vision_config=SIGLIP, text_config=TEXT | {"model_type": "llama"}, scale_factor=2, image_token_id=IMAGE
-    )
-    return transformers.SmolVLMForConditionalGeneration(config)
+def smolvlm(transformers: Any, name: str = "SmolVLM") -> Any:
+    parts = {"vision_config": SIGLIP, "text_config": TEXT | {"model_type": "llama"}}
+    config = getattr(transformers, f"{name}Config")(**parts, scale_factor=2, image_token_id=IMAGE)
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
 
 
 def idefics3(transformers: Any) -> Any:
-    config = transformers.Idefics3Config(
-        vision_config=SIGLIP, text_config=TEXT | {"model_type": "llama"}, scale_factor=2, image_token_id=IMAGE
-    )
-    return transformers.Idefics3ForConditionalGeneration(config)
+    return smolvlm(transformers, "Idefics3")
 
 
 def paligemma(transformers: Any, text: str = "gemma") -> Any:
@@ -75,6 +78,14 @@ MAKERS = {
     "smolvlm": smolvlm, "idefics3": idefics3, "paligemma": paligemma, "paligemma2": paligemma2, "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
 }  # fmt: skip
+
+
+def observe(n: int = 4, seed: int = 0, texts: list[str] | None = None) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    shapes = SIZE.pictures.items()
+    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
+    texts = texts or [TEXTS[k % len(TEXTS)] for k in range(n)]
+    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(texts)} | pictures
 
 
 def save_tokenizer(transformers: Any, folder: Path) -> None:

@@ -16,36 +16,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from policies.base import Policy, Size, build_policy
+from policies.base import Policy, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.networks.pretrained import MODELS, PretrainedConfig, find, fingerprint
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
+from tests.policies.vla.conftest import SIZE, TEXTS, observe
 
 for package in ("transformers", "peft"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[vla]'")
 
-FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-SIZE = Size(
-    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
-)
-TEXTS = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
 FAMILIES = ["smolvlm", "paligemma", "qwen2_vl", "qwen2_5_vl"]
 families = pytest.mark.parametrize("family", FAMILIES)
 Models = Callable[..., Path]
-
-
-def observe(n: int = 4, seed: int = 0, texts: list[str] | None = None) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    shapes = SIZE.pictures.items()
-    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    texts = texts or [TEXTS[k % len(TEXTS)] for k in range(n)]
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(texts)} | pictures
 
 
 def encoder(model: Path | str, **options: Any) -> BackboneConfig:
@@ -121,9 +109,7 @@ def test_training_learns_resumes_and_keeps_the_frozen_weights(family: str, tiny_
 
 
 @families
-def test_bundle_round_trip_without_the_models_weights(
-    family: str, tiny_model: Models, tmp_path: Path, same: Callable[[Any, Any], bool]
-) -> None:
+def test_bundle_round_trip_without_model_weights(family: str, tiny_model: Models, tmp_path: Path, same: Any) -> None:
     make = tokens if family == "qwen2_vl" else flow
     policy = make(tiny_model(family), layers=2)
     agent, rng = cloning(policy, 2), torch.Generator().manual_seed(0)
@@ -139,9 +125,7 @@ def test_bundle_round_trip_without_the_models_weights(
     assert all("lora_" in name for name in held if ".model." in name)
 
 
-def test_bundle_finds_a_moved_model_and_refuses_another(
-    tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_model_is_found_and_another_refused(tiny_model: Models, tmp_path: Path, monkeypatch: Any) -> None:
     original = shutil.copytree(tiny_model("smolvlm"), tmp_path / "here" / "small")
     policy = flow(original)
     save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
@@ -156,13 +140,17 @@ def test_bundle_finds_a_moved_model_and_refuses_another(
     shutil.copytree(tiny_model("smolvlm", 1), tmp_path / "robot" / "small", dirs_exist_ok=True)
     with pytest.raises(ConfigError, match="another than the policy was trained on: its sha256"):
         load_bundle(tmp_path / "bundle")
+    monkeypatch.delenv(MODELS)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"nobody/nothing is no folder here.*{MODELS}"):
+        find("nobody/nothing")
 
 
 def test_full_training_saves_all_weights_and_frozen_none(tiny_model: Models) -> None:
     policy, frozen = (flow(tiny_model("smolvlm"), train=train) for train in ("full", "frozen"))
-    assert all(p.requires_grad for p in policy.parameters()) and "encoder.model.text_model.norm.weight" in (
-        policy.state_dict()
-    )
+    assert all(p.requires_grad for p in policy.parameters())
+    assert "encoder.model.text_model.norm.weight" in policy.state_dict()
     agent = cloning(policy, 5)
     for _ in range(5):
         agent.update(batch(), torch.Generator().manual_seed(0))
@@ -244,36 +232,24 @@ def use_a_text_model(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (drop("config.json"), "has no config.json"),
-        (drop("model.safetensors"), "no weights: model.safetensors is missing"),
-        (drop("tokenizer.json"), "no tokenizer: tokenizer.json is missing"),
-        (drop("preprocessor_config.json"), "preprocessor_config.json with image_mean"),
-        (name_a_shard, "model-00002-of-00002.safetensors is missing"),
-        (drop_a_weight, "lacks 1 of the weights .*text_model.layers.1.mlp.up_proj.weight"),
-        (truncate, "cannot be read"),
-        (set_type, "of no model that the installed transformers knows"),
-        (add_code, "bring their own code are not run"),
-        (use_a_text_model, "type 'llama' are not known; known: smolvlm"),
-    ],
-)
-def test_damaged_model_folder_is_named(
-    damage: Callable[[Path], None], message: str, tiny_model: Models, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("damage", "message"), [
+    (drop("config.json"), "has no config.json"),
+    (drop("model.safetensors"), "no weights: model.safetensors is missing"),
+    (drop("tokenizer.json"), "no tokenizer: tokenizer.json is missing"),
+    (drop("preprocessor_config.json"), "preprocessor_config.json with image_mean"),
+    (name_a_shard, "model-00002-of-00002.safetensors is missing"),
+    (drop_a_weight, "lacks 1 of the weights .*text_model.layers.1.mlp.up_proj.weight"),
+    (truncate, "cannot be read"),
+    (set_type, "of no model that the installed transformers knows"),
+    (add_code, "bring their own code are not run"),
+    (use_a_text_model, "type 'llama' are not known; known: smolvlm"),
+])  # fmt: skip
+def test_damaged_model_folder_is_named(damage: Any, message: str, tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("smolvlm"), tmp_path / "model")
     damage(folder)
     with pytest.raises(ConfigError, match=message):
         flow(folder)
     assert not (folder / "ran").exists()
-
-
-def test_hub_name_without_a_network_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match=f"nobody/nothing is no folder here.*{MODELS}"):
-        find("nobody/nothing")
 
 
 @pytest.mark.parametrize("package", ["transformers", "peft"])

@@ -21,21 +21,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import interpolate, silu
 
-from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.vla.lerobot_smolvla import load_smolvla
 from policies.vla.smolvla import SmolVLAPolicy
-from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
+from tests.policies.vla import conftest
+from tests.policies.vla.conftest import FRONT, SIZE, WRIST
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[vla]'")
 
-FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-SIZE = Size(
-    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
-)
 TEXTS = ["put the red ball next to the cube", "lift it", "touch the ball"]
 HIDDEN, HEADS, GROUPS, HEAD, LAYERS, WIDTH, INNER, SIDE, HORIZON = 32, 4, 2, 8, 3, 24, 256, 16, 5
 """Sizes of the tiny SmolVLM and its expert, which has three quarters of the width."""
@@ -43,11 +38,8 @@ STATS = {"state": ([0.3, -0.2, 1.0], [0.5, 2.0, 1.5]), "action": ([0.1, -0.3], [
 Models = Callable[..., Path]
 
 
-def observe(n: int = 3, text: list[str] | None = None) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(0)
-    shapes = SIZE.pictures.items()
-    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode((text or TEXTS)[:n])} | pictures
+def observe(n: int = 3) -> dict[str, Tensor]:
+    return conftest.observe(n, texts=TEXTS[:n])
 
 
 def expert_shapes() -> dict[str, tuple[int, ...]]:
@@ -147,9 +139,7 @@ class Reference:
         for key in (WRIST, FRONT):  # the order of the checkpoint
             picture = observation[key].permute(2, 0, 1)[None].float() / 255
             ratio = max(picture.shape[2] / SIDE, picture.shape[3] / SIDE)
-            small = interpolate(
-                picture, (int(picture.shape[2] / ratio), int(picture.shape[3] / ratio)), mode="bilinear"
-            )
+            small = interpolate(picture, tuple(int(n / ratio) for n in picture.shape[2:]), mode="bilinear")
             whole = torch.zeros(1, 3, SIDE, SIDE)
             whole[:, :, SIDE - small.shape[2] :, SIDE - small.shape[3] :] = small
             pictures.append(self.vlm.get_image_features((2 * whole - 1)[None]).pooler_output[0])
@@ -198,7 +188,8 @@ def noise(n: int = 3) -> Tensor:
     return torch.randn(n, HORIZON, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_actions_equal_the_reference(checkpoint: Path, tiny_model: Models) -> None:
+def test_actions_and_loss_equal_the_reference(checkpoint: Path, tiny_model: Models) -> None:
+    """The test repeats the draw of noise and time in the loss."""
     policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
     assert (policy.horizon, policy.execute) == (HORIZON, 3)
     found = policy.chunk(observe(), noise())
@@ -206,11 +197,6 @@ def test_actions_equal_the_reference(checkpoint: Path, tiny_model: Models) -> No
         wanted = reference.actions({name: value[k] for name, value in observe().items()}, text, noise()[k])
         assert torch.allclose(found[k], wanted, atol=2e-5), text
         assert wanted.std() > 0.1
-
-
-def test_loss_equals_the_reference(checkpoint: Path, tiny_model: Models) -> None:
-    """The test repeats the policy's draw of noise and time."""
-    policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
     observation, chunk = observe(1), torch.tensor([[0.2, -0.4]]).expand(1, HORIZON, 2)
     rng = torch.Generator().manual_seed(5)
     drawn, time = torch.randn(1, HORIZON, 32, generator=rng), 0.001 + 0.999 * torch.rand(1, generator=rng) ** (2 / 3)
@@ -266,25 +252,22 @@ def drop_a_weight(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (shutil.rmtree, "config.json cannot be read"),
-        (change(type="act"), "no checkpoint of SmolVLA"),
-        (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
-        (change(input_features=None), "does not say its input_features"),
-        (change(output_features={"action": {"shape": [2]}}), "does not say its output_features"),
-        (change(num_expert_layers=2), "num_expert_layers 2"),
-        (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
-        (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),
-        (change(output_features={"action": {"type": "ACTION", "shape": [7]}}), "3 states and 7 actions"),
-        (change(input_features={"observation.state": {"type": "STATE", "shape": [3]},
-                                "observation.images.top": {"type": "VISUAL"}}), "images.top, which the task lacks"),
-        (change(expert_width_multiplier=0.5), "another model"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "message"), [
+    (shutil.rmtree, "config.json cannot be read"),
+    (change(type="act"), "no checkpoint of SmolVLA"),
+    (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
+    (change(input_features=None), "does not say its input_features"),
+    (change(output_features={"action": {"shape": [2]}}), "does not say its output_features"),
+    (change(num_expert_layers=2), "num_expert_layers 2"),
+    (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
+    (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),
+    (change(output_features={"action": {"type": "ACTION", "shape": [7]}}), "3 states and 7 actions"),
+    (change(input_features={"observation.state": {"type": "STATE", "shape": [3]},
+                            "observation.images.top": {"type": "VISUAL"}}), "images.top, which the task lacks"),
+    (change(expert_width_multiplier=0.5), "another model"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+    (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
+])  # fmt: skip
 def test_unsupported_checkpoints_are_refused(damage: Callable[[Path], None], message: str, checkpoint: Path) -> None:
     damage(checkpoint)
     with pytest.raises(ConfigError, match=message):

@@ -20,24 +20,12 @@ from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import BinCodec, CosineCodec, VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
+from tests.policies.vla.conftest import FRONT, SIZE, TEXTS, observe
 
-FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-SIZE = Size(
-    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
-)
-TEXTS = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
 SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TEXTS))
-
-
-def observe(n: int = 4, seed: int = 0, texts: list[str] | None = None) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    shapes = SIZE.pictures.items()
-    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
-    texts = texts or [TEXTS[k % len(TEXTS)] for k in range(n)]
-    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(texts)} | pictures
 
 
 def flow(encoder: BackboneConfig = SMALL) -> VLAFlowPolicy:
@@ -73,12 +61,15 @@ def test_features_depend_on_every_input_and_word_order() -> None:
     assert not torch.allclose(*one, atol=1e-6)
 
 
-def test_features_do_not_depend_on_other_rows_or_letter_case() -> None:
+def test_features_do_not_depend_on_other_rows_letter_case_or_unknown_words() -> None:
     features, observation = backbone(), observe()
     alone = [features({k: v[i : i + 1] for k, v in observation.items()}) for i in range(4)]
     assert torch.allclose(features(observation), torch.cat(alone), atol=1e-5)  # instructions of 8, 8, 2 and 3 words
     same = observation | {LANGUAGE: encode([t.upper() + "!" for t in TEXTS])}
     assert torch.equal(features(same), features(observation))
+    strange = [features(observe(1, texts=[f"lift the {word}"])) for word in ("anvil", "xylophone")]
+    assert torch.equal(*strange)
+    assert features(observe(1) | {LANGUAGE: torch.zeros_like(encode(["a"]))}).isfinite().all()
 
 
 def test_blind_backbone_ignores_the_instruction() -> None:
@@ -86,13 +77,6 @@ def test_blind_backbone_ignores_the_instruction() -> None:
     assert torch.equal(blind(observe(texts=TEXTS)), blind(observe(texts=TEXTS[::-1])))
     count = [sum(p.numel() for p in Backbone(SIZE, replace(SMALL, blind=b)).parameters()) for b in (False, True)]
     assert count[0] == count[1]
-
-
-def test_unknown_words_are_equal_and_empty_instructions_are_finite() -> None:
-    features = backbone()
-    strange = [features(observe(1, texts=[f"lift the {word}"])) for word in ("anvil", "xylophone")]
-    assert torch.equal(*strange)
-    assert features(observe(1) | {LANGUAGE: torch.zeros_like(encode(["a"]))}).isfinite().all()
 
 
 def test_unsupported_tasks_and_sizes_are_refused() -> None:
@@ -120,7 +104,7 @@ def test_cloning_learns_to_follow_instructions(make: Callable[[], Policy]) -> No
         assert (policy.act(observation, rng) - wanted).abs().mean() < 0.1
 
 
-def test_log_probability_of_sampled_tokens_equals_stepwise_computation() -> None:
+def test_tokens_are_sampled_with_their_probability_computed_together_or_stepwise() -> None:
     policy, rng = tokens(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         features = policy.features(observe())
@@ -132,9 +116,6 @@ def test_log_probability_of_sampled_tokens_equals_stepwise_computation() -> None
             logits = policy.decoder(features, changed)[:, k] / 1.5
             alone = logits.log_softmax(-1)[torch.arange(4), written[:, k]]
             assert torch.allclose(alone, texts[:, k], atol=1e-5)
-
-
-def test_tokens_are_sampled_with_their_probability() -> None:
     policy, rng, n = tokens(), torch.Generator().manual_seed(0), 20_000
     with torch.no_grad():
         features = policy.features(observe(1)).expand(n, -1, -1)
@@ -180,10 +161,9 @@ def test_hashed_words_distinguish_instructions() -> None:
     assert features.shape == (4, 3 + 64 + 2 * 5) and torch.equal(features[:, 3:67], rows)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")
+])  # fmt: skip
 def test_invalid_token_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tokens(**wrong)

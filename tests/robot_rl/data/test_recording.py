@@ -122,26 +122,17 @@ def test_a_depth_camera_in_place_of_a_camera_is_shown_as_different(tmp_path: Pat
     assert theirs.strip() != ours.strip()
 
 
-ARM = EnvInfo(
-    "arm",
-    VectorSpec((Field("joint", ("a", "b", "c"), "rad", (-2.9, -1.7, 0.0), (2.9, 1.7, 3.7)),)),
-    VectorSpec((Field("delta", ("x", "y"), "m", (-0.02,) * 2, (0.02,) * 2),)),
-    10.0,
-)
-
-
+JOINTS = VectorSpec((Field("joint", ("a", "b", "c"), "rad", (-2.9, -1.7, 0.0), (2.9, 1.7, 3.7)),))
+ARM = EnvInfo("arm", JOINTS, VectorSpec((Field("delta", ("x", "y"), "m", (-0.02,) * 2, (0.02,) * 2),)), 10.0)
 WAVE = np.linspace(-1, 1, 50)[:, None]
 STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
 
 
-@pytest.mark.parametrize(
-    ("state", "action", "words"),
-    [
-        (STATE * 180 / math.pi, WAVE * [0.01, 0.02], r"observation\.state 'joint\.\w'.* rad.*degrees"),
-        (STATE, WAVE * [10, 20], r"action 'delta\.\w'.* m"),
-        (STATE, np.where(WAVE > 0.5, 40.0, 0.01) * [1, 1], r"action 'delta\.\w'"),
-    ],
-)
+@pytest.mark.parametrize(("state", "action", "words"), [
+    (STATE * 180 / math.pi, WAVE * [0.01, 0.02], r"observation\.state 'joint\.\w'.* rad.*degrees"),
+    (STATE, WAVE * [10, 20], r"action 'delta\.\w'.* m"),
+    (STATE, np.where(WAVE > 0.5, 40.0, 0.01) * [1, 1], r"action 'delta\.\w'"),
+])  # fmt: skip
 def test_numbers_in_other_units_are_refused(tmp_path: Path, state: np.ndarray, action: np.ndarray, words: str) -> None:
     with pytest.raises(WrongDataset, match=words) as error:
         load_episodes(write(tmp_path / "data", (50,), observation_state=state, action=action), ARM)
@@ -158,15 +149,13 @@ def test_single_outliers_are_read_and_clipped_actions_give_a_warning(tmp_path: P
     assert any("clipped" in message for message in caplog.messages)
 
 
-# Recorded episodes as an environment
-
+# ---- recorded episodes as an environment ---------------------------------------------------------------------------
 ACTIONS = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
 
 
-@pytest.mark.parametrize(
-    ("decides", "same_names", "hold"),
-    [(1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])],
-)
+@pytest.mark.parametrize(("decides", "same_names", "hold"), [
+    (1, True, [10, 1, 1, 7]), (2, True, [10, 9, 1, 8]), (2, False, [3, 2, 1, 8]), (4, True, [10, 9, 8, 1])
+])  # fmt: skip
 def test_errors_of_policy_and_baselines(decides: int, same_names: bool, hold: list[float]) -> None:
     """The recorded action 9 exceeds the limit of 5; the mean action is 3, and the policy's action is 5."""
     actions = numbered("joint", [-5.0], [5.0])

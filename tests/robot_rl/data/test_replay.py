@@ -17,11 +17,9 @@ from robot_rl.data.sources import sample_batches
 from robot_rl.util.errors import ConfigError
 
 COLUMNS = {
-    "observation.state": Column((1,), observed=True),
-    "base": Column((1,), observed=True),
-    "action": Column((1,)),
+    "observation.state": Column((1,), observed=True), "base": Column((1,), observed=True), "action": Column((1,)),
     "intervention": Column(dtype=torch.bool),
-}
+}  # fmt: skip
 END = st.sampled_from([None, None, None, None, "terminated", "truncated"])
 SCRIPT = st.integers(1, 3).flatmap(
     lambda lanes: st.lists(
@@ -86,9 +84,7 @@ class World:
 
 @settings(deadline=None, derandomize=True, max_examples=140)
 @given(SCRIPT, st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(8, 24))
-def test_samples_match_the_episodes(
-    script: tuple[int, list[Any]], chunk: int, n_step: int, sequence: bool, length: int
-) -> None:
+def test_samples_match_the_episodes(script: Any, chunk: int, n_step: int, sequence: bool, length: int) -> None:
     """Random ends and cuts of episodes; the buffer often wraps around."""
     lanes, steps = script
     world, how = World(lanes, length), Sampling(n_step, 0.5, chunk, sequence)
@@ -244,7 +240,7 @@ def test_newest_returns_the_last_finished_episode() -> None:
     assert other.size == 8 and other.newest(0)["action"][:, 0].tolist() == [4.5, 5.5, 6.5, 7.5]
 
 
-def test_pictures_are_stored_once_as_bytes() -> None:
+def test_pictures_are_stored_once_as_bytes_and_refused_if_larger_than_memory() -> None:
     replay = Replay(32, 1, {"picture": Column((3, 8, 8), torch.uint8, observed=True), "action": Column((1,))})
     stored = replay.columns["picture"]
     assert stored.dtype == torch.uint8 and stored.nbytes == 32 * 3 * 8 * 8, "one picture per row"
@@ -254,8 +250,5 @@ def test_pictures_are_stored_once_as_bytes() -> None:
         replay.add(row | {"reward": no.float(), "terminated": no, "last": no})
     batch = replay.sample(50, Sampling(2), rng())
     assert batch["picture"].dtype == torch.uint8 and torch.equal(batch["next.picture"], batch["picture"] + 2)
-
-
-def test_a_replay_larger_than_memory_is_refused_with_its_size() -> None:
     with pytest.raises(ConfigError, match=r"1000000000000 rows of 101 KB takes 1008\d+ GB.*--training.capacity"):
         Replay(10**12, 1, {"picture": Column((210, 160, 3), torch.uint8, observed=True)})

@@ -58,13 +58,15 @@ def state() -> RobotState:
     return RobotState(*[torch.zeros(2, 1)] * 3, objects={"a": pose, "b": 2 * pose})
 
 
-def test_arguments_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
+def test_arguments_of_terms_are_filled_by_annotation(panda: Any, state: RobotState) -> None:
     names = ("some_lab.terms:between:a:b", "some_lab.terms:between:b:a:3")
     observer = Observer(names, panda, ACTIONS)
     assert observer.objects == ("a", "b")
     assert observer.spec.fields[0].name == "a_b_panda"
     a, b = (state.objects[name][:, :3] for name in "ab")
     assert torch.equal(observer(state), torch.cat([a - b, 3 * (b - a)], 1))
+    with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
+        Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)
 
 
 def test_tests_of_other_packages_read_objects(state: RobotState) -> None:
@@ -75,28 +77,20 @@ def test_tests_of_other_packages_read_objects(state: RobotState) -> None:
     assert state_test("together:a:b:0.45")(state).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("some_lab.terms:stacked:a:b", "is written some_lab.terms:stacked:<lower>:<upper>:<times>:<how>"),
-        ("some_lab.terms:stacked:a:b:0", "times is 0"),
-        ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
-        ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
-        ("some_lab.terms:untyped_test:rm", "untyped_test is not annotated to return"),
-        ("some_lab.terms:unannotated:a", "unannotated is not annotated to return"),
-        ("some_lab.terms:unsupported:a", r"name is annotated list\[str\]; annotate it ObjectName"),
-        ("some_lab.terms:gone:a", "it has no 'gone'"),
-        ("some_lab.nowhere:test:a", "some_lab.nowhere"),
-        ("together:a:0.5", "is written together:<first>:<second>:<distance>"),
-        ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("some_lab.terms:stacked:a:b", "is written some_lab.terms:stacked:<lower>:<upper>:<times>:<how>"),
+    ("some_lab.terms:stacked:a:b:0", "times is 0"),
+    ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
+    ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
+    ("some_lab.terms:untyped_test:rm", "untyped_test is not annotated to return"),
+    ("some_lab.terms:unannotated:a", "unannotated is not annotated to return"),
+    ("some_lab.terms:unsupported:a", r"name is annotated list\[str\]; annotate it ObjectName"),
+    ("some_lab.terms:gone:a", "it has no 'gone'"),
+    ("some_lab.nowhere:test:a", "some_lab.nowhere"),
+    ("together:a:0.5", "is written together:<first>:<second>:<distance>"),
+    ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
+])  # fmt: skip
 def test_invalid_calls_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)
     assert error.value.code == 2
-
-
-def test_test_is_refused_as_a_term(panda: Any) -> None:
-    with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
-        Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)

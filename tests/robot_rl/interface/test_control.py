@@ -14,14 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.interface.control import (
-    JointOffsetConfig,
-    JointOffsetController,
-    ToolDeltaConfig,
-    ToolDeltaController,
-    build_controller,
-    controller_config,
-)
+from robot_rl.interface import control
+from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.state import RobotState
@@ -43,9 +37,7 @@ def steps(count: int, size: float = 0.02) -> Tensor:
 
 
 @pytest.mark.parametrize(("damping", "size", "tolerance"), [(1e-3, 0.005, 2e-4), (0.05, 0.02, 0.004)])
-def test_tool_moves_by_the_commanded_step(
-    panda: Any, state_at: Build, damping: float, size: float, tolerance: float
-) -> None:
+def test_tool_moves_by_the_command(panda: Any, state_at: Build, damping: float, size: float, tolerance: float) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(damping=damping))
     q = torch.tensor(panda.home).expand(64, 7)
     action = steps(64, size)
@@ -87,11 +79,8 @@ def test_lead_limits_joint_steps_and_keeps_their_direction(panda: Any, state_at:
     bound = ToolDeltaController(panda, ToolDeltaConfig(lead=lead))(state_at(q), action).position - q
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)
-    assert inside.any() and torch.allclose(
-        torch.nn.functional.cosine_similarity(free[inside], bound[inside]),
-        torch.ones(int(inside.sum())),
-        atol=1e-4,
-    )
+    similarity = torch.nn.functional.cosine_similarity(free[inside], bound[inside])
+    assert inside.any() and torch.allclose(similarity, torch.ones(int(inside.sum())), atol=1e-4)
     if lead == 0.02:
         assert (bound.abs().amax(-1) > 0.0199).any(), "the limit is active"
 
@@ -253,32 +242,23 @@ def test_twist_round_trip_is_clipped(values: list[float], arm: str, turn: float)
     assert torch.equal(controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), hold), hold)
 
 
-def test_joint_offset_controller_refuses_twists(go2: Any) -> None:
+def test_joint_offset_controller_refuses_twists_and_its_robot_has_no_tool(go2: Any) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig())
     assert not controller.twist_limit.any()
     with pytest.raises(ConfigError, match="joint_offset"):
         controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), torch.zeros(1, 12))
     with pytest.raises(ConfigError, match="joint_offset"):
         controller.to_twist(torch.zeros(1, 12))
-
-
-def test_robot_without_tool_is_refused(go2: Any) -> None:
     with pytest.raises(ValueError, match="'go2' has no tool"):
         ToolDeltaController(go2, ToolDeltaConfig())
 
 
-Build = Callable[..., Any]
-
-
-def test_zero_action_is_the_home_posture(go2: Any, standing: Build) -> None:
+def test_actions_are_offsets_of_joints_from_home(go2: Any, standing: Build) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig())
     unit = torch.zeros(2, 12)
     target = controller(standing(2), controller.actions.to_physical(unit))
     assert torch.allclose(target.position, torch.tensor(go2.home).repeat(2, 1), atol=1e-7)
     assert torch.equal(target.gripper, torch.zeros(2, 1))
-
-
-def test_action_is_the_offset_of_its_joint(go2: Any, standing: Build) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig(reach=0.3))
     physical = controller.actions.to_physical(torch.eye(12))
     assert torch.allclose(physical, 0.3 * torch.eye(12), atol=1e-7)
@@ -286,14 +266,11 @@ def test_action_is_the_offset_of_its_joint(go2: Any, standing: Build) -> None:
     assert torch.allclose(offset, 0.3 * torch.eye(12), atol=1e-6)
 
 
-def test_setpoints_do_not_depend_on_the_measured_state(go2: Any, standing: Build) -> None:
+def test_setpoints_do_not_depend_on_the_measured_state_and_stay_inside_the_limits(go2: Any, standing: Build) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig())
     action = 0.2 * torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
     fallen = standing(3, joint_position=torch.full((3, 12), 9.0), joint_velocity=torch.full((3, 12), 5.0))
     assert torch.equal(controller(standing(3), action).position, controller(fallen, action).position)
-
-
-def test_setpoints_stay_inside_the_position_limits(go2: Any, standing: Build) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig(reach=3.5))
     for sign, limit in ((9.0, go2.limit("high")), (-9.0, go2.limit("low"))):
         assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).position[0], limit)
@@ -303,7 +280,7 @@ SWING = JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=(0.5,) * 3 + (0
 COMMAND = torch.tensor([[0.5, 0.0, 0.0]])
 
 
-def test_legs_swing_in_their_half_of_the_gait_cycle(go2: Any, standing: Build) -> None:
+def test_legs_swing_in_their_half_of_the_gait_cycle_if_commanded_and_actions_add(go2: Any, standing: Build) -> None:
     """Front right and rear left in the first half, the other diagonal in the second, highest in the middle."""
     controller = JointOffsetController(go2, SWING)
     phase = torch.tensor([[0.0], [0.25], [0.5], [0.75], [0.9999]])
@@ -314,10 +291,6 @@ def test_legs_swing_in_their_half_of_the_gait_cycle(go2: Any, standing: Build) -
     for moment, up, down in ((1, [1, 2], [0, 3]), (3, [0, 3], [1, 2])):
         assert torch.allclose(offset[moment, up], top.expand(2, 3), atol=1e-5)
         assert torch.allclose(offset[moment, down], torch.zeros(2, 3), atol=1e-6)
-
-
-def test_zero_command_gives_no_swing_and_actions_add_to_the_swing(go2: Any, standing: Build) -> None:
-    controller = JointOffsetController(go2, SWING)
     state = standing(2, phase=torch.full((2, 1), 0.25), command=torch.cat([torch.zeros(1, 3), COMMAND]))
     rest, walking = controller(state, torch.zeros(2, 12)).position
     assert torch.allclose(rest, torch.tensor(go2.home), atol=1e-6)
@@ -347,25 +320,18 @@ def test_legs_stride_as_commanded(go2: Any, standing: Build) -> None:
     assert rises_first.abs().max() < 1.1 * ahead.abs().max()
 
 
-def test_configs_that_do_not_fit_the_robot_are_refused(go2: Any, panda: Any) -> None:
+def test_controllers_are_built_from_configs_that_fit_the_robot(go2: Any, panda: Any) -> None:
     for robot, config, message in (
         (go2, JointOffsetConfig(swing=(0.1,)), "controller.swing has 1 numbers for the 12 joints"),
         (go2, JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
         (go2, replace(SWING, stride=((0.1,),)), "controller.stride has 1 numbers for the 12 joints"),
         (go2, JointOffsetConfig(stride=((0.1,),) * 12), "controller.swing has 0 numbers"),
-        (
-            go2,
-            JointOffsetConfig(reach=6.0),
-            r"controller\.reach is 6 rad, but no joint .* has more than 3\.53",
-        ),
+        (go2, JointOffsetConfig(reach=6.0), r"controller\.reach is 6 rad, but no joint .* has more than 3\.53"),
         (panda, JointOffsetConfig(), "'panda' has no joint stiffness and damping"),
     ):
         with pytest.raises(ValueError, match=message):
             JointOffsetController(robot, config)
-
-
-def test_controller_is_built_from_its_kind(go2: Any, panda: Any) -> None:
-    assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
-    assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
+    assert isinstance(control.build_controller(go2, JointOffsetConfig()), JointOffsetController)
+    assert isinstance(control.build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
     for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, STRIDE, ToolDeltaConfig(step=0.01)):
-        assert controller_config(json.loads(json.dumps(asdict(config)))) == config
+        assert control.controller_config(json.loads(json.dumps(asdict(config)))) == config

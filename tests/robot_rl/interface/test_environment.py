@@ -49,7 +49,7 @@ class Twice(EnvWrapper):
         self.calls = state["calls"]
 
 
-def test_nested_wrappers_save_and_restore_their_states() -> None:
+def test_nested_wrappers_save_and_restore_their_states_if_the_environment_does() -> None:
     env = Twice(EnvWrapper(Twice(Counter())))
     env.step()
     assert (env.calls, env.env.calls, env.steps, env.num_envs) == (1, 2, 4, 3)
@@ -57,9 +57,6 @@ def test_nested_wrappers_save_and_restore_their_states() -> None:
     env.step()
     assert env.load_state_dict(saved) == 4
     assert (env.calls, env.env.calls, env.steps) == (1, 2, 4)
-
-
-def test_wrapper_of_an_unsaveable_environment_has_no_state_dict() -> None:
     env = Twice(EnvWrapper(object()))
     assert not hasattr(env, "state_dict") and not hasattr(env, "progress")
     with pytest.raises(AttributeError):

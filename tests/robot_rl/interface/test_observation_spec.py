@@ -47,37 +47,11 @@ def test_zeros_fit_and_json_round_trip(spec: ObservationSpec, n: int) -> None:
     again.check(spec.zeros(n), torch.device("cpu"))
 
 
-def test_spec_of_a_vector_keeps_names_units_and_ranges() -> None:
+def test_spec_of_a_vector_keeps_names_units_and_ranges_and_has_gymnasium_spaces() -> None:
     field = SPEC[STATE]
     assert (field.names, field.unit, field.low, field.high) == (("q.a", "q.b"), "rad", (-1.0, -2.0), (1.0, 2.0))
     mixed = VectorSpec((*[Field("q", ("a",), u, (0.0,), (1.0,)) for u in ("rad", "m")],))
     assert ObservationSpec.from_vector(mixed)[STATE].unit == "mixed"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        (STATE, None, "lacks 'observation.state'; it has observation.images.front, observation.language"),
-        (STATE, torch.zeros(3, 3), r"'observation.state' has shape \(3, 3\), not \(n, 2\)"),
-        (STATE, torch.zeros(3, 2, dtype=torch.double), "is float64, not float32"),
-        (STATE, [[0.0, 0.0]] * 3, "is list, not a tensor"),
-        (f"{IMAGES}front", torch.zeros(2, 4, 6, 3, dtype=torch.uint8), r"shape \(2, 4, 6, 3\), not \(3, 4, 6, 3\)"),
-        (f"{IMAGES}front", torch.zeros(3, 3, 4, 6, dtype=torch.uint8), r"not \(3, 4, 6, 3\)"),
-        (f"{IMAGES}front", torch.zeros(3, 4, 6, 3, dtype=torch.uint8, device="meta"), "is on meta, not on cpu"),
-        (LANGUAGE, ["lift", "lift", "lift"], "is list, not a tensor"),
-        (LANGUAGE, torch.zeros(3, 5, dtype=torch.uint8), r"shape \(3, 5\), not \(3, 128\)"),
-        ("action", torch.zeros(3, 1), "has 'action', which is not in its spec"),
-    ],
-)
-def test_entries_that_do_not_fit_are_named(key: str, value: Any, message: str) -> None:
-    observation = SPEC.zeros(3) | {key: value}
-    if value is None:
-        del observation[key]
-    with pytest.raises(ConfigError, match=message):
-        SPEC.check(observation)
-
-
-def test_gymnasium_spaces() -> None:
     batch, one = SPEC.gymnasium_space(3), SPEC.gymnasium_space()
     assert set(batch) == set(one) == set(SPEC)
     state = SPEC.zeros(3)[STATE] + 1e3  # a fall may exceed the nominal range
@@ -86,18 +60,35 @@ def test_gymnasium_spaces() -> None:
     assert one[LANGUAGE] == gym.spaces.Box(0, 255, (128,), "uint8")
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"shape": [4, 6, 1], "dtype": "uint8", "kind": "picture"}, r"shape \(height, width, 3\)"),
-        ({"shape": [2], "kind": "smell"}, "kind 'smell'"),
-        ({"shape": [2], "kind": "picture"}, "kind 'picture' cannot have dtype 'float32'"),
-        ({"shape": [2], "low": [0.0], "high": [1.0]}, "low has 1"),
-        ({"shape": [], "dtype": "uint8", "kind": "text"}, "cannot have shape"),
-        ({"shape": [-1]}, "cannot have shape"),
-        ({"shape": [2], "colour": "red"}, "colour"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "message"), [
+    (STATE, None, "lacks 'observation.state'; it has observation.images.front, observation.language"),
+    (STATE, torch.zeros(3, 3), r"'observation.state' has shape \(3, 3\), not \(n, 2\)"),
+    (STATE, torch.zeros(3, 2, dtype=torch.double), "is float64, not float32"),
+    (STATE, [[0.0, 0.0]] * 3, "is list, not a tensor"),
+    (f"{IMAGES}front", torch.zeros(2, 4, 6, 3, dtype=torch.uint8), r"shape \(2, 4, 6, 3\), not \(3, 4, 6, 3\)"),
+    (f"{IMAGES}front", torch.zeros(3, 3, 4, 6, dtype=torch.uint8), r"not \(3, 4, 6, 3\)"),
+    (f"{IMAGES}front", torch.zeros(3, 4, 6, 3, dtype=torch.uint8, device="meta"), "is on meta, not on cpu"),
+    (LANGUAGE, ["lift", "lift", "lift"], "is list, not a tensor"),
+    (LANGUAGE, torch.zeros(3, 5, dtype=torch.uint8), r"shape \(3, 5\), not \(3, 128\)"),
+    ("action", torch.zeros(3, 1), "has 'action', which is not in its spec"),
+])  # fmt: skip
+def test_entries_that_do_not_fit_are_named(key: str, value: Any, message: str) -> None:
+    observation = SPEC.zeros(3) | {key: value}
+    if value is None:
+        del observation[key]
+    with pytest.raises(ConfigError, match=message):
+        SPEC.check(observation)
+
+
+@pytest.mark.parametrize(("entry", "message"), [
+    ({"shape": [4, 6, 1], "dtype": "uint8", "kind": "picture"}, r"shape \(height, width, 3\)"),
+    ({"shape": [2], "kind": "smell"}, "kind 'smell'"),
+    ({"shape": [2], "kind": "picture"}, "kind 'picture' cannot have dtype 'float32'"),
+    ({"shape": [2], "low": [0.0], "high": [1.0]}, "low has 1"),
+    ({"shape": [], "dtype": "uint8", "kind": "text"}, "cannot have shape"),
+    ({"shape": [-1]}, "cannot have shape"),
+    ({"shape": [2], "colour": "red"}, "colour"),
+])  # fmt: skip
 def test_invalid_field_is_refused_by_key(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"observation 'x': .*{message}"):
         ObservationSpec.from_json({"x": entry})

@@ -140,32 +140,26 @@ def test_rows_are_independent(panda: Any) -> None:
     assert torch.equal(together, torch.cat(alone))
 
 
-def test_limits_are_shares_of_the_robots_limits(panda: Any) -> None:
+def test_limits_are_shares_of_the_robots_limits_and_leave_a_range(panda: Any) -> None:
     shield = Shield(panda, ShieldConfig(velocity=0.25, acceleration=0.1, margin=0.2))
     assert torch.allclose(shield.velocity, 0.25 * panda.limit("velocity"))
     assert torch.allclose(shield.acceleration, 0.1 * panda.limit("acceleration"))
     assert torch.allclose(shield.low, panda.limit("low") + 0.2)
+    with pytest.raises(ValueError, match=r"shield\.margin is 1\.505 rad, which leaves joint 'joint4' nothing of its 3"):
+        Shield(panda, ShieldConfig(margin=1.505))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"velocity": 100.0}, r"shield\.velocity is 100; it must be "),
-        ({"velocity": 0.0}, r"shield\.velocity is 0; it must be "),
-        ({"acceleration": math.nan}, r"shield\.acceleration is nan; it must be "),
-        ({"margin": -1.0}, r"shield\.margin is -1; it must be "),
-        ({"margin": True}, r"shield\.margin is True; it must be "),
-        ({"workspace_slack": 5.0}, r"shield\.workspace_slack is 5; it must be "),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"velocity": 100.0}, r"shield\.velocity is 100; it must be "),
+    ({"velocity": 0.0}, r"shield\.velocity is 0; it must be "),
+    ({"acceleration": math.nan}, r"shield\.acceleration is nan; it must be "),
+    ({"margin": -1.0}, r"shield\.margin is -1; it must be "),
+    ({"margin": True}, r"shield\.margin is True; it must be "),
+    ({"workspace_slack": 5.0}, r"shield\.workspace_slack is 5; it must be "),
+])  # fmt: skip
 def test_invalid_shield_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ShieldConfig(**changes)
-
-
-def test_margin_larger_than_a_joints_range_is_refused(panda: Any) -> None:
-    with pytest.raises(ValueError, match=r"shield\.margin is 1\.505 rad, which leaves joint 'joint4' nothing of its 3"):
-        Shield(panda, ShieldConfig(margin=1.505))
 
 
 def test_ramp_ends_on_the_goal() -> None:
@@ -195,11 +189,14 @@ def posture_at(state_at: Any, target: list[float]) -> Tensor:
     return q
 
 
-def test_valid_goal_is_unchanged() -> None:
+def test_valid_goals_are_unchanged(state_at: Any, panda: Any) -> None:
     goal = HOME[None] + 0.01
     admitted, events = SHIELD.admit(goal, HOME[None])
     assert torch.equal(admitted, goal)
     assert set(events) == {"nonfinite", "position", "workspace"} and not any(mask.any() for mask in events.values())
+    (x, _, low), _ = panda.tool.workspace
+    edge = posture_at(state_at, [0.5, 0.0, low - 0.5 * SHIELD.config.workspace_slack])
+    assert torch.equal(SHIELD.admit(edge, HOME[None])[0], edge), "within the slack"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -224,21 +221,12 @@ def test_goals_are_clipped_to_joint_limits_with_margin(panda: Any) -> None:
     assert events["position"].tolist() == [False, True]
 
 
-def test_goal_outside_the_workspace_is_rejected(state_at: Any) -> None:
+def test_goals_outside_the_workspace_are_rejected_except_towards_it(state_at: Any) -> None:
     inside, out = HOME[None], posture_at(state_at, [0.55, 0.0, -0.06])
     assert outside(out) > 0.02
     admitted, events = SHIELD.admit(out, inside)
     assert torch.equal(admitted, inside)
     assert events["workspace"].all() and not events["nonfinite"].any()
-
-
-def test_goal_within_the_slack_is_accepted(state_at: Any, panda: Any) -> None:
-    (x, _, low), _ = panda.tool.workspace
-    edge = posture_at(state_at, [0.5, 0.0, low - 0.5 * SHIELD.config.workspace_slack])
-    assert torch.equal(SHIELD.admit(edge, HOME[None])[0], edge)
-
-
-def test_outside_the_workspace_only_goals_towards_it_are_accepted(state_at: Any) -> None:
     far, near, inside = (posture_at(state_at, [0.5, 0.0, z]) for z in (-0.10, -0.05, 0.10))
     assert outside(far) > outside(near) > 0 and outside(inside) == 0
     for goal, allowed in ((near, True), (inside, True), (far, False)):
@@ -274,17 +262,13 @@ def follow_setpoint(position: Tensor, goal: Tensor, velocity: Tensor | None = No
     return COMPLIANT.follow(position, speed, goal, torch.zeros_like(goal), PERIOD)
 
 
-def test_near_setpoint_is_reached_in_one_tick() -> None:
+def test_near_setpoint_is_reached_in_one_tick_and_a_far_one_at_the_speed_limit() -> None:
+    """Joints are limited independently."""
     reach = 0.5 * GO2.limit("velocity") * PERIOD
     goal = GO2_HOME[None] + 0.99 * reach * torch.tensor([1.0, -1.0] * 6)
     command, velocity = follow_setpoint(GO2_HOME[None], goal)
     assert torch.allclose(command, goal, atol=1e-7), "no acceleration limit"
     assert torch.allclose(velocity, (goal - GO2_HOME) / PERIOD, atol=1e-3)
-
-
-def test_far_setpoint_is_approached_at_the_speed_limit() -> None:
-    """Joints are limited independently."""
-    reach = 0.5 * GO2.limit("velocity") * PERIOD
     goal = GO2_HOME[None].clone()
     goal[0, 0], goal[0, 1] = 0.5, GO2_HOME[1] + 0.01
     command, velocity = follow_setpoint(GO2_HOME[None], goal)
@@ -296,7 +280,7 @@ def test_far_setpoint_is_approached_at_the_speed_limit() -> None:
     assert float(speed[0, 0]) == pytest.approx(-0.5 * 30.1, rel=1e-4)
 
 
-def test_admit_clips_at_the_margin_without_a_workspace() -> None:
+def test_goals_and_commands_are_clipped_at_the_margin_without_a_workspace() -> None:
     goal = GO2_HOME.repeat(3, 1)
     goal[1, 2], goal[2, 11] = 0.0, -9.0
     admitted, events = COMPLIANT.admit(goal, GO2_HOME.repeat(3, 1))
@@ -305,6 +289,9 @@ def test_admit_clips_at_the_margin_without_a_workspace() -> None:
     assert torch.equal(admitted[0], GO2_HOME)
     assert float(admitted[1, 2]) == pytest.approx(GO2.joints[2].high - 0.02)
     assert float(admitted[2, 11]) == pytest.approx(GO2.joints[11].low + 0.02)
+    measured = GO2.limit("high")[None] + 0.01  # commands start at the measured posture
+    command, _ = follow_setpoint(measured, GO2_HOME[None])
+    assert ((command >= COMPLIANT.low) & (command <= COMPLIANT.high)).all()
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -320,10 +307,3 @@ def test_commands_stay_within_speed_and_position_limits(goals: list[list[float]]
             assert command.isfinite().all() and ((command >= COMPLIANT.low) & (command <= COMPLIANT.high)).all()
             assert ((command - before).abs() <= COMPLIANT.velocity * PERIOD + 1e-6).all()
             assert torch.allclose(velocity, (command - before) / PERIOD)
-
-
-def test_start_outside_the_limits_moves_inside() -> None:
-    """Commands start at the measured posture, which may be at a joint limit."""
-    start = GO2.limit("high")[None] + 0.01
-    command, _ = follow_setpoint(start, GO2_HOME[None])
-    assert ((command >= COMPLIANT.low) & (command <= COMPLIANT.high)).all()

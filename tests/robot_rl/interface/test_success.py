@@ -27,23 +27,18 @@ def tilted(degrees: float, x: float, y: float, heading: float = 0.0) -> list[flo
 
 @pytest.mark.parametrize("axis", [(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (0.6, 0.8)])
 @pytest.mark.parametrize("heading", [0.0, 2.0])
-def test_fallen_detects_tilt_in_all_directions_and_headings(
-    standing: Build, axis: tuple[float, float], heading: float
-) -> None:
+def test_fallen_detects_tilt_in_all_directions(standing: Build, axis: tuple[float, float], heading: float) -> None:
     quat = torch.tensor([tilted(d, *axis, heading) for d in (0, 59, 61, 120, 180)])
     assert state_test("fallen:60:0.15")(standing(5, base_quat=quat)).tolist() == [False, False, True, True, True]
 
 
-def test_fallen_detects_a_low_trunk_if_its_height_is_known(standing: Build) -> None:
+def test_fallen_uses_its_arguments_and_the_height_if_known(standing: Build) -> None:
     state = standing(3)
     state.base_position[:, 2] = torch.tensor([0.149, 0.151, 0.4])
     fallen = state_test("fallen:60:0.15")
     assert fallen(state).tolist() == [True, False, False]
     state.base_position = ABSENT
     assert not fallen(state).any(), "robots measure only the tilt"
-
-
-def test_fallen_uses_its_arguments(standing: Build) -> None:
     state = standing(2, base_quat=torch.tensor([tilted(20, 1, 0), tilted(40, 1, 0)]))
     assert state_test("fallen:30:0.1")(state).tolist() == [False, True]
     assert state_test("fallen:10:0.1")(state).tolist() == [True, True]
@@ -58,19 +53,16 @@ def test_reached_uses_the_distance_in_all_directions(state_at: Build, panda: Any
     assert state_test("reached:target:0.02")(state).tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("test", "message"),
-    [
-        ("reached:cube", "test 'reached:cube' is written reached:<object>:<distance>"),
-        ("reached::0.06", "is written reached:<object>:<distance>"),
-        ("fallen:60:0.15:3", "is written fallen:<tilt>:<height>"),
-        ("fallen:abc:0.15", "test 'fallen:abc:0.15': tilt is abc; it must be "),
-        ("fallen:nan:0.15", "tilt is nan; it must be "),
-        ("fallen:270:0.15", "tilt is 270; it must be "),
-        ("reached:cube:-0.06", "distance is -0.06; it must be "),
-        ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
-    ],
-)
+@pytest.mark.parametrize(("test", "message"), [
+    ("reached:cube", "test 'reached:cube' is written reached:<object>:<distance>"),
+    ("reached::0.06", "is written reached:<object>:<distance>"),
+    ("fallen:60:0.15:3", "is written fallen:<tilt>:<height>"),
+    ("fallen:abc:0.15", "test 'fallen:abc:0.15': tilt is abc; it must be "),
+    ("fallen:nan:0.15", "tilt is nan; it must be "),
+    ("fallen:270:0.15", "tilt is 270; it must be "),
+    ("reached:cube:-0.06", "distance is -0.06; it must be "),
+    ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
+])  # fmt: skip
 def test_invalid_tests_are_refused(test: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(test)

@@ -44,15 +44,11 @@ def test_best_action_and_values_of_a_bandit(residual: Build, agent: Build, std: 
     assert torch.allclose(q, 1 - (grid[:, 0] - 0.3).square(), atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "cut", "values"),
-    [
-        *[({"head": head}, True, POWERS) for head in ("scalar", "hl-gauss", "c51", "gaussian")],
-        ({"value_high": 10.0}, False, POWERS / (1 - 0.8**5)),
-        ({"value_low": 0.0, "value_high": 0.25}, True, 0.25 * POWERS),
-    ],
-    ids=["scalar", "hl-gauss", "c51", "gaussian", "no-termination", "clipped"],
-)
+@pytest.mark.parametrize(("settings", "cut", "values"), [
+    *[({"head": head}, True, POWERS) for head in ("scalar", "hl-gauss", "c51", "gaussian")],
+    ({"value_high": 10.0}, False, POWERS / (1 - 0.8**5)),
+    ({"value_low": 0.0, "value_high": 0.25}, True, 0.25 * POWERS),
+], ids=["scalar", "hl-gauss", "c51", "gaussian", "no-termination", "clipped"])  # fmt: skip
 def test_values_of_a_chain(residual: Build, agent: Build, settings: dict[str, Any], cut: bool, values: Tensor) -> None:
     """Powers of the discount. Without termination the chain is a ring; clipped targets scale all values."""
     learner = agent(residual(5, 1), bins=21, hidden=(32, 32), critic_lr=3e-3, tau=0.1, **settings)
@@ -89,16 +85,13 @@ def test_bins_need_explicit_limits_for_soft_values(residual: Build, agent: Build
     assert learner.target.value(torch.randn(9, 3), torch.rand(9, 2)).abs().max() < 11 / 100, "initial values are 0"
 
 
-def test_target_follows_at_rate_tau(residual: Build, agent: Build) -> None:
+def test_target_follows_at_rate_tau_and_the_actor_moves_every_second_update(residual: Build, agent: Build) -> None:
     learner = agent(residual(5, 1), tau=0.25)
     before = [p.clone() for p in learner.target.parameters()]
     learner.update(chain(rng(), 32))
     for old, new, source in zip(before, learner.target.parameters(), learner.critic.parameters(), strict=True):
         assert torch.allclose(new, 0.75 * old + 0.25 * source, atol=1e-6)
         assert not new.requires_grad
-
-
-def test_actor_moves_every_second_update_and_base_never(agent: Build, residual: Build) -> None:
     policy = residual(5, 1)
     learner, base, moved, generator = agent(policy, actor_delay=2), copy.deepcopy(policy.base.state_dict()), [], rng()
     for _ in range(6):

@@ -27,7 +27,6 @@ THOROUGH: dict[str, Any] = {"fit_updates": 600, "fit_batch": 256, "cloning": Clo
 FEW: dict[str, Any] = {"hidden": (16,), "fit_updates": 20, "fit_batch": 64}
 
 
-
 def make(**config: Any) -> GoRL:
     torch.manual_seed(0)
     return GoRL(DecodedPolicy(SIZE, DecodedConfig(hidden=(16,), decoder=FLOW)), 0, GoRLConfig(**FEW | config))

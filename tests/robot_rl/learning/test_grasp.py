@@ -49,13 +49,17 @@ def observed(*firsts: float) -> Batch:
     return {"observation.state": torch.tensor([[x, 0.0] for x in firsts])}
 
 
-def test_initial_gripper_critic_changes_no_action() -> None:
+def test_gripper_critic_changes_no_action_at_first_and_overrides_above_the_margin() -> None:
     policy, plain = gaussian(std=0.1), gaussian(std=0.1, grasp=False)
     plain.actor.load_state_dict({k: v for k, v in policy.actor.state_dict().items() if not k.startswith("values.")})
     assert policy.latent == plain.latent + 1
     for explore in (False, True):
         policy.explore = plain.explore = explore
         assert torch.equal(*(p.act(observed(0.5, -2.0), rng(3)) for p in (policy, plain)))
+    seen = observed(0.3)
+    mean = float(gaussian().act(seen, rng())[0, 0, -1])
+    for closed, opened, action in ((0.0, 0.019, mean), (0.0, 0.021, 1.0), (0.5, 0.1, -1.0)):
+        assert float(with_values(gaussian(), closed, opened).act(seen, rng())[0, 0, -1]) == action
 
 
 def test_gripper_critic_learns_the_rewarded_state_and_the_arm_is_unaffected() -> None:
@@ -93,13 +97,6 @@ def with_values(policy: Any, closed: float, opened: float) -> Any:
     with torch.no_grad():
         policy.actor.values[-1].bias.copy_(torch.tensor([closed, opened]))
     return policy
-
-
-def test_critic_overrides_the_mean_action_above_the_margin() -> None:
-    seen = observed(0.3)
-    mean = float(gaussian().act(seen, rng())[0, 0, -1])
-    for closed, opened, action in ((0.0, 0.019, mean), (0.0, 0.021, 1.0), (0.5, 0.1, -1.0)):
-        assert float(with_values(gaussian(), closed, opened).act(seen, rng())[0, 0, -1]) == action
 
 
 def test_residual_can_open_a_gripper_that_the_base_closes(diffusion: Build) -> None:

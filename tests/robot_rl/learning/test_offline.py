@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
 from robot_rl.learning.algorithms.iql import IQL, IQLConfig
 from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
-from tests.robot_rl.learning.conftest import Batch, check_resumes, equal, rng, two_modes
+from tests.robot_rl.learning.conftest import check_resumes, equal, rng, two_modes
 
 COMMON: dict[str, Any] = dict(
     layer_norm=False, hidden=(32, 32), n_step=1, l2=0.0, actor_delay=1, critic_lr=1e-3, actor_lr=1e-3, ema_decay=0.9,
@@ -24,14 +25,13 @@ COMMON: dict[str, Any] = dict(
 )  # fmt: skip
 
 
+rare = partial(two_modes, share=0.2)
+"""Two modes, of which the better has a share of 0.2."""
+
+
 def policy(std: float | None = None) -> GaussianPolicy:
     torch.manual_seed(0)
     return GaussianPolicy(Size(2, 1), GaussianConfig(hidden=(32, 32), std=std, layer_norm=False))
-
-
-def rare(count: int, generator: torch.Generator) -> Batch:
-    """Two modes, of which the better has a share of 0.2."""
-    return two_modes(count, generator, 0.2)
 
 
 def trained(agent: Any, updates: int = 600, data: Any = rare) -> Any:
@@ -86,16 +86,12 @@ def test_without_weight_on_values_the_actor_is_cloned_exactly() -> None:
 
 
 @pytest.mark.parametrize(("tau", "value", "error"), [(0.5, 0.2, 0.08), (0.9, 0.18 / 0.26, 0.12)])
-def test_iql_values_are_an_expectile_of_the_data(tau: float, value: float, error: float) -> None:
+def test_iql_values_are_an_expectile_of_the_data_and_resume(tau: float, value: float, error: float) -> None:
     """Expectile 0.5 is the mean reward, 0.2; expectile 0.9 is 0.9 * 0.2 / (0.9 * 0.2 + 0.1 * 0.8)."""
     agent = trained(iql(expectile=tau), 400)
     with torch.no_grad():
         assert float(agent.state_value(torch.randn(500, 2, generator=rng())).mean()) == pytest.approx(value, abs=error)
-
-
-def test_iql_resumes_exactly() -> None:
-    generator = rng(3)
-    check_resumes(iql(), iql(), [rare(64, generator) for _ in range(4)])
+    check_resumes(iql(), iql(), [rare(64, rng(seed)) for seed in range(4)])
 
 
 def test_cal_ql_without_conservatism_equals_the_actor_critic() -> None:

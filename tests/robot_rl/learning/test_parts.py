@@ -72,9 +72,7 @@ def centers() -> Tensor:
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.sampled_from(["hl-gauss", "c51"]), st.integers(0, 99), st.floats(-4, 4), st.floats(0, 1))
-def test_targets_of_bins_are_distributions_with_the_right_mean(
-    name: Any, seed: int, reward: float, discount: float
-) -> None:
+def test_bin_targets_are_distributions_with_the_mean(name: Any, seed: int, reward: float, discount: float) -> None:
     head = build_head(name, LOW, HIGH, BINS)
     following = 3 * torch.randn(16, BINS, generator=rng(seed))
     target = head.target(torch.full((16,), reward), torch.full((16,), discount), following)
@@ -128,16 +126,14 @@ def test_head_fitted_to_a_constant_predicts_it(name: Any, value: float) -> None:
         assert head.std(out).max() < 2 * head.LEAST_STD
 
 
-def test_gaussian_head_learns_the_standard_deviation_of_returns() -> None:
-    """Returns of 1 or 0, half and half: mean 0.5, standard deviation 0.5."""
+def test_gaussian_head_learns_the_standard_deviation_with_gradients_in_proportion_to_it() -> None:
+    """Returns of 1 or 0, half and half, have a mean and standard deviation of 0.5.
+
+    With values ten times as large the mean's gradient is ten times as large, in spite of the larger variance."""
     head, out = GaussianHead(LOW, HIGH), torch.zeros(1, 1, 2, requires_grad=True)
     fit(head, out, head.target(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.zeros(2, 2)), 0.02, 500)
     assert head.mean(out).item() == pytest.approx(0.5, abs=0.02)
     assert head.std(out).item() == pytest.approx(0.5, abs=0.03)
-
-
-def test_gaussian_heads_gradient_is_proportional_to_the_scale() -> None:
-    """With values ten times as large the mean's gradient is ten times as large, in spite of the larger variance."""
     slopes = []
     for scale in (10.0, 100.0):
         head = GaussianHead(-1e9, 1e9)
@@ -219,14 +215,11 @@ def test_advantages_by_hand(after: float, terminated: Tensor, done: Tensor, delt
     assert torch.equal(target, advantage + VALUE)
 
 
-def test_lambda_1_is_the_return_and_lambda_0_one_step() -> None:
+def test_lambda_1_is_the_return_lambda_0_one_step_and_environments_are_independent() -> None:
     following = torch.cat([VALUE[1:], torch.tensor([[50.0]])])
     whole, step = (advantages(REWARD, VALUE, following, NO, NO, 0.5, weight)[1] for weight in (1.0, 0.0))
     assert whole[0].item() == 1 + 2 / 2 + 3 / 4 + 4 / 8 + 50 / 16
     assert torch.equal(step, REWARD + 0.5 * following)
-
-
-def test_advantages_of_environments_are_independent() -> None:
     generator = rng()
     reward, value, following = torch.randn(3, 6, 4, generator=generator)
     done = torch.rand(6, 4, generator=generator) < 0.3

@@ -44,13 +44,11 @@ def test_labels_are_progress_or_0_for_another_instruction() -> None:
     assert torch.allclose(done[:own], features[:own, 0]) and done[own - 1] == 1
     assert len(done) > own and not done[own:].any()
     assert (features[own:, 1] != features[own:, 2]).all(), "read with another instruction"
-
-
-def test_only_frames_with_the_last_instruction_are_labelled() -> None:
     (episode,) = episodes([25], ["left"])
     episode[LANGUAGE] = encode(["right"] * 13 + ["left"] * 12)
     features, done = labelled(read, [episode], rng())
-    assert len(done) == 3 and done[0] == 0 and torch.allclose(done, torch.tensor([0.0, 4.0, 8.0]) / 11)
+    assert len(done) == 3 and done[0] == 0, "only frames with the last instruction"
+    assert torch.allclose(done, torch.tensor([0.0, 4.0, 8.0]) / 11)
     assert torch.allclose(features[:, 0] * 24, torch.tensor([13.0, 17.0, 21.0]))
 
 

@@ -24,17 +24,7 @@ from robot_rl.learning.algorithms.sequence import SequenceRL
 from robot_rl.recipes.flash_sac import FlashSAC
 from robot_rl.recipes.sac import SAC, IteratedSAC, SequenceSAC
 from robot_rl.util.errors import ConfigError
-from tests.robot_rl.learning.conftest import (
-    POWERS,
-    Batch,
-    chain,
-    chain_values,
-    check_resumes,
-    close,
-    equal,
-    floats,
-    rng,
-)
+from tests.robot_rl.learning.conftest import POWERS, chain, chain_values, check_resumes, close, equal, floats, rng
 
 SMALL: dict[str, Any] = dict(hidden=(16, 16))
 FAST: dict[str, Any] = dict(hidden=(32, 32), critic_lr=1e-3, actor_lr=1e-3)
@@ -57,7 +47,7 @@ def sequence(horizon: int, **changes: Any) -> SequenceRL:
     return SequenceRL(planner(horizon), replace(SequenceSAC().agent, model_hidden=(64, 64), **FAST | changes))
 
 
-def line(seed: int, rows: int = 128) -> Batch:
+def line(seed: int, rows: int = 128) -> dict[str, torch.Tensor]:
     """One-step episodes: a point on a line moves by half its action; the reward is minus its squared position."""
     generator = rng(seed)
     place, action = (2 * torch.rand(rows, 1, generator=generator) - 1 for _ in range(2))

@@ -91,16 +91,13 @@ def test_resumed_to_the_bit() -> None:
     assert results[0] == results[1]
 
 
-def test_single_steps_need_an_n_step_of_1() -> None:
+def test_single_steps_need_an_n_step_of_1_and_a_run_that_reaches_them() -> None:
     policy = GaussianPolicy(Size(1, 2), GaussianConfig((16,)))
     three = ActorCriticConfig(hidden=(16,), n_step=3, discount=0.9)
     with pytest.raises(ConfigError, match="n-step 1"):
         Switching(ActorCritic(policy, CONFIG), ActorCritic(policy, three), SwitchingConfig(CONFIG, CONFIG))
     with pytest.raises(ValueError, match="last"):
         SwitchingConfig(CONFIG, CONFIG, first=10, last=5)
-
-
-def test_run_that_ends_before_the_handover_is_refused() -> None:
     recipe = ChunksToSteps()
     short = replace(recipe, training=replace(recipe.training, steps=recipe.agent.first))
     with pytest.raises(ConfigError, match=r"ends before single steps act, .* lower --agent\.first"):

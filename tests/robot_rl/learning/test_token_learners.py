@@ -165,14 +165,11 @@ def test_failures_have_smaller_rewards_than_successes_in_any_order(seed: int, bi
     assert torch.allclose(progress_rewards(seen[order], won[order], group[order]), reward[order], atol=1e-5)
 
 
-def test_reward_of_failures_falls_with_the_distance_from_successes() -> None:
+def test_reward_of_failures_falls_with_the_distance_from_the_centres_of_successes() -> None:
     won = torch.tensor([True, True, False, False, False])
     seen = torch.tensor([[1.0], [1.1], [0.9], [0.5], [0.0]]).expand(5, 3)
     reward = progress_rewards(seen, won, torch.zeros(5))
     assert reward[2] > reward[3] > reward[4] > 0
-
-
-def test_two_clusters_have_two_centres_and_unrelated_points_one() -> None:
     two = torch.tensor([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0], [5.1, 5.0]])
     assert torch.allclose(centres(two).sort(0).values, torch.tensor([[0.05, 0.0], [5.05, 5.0]]))
     apart = torch.tensor([[0.0, 0.0], [5.0, 5.0]])

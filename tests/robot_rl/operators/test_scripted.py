@@ -57,9 +57,6 @@ def test_a_stall_is_corrected_after_patience_and_reaction_for_the_takeover_lengt
     assert held[:12] == [False] * 4 + [True] * 3 + [False] * 4 + [True], "patience starts again after a takeover"
     late = watched(OperatorConfig(patience=4, length=3, reaction=2), [0.0] * 20)
     assert late[:10] == [False] * 6 + [True] * 3 + [False]
-
-
-def test_only_progress_below_the_threshold_is_a_stall() -> None:
     advance = OperatorConfig().advance
     assert not any(watched(OperatorConfig(patience=4), [1.5 * advance * k for k in range(50)]))
     assert any(watched(OperatorConfig(patience=4), [0.2 * advance * k for k in range(50)]))
@@ -86,15 +83,12 @@ def test_open_fingers_low_beside_the_object_are_corrected(state_at: Any) -> None
     assert not took_over(BESIDE + 0.002, low, 0.02), "fingers closed"
 
 
-def test_random_takeovers_follow_the_rate_and_start_after_the_first_step() -> None:
+def test_takeovers_are_random_at_the_rate_or_below_the_value_gap_after_the_first_step() -> None:
     always = OperatorConfig("random", rate=1.0, length=1)
     assert watched(always, [0.0] * 5) == [False, True, True, True, True]
     assert not any(watched(OperatorConfig("none", rate=1.0), [0.0] * 50))
     share = sum(watched(OperatorConfig("random", rate=0.2, length=1), [0.0] * 2000)) / 2000
     assert share == pytest.approx(0.2, abs=0.03)
-
-
-def test_only_actions_below_the_value_gap_are_corrected() -> None:
     sure = OperatorConfig("value-gap", certainty=1.0, rate=0.0, length=1)
     assert watched(sure, [0.0] * 3, lambda *_: (0.5, 1.0)) == [False, True, True]
     assert watched(sure, [0.0] * 3, lambda *_: (0.96, 1.0)) == [False] * 3
@@ -123,18 +117,13 @@ def job(task: str) -> Job:
     return Job(info, lambda count: make(task, count), None, 0, Path("nowhere"), None, lambda *_: None)
 
 
-@pytest.mark.parametrize(
-    ("task", "config", "error", "words"),
-    [
-        ("go2-velocity", OperatorConfig(), ConfigError, "no demonstrator"),
-        ("testbed:push", OperatorConfig(skill="STEDY"), UnknownName, "STEDY"),
-        ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
-        ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
-    ],
-)
-def test_operators_that_a_task_does_not_support_are_refused(
-    task: str, config: OperatorConfig, error: type[Exception], words: str
-) -> None:
+@pytest.mark.parametrize(("task", "config", "error", "words"), [
+    ("go2-velocity", OperatorConfig(), ConfigError, "no demonstrator"),
+    ("testbed:push", OperatorConfig(skill="STEDY"), UnknownName, "STEDY"),
+    ("testbed:push", OperatorConfig("value-gap"), ConfigError, "--base"),
+    ("testbed:push", OperatorConfig("miss"), ConfigError, "miss"),
+])  # fmt: skip
+def test_operators_that_a_task_does_not_support_are_refused(task: str, config: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         job(task).operated(config)
 

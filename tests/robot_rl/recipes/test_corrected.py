@@ -63,9 +63,7 @@ def stored(learner: Learner, name: str) -> Tensor:
     return learner.online.columns[name][0, learner.online.flags["starts"][0]]
 
 
-def test_corrections_are_in_both_replays_with_the_executed_action(
-    data: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corrections_are_in_both_replays_as_executed(data: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, before = trained(HilSerl(agent=SMALL, training=SHORT, operator=RANDOM), data, run(), monkeypatch)
     held = stored(learner, "intervention")
     assert 0 < int(held.sum()) == learner.corrected == learner.demos.size - before
@@ -145,9 +143,7 @@ class Unobserved(InterventionWrapper):
 
 
 @pytest.mark.parametrize("recipe", [HilSerl, RLIF])
-def test_without_takeovers_training_equals_the_parents_to_the_bit(
-    recipe: type[CorrectedRecipe], data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
-) -> None:
+def test_without_takeovers_it_equals_the_parent(recipe: Any, data: Path, run: Any, monkeypatch: Any, same: Any) -> None:
     config = recipe(agent=SMALL, training=SHORT, operator=OperatorConfig("none"))
     one, before = trained(config, data, run("one"), monkeypatch)
     assert one.corrected == 0 and one.demos.size == before
@@ -176,9 +172,7 @@ def test_dagger_without_takeovers_equals_cloning_to_the_bit(data: Path, run: Any
     assert same(one.policy.state_dict(), two.policy.state_dict())
 
 
-def test_dagger_clones_the_persons_actions_and_resumes(
-    data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
-) -> None:
+def test_dagger_clones_the_persons_actions_and_resumes(data: Path, run: Any, monkeypatch: Any, same: Any) -> None:
     cloned, clone = [], human_in_the_loop.clone
 
     def count(agent: Any, episodes: list[Any], *rest: Any) -> float:

@@ -86,7 +86,7 @@ def test_seeds_share_no_environment(run: Build, monkeypatch: pytest.MonkeyPatch)
     assert seeds == [0, training_seed(1)]
 
 
-def test_reward_terms_have_a_value_each_and_training_resumes(tmp_path: Path) -> None:
+def test_reward_terms_have_a_value_each_and_training_resumes(capsys: Any, tmp_path: Path) -> None:
     few = ["--training.num-envs", "8", "--training.rollout", "10", "--seed", "3"]
     words = ["train", "testbed:pair", "--recipe", "slim", *few]
     assert main([*words, "--training.steps", "320", "--out", str(tmp_path / "whole")]) == 0
@@ -95,8 +95,5 @@ def test_reward_terms_have_a_value_each_and_training_resumes(tmp_path: Path) -> 
     rows = [read_metrics(tmp_path / name)[-1] for name in ("whole", "halves")]
     assert rows[0]["reward/first"] < rows[0]["reward/second"] < 0
     assert rows[0]["ppo/value_loss"] == rows[1]["ppo/value_loss"]
-
-
-def test_task_without_reward_terms_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["train", "testbed:swing", "--recipe", "slim", "--out", str(tmp_path / "run")]) == 2
     assert "reports no terms of its reward: use --training.reward task" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_contradictory_counts_are_refused(episodes: int, successes: int, claims:
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------
-def test_a_saved_classifier_predicts_the_same(saved: Path, verdict: Build) -> None:
+def test_a_saved_classifier_predicts_the_same_and_is_loaded_if_it_reaches_its_bar(saved: Path, verdict: Build) -> None:
     first: Classifier = verdict(front=(32, 32), state=2)
     torch.manual_seed(3)
     for value in first.network.parameters():
@@ -63,31 +63,25 @@ def test_a_saved_classifier_predicts_the_same(saved: Path, verdict: Build) -> No
     assert torch.equal(again.probability(observation), first.probability(observation))
     assert again.folder == saved and again.summary() == first.summary() and again.provenance == {"seed": 3}
     assert sorted(p.name for p in saved.parent.iterdir()) == ["classifier"], "no temporary files"
-
-
-def test_a_classifier_below_its_bar_is_read_but_not_loaded_for_rewards(verdict: Build, tmp_path: Path) -> None:
     weak = verdict(front=(32, 32), measured=Measured(40, 20, 20, 18))
-    save_classifier(weak, tmp_path / "weak")
-    assert not read_classifier(tmp_path / "weak").reaches_bar
+    save_classifier(weak, saved)
+    assert not read_classifier(saved).reaches_bar
     with pytest.raises(ConfigError, match=r"precision 0.900 and recall 0.900 on 40 held-out episodes.*0.95 for both"):
-        load_classifier(tmp_path / "weak")
+        load_classifier(saved)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"format": 9}, "format 9"),
-        ({"threshold": 1.5}, "threshold is 1.5"),
-        ({"hold": 0}, "hold is 0"),
-        ({"at_least": 0.1}, "at_least is 0.1"),
-        ({"measured": {"episodes": 1, "successes": 2, "claims": 1, "right": 1}}, "contradict"),
-        ({"network": {"hidden": -1}}, "hidden is -1"),
-        ({"network": {"hidden": 10**12}}, "another classifier than classifier.json says"),
-        ({"reads": {"observation": 2, "action": 0}}, "it reads no picture"),
-        ({"instructions": [""]}, "says nothing"),
-        ({"sha256": {}}, "not what was saved"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"format": 9}, "format 9"),
+    ({"threshold": 1.5}, "threshold is 1.5"),
+    ({"hold": 0}, "hold is 0"),
+    ({"at_least": 0.1}, "at_least is 0.1"),
+    ({"measured": {"episodes": 1, "successes": 2, "claims": 1, "right": 1}}, "contradict"),
+    ({"network": {"hidden": -1}}, "hidden is -1"),
+    ({"network": {"hidden": 10**12}}, "another classifier than classifier.json says"),
+    ({"reads": {"observation": 2, "action": 0}}, "it reads no picture"),
+    ({"instructions": [""]}, "says nothing"),
+    ({"sha256": {}}, "not what was saved"),
+])  # fmt: skip
 def test_invalid_descriptions_are_refused(saved: Path, changes: dict[str, Any], words: str) -> None:
     file = saved / "classifier.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -115,31 +109,23 @@ SEES = ObservationSpec.of(**{FRONT: picture_field(32, 32), "observation.images.w
 LIFT = tasks.get("panda-lift").interface
 
 
-def test_a_classifier_fits_a_task_with_its_cameras(verdict: Build) -> None:
-    verdict(front=(32, 32)).require_fit(SEES, 20.0, LIFT)
-    verdict(front=(32, 32), wrist=(16, 16)).require_fit(SEES, 20.0, None)
-    state = Pipeline(LIFT).observation_spec
-    verdict(front=(32, 32), state=state["observation.state"].shape[0]).require_fit(state | SEES, 20.0, LIFT)
-
-
-@pytest.mark.parametrize(
-    ("options", "rate", "interface", "words"),
-    [
-        ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
-        ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
-        ({"front": (32, 32), "rate": 30.0}, 20.0, LIFT, "fitted to 30 frames per second, and here are 20"),
-        ({"front": (32, 32)}, 20.0, replace(LIFT, instruction="push it"), "knows no success of 'push it'"),
-        ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
-    ],
-)
-def test_other_cameras_rates_and_instructions_are_refused(
-    verdict: Build, options: Any, rate: float, interface: Any, words: str
-) -> None:
+@pytest.mark.parametrize(("options", "rate", "interface", "words"), [
+    ({"side": (32, 32)}, 20.0, LIFT, "reads observation.images.side of 32x32 pixels, which is not there here"),
+    ({"front": (48, 32)}, 20.0, LIFT, "images.front of 48x32 pixels, which is 32x32 pixels here"),
+    ({"front": (32, 32), "rate": 30.0}, 20.0, LIFT, "fitted to 30 frames per second, and here are 20"),
+    ({"front": (32, 32)}, 20.0, replace(LIFT, instruction="push it"), "knows no success of 'push it'"),
+    ({"front": (32, 32)}, 20.0, tasks.get("tabletop").interface, "knows no success of"),
+])  # fmt: skip
+def test_tasks_that_do_not_fit_are_refused(verdict: Any, options: Any, rate: Any, interface: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         verdict(**options).require_fit(SEES, rate, interface)
 
 
-def test_a_state_of_another_size_is_refused(verdict: Build) -> None:
+def test_a_classifier_fits_a_task_with_its_cameras_and_state(verdict: Build) -> None:
+    verdict(front=(32, 32)).require_fit(SEES, 20.0, LIFT)
+    verdict(front=(32, 32), wrist=(16, 16)).require_fit(SEES, 20.0, None)
+    state = Pipeline(LIFT).observation_spec
+    verdict(front=(32, 32), state=state["observation.state"].shape[0]).require_fit(state | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match=r"observation.state of 5 numbers, which is \d+ numbers here"):
         verdict(front=(32, 32), state=5).require_fit(Pipeline(LIFT).observation_spec | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match="observation.state of 5 numbers, which is not there here"):

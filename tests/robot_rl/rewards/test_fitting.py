@@ -22,26 +22,18 @@ Build = Callable[..., Any]
 
 
 # ---- labels ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("marks", "hold", "margin", "labels", "earliest"),
-    [
-        ([0] * 7 + [1], 2, 4, [0, 0, 0, -1, -1, -1, 1, 1], 3),
-        ([0] * 5, 2, 2, [0] * 5, None),
-        ([0, 0, 0, 0, 1, 0, 1, 0], 1, 1, [0, 0, 0, -1, 1, -1, 1, -1], 3),
-    ],
-    ids=["success", "failure", "several marks"],
-)
-def test_labels_of_marked_frames(
-    marks: list[int], hold: int, margin: int, labels: list[int], earliest: int | None
-) -> None:
+@pytest.mark.parametrize(("marks", "hold", "margin", "labels", "earliest"), [
+    ([0] * 7 + [1], 2, 4, [0, 0, 0, -1, -1, -1, 1, 1], 3),
+    ([0] * 5, 2, 2, [0] * 5, None),
+    ([0, 0, 0, 0, 1, 0, 1, 0], 1, 1, [0, 0, 0, -1, 1, -1, 1, -1], 3),
+], ids=["success", "failure", "several marks"])  # fmt: skip
+def test_labels_of_marked_frames(marks: list[int], hold: int, margin: int, labels: list[int], earliest: Any) -> None:
     result = labelled(torch.tensor(marks).bool(), hold, margin)
     assert result[0].tolist() == labels and result[1] == earliest
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 6), st.integers(0, 12))
-def test_marks_are_positive_and_only_frames_before_the_margin_are_negative(
-    marks: list[bool], hold: int, margin: int
-) -> None:
+def test_marks_are_positive_and_frames_before_the_margin_negative(marks: list[bool], hold: int, margin: int) -> None:
     labels, earliest = labelled(torch.tensor(marks), hold, margin)
     assert len(labels) == len(marks) and (earliest is None) == (not any(marks))
     if earliest is not None:
@@ -79,14 +71,11 @@ def test_a_reward_of_0_and_1_marks_success_and_another_reward_does_not(tmp_path:
 
 
 @pytest.mark.parametrize(("mark", "missing"), [(0, "success"), (1, "failure")])
-def test_a_dataset_with_only_one_outcome_is_refused(tmp_path: Path, mark: int, missing: str) -> None:
+def test_one_outcome_or_changing_instructions_are_refused(tmp_path: Path, mark: int, missing: str) -> None:
     data = write(tmp_path / "data", "next.success", "bool", *[[0, mark]] * 4)
     with pytest.raises(ConfigError, match=f"none of the 4 episodes .* is a {missing}.*--keep-failures"):
         marked_episodes(data, 3, 0.5)
-
-
-def test_episodes_with_changing_instructions_are_refused(tmp_path: Path) -> None:
-    data = write(tmp_path / "data", "next.success", "bool", [0, 1], task=["touch it", "lift it"])
+    data = write(tmp_path / "changing", "next.success", "bool", [0, 1], task=["touch it", "lift it"])
     with pytest.raises(ConfigError, match="changes in episode 0.*without --changes"):
         marked_episodes(data, 3, 0.5)
 
@@ -121,6 +110,8 @@ def test_a_visible_sign_of_success_is_learned_reproducibly(corner: Path, quick: 
     assert load_classifier(tmp_path / "classifier").measured == classifier.measured
     weights, again = classifier.network.parameters(), fit(Dataset(corner), quick()).network.parameters()
     assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
+    whole = fit(Dataset(corner), quick(margin=100.0, steps=2))
+    assert whole.measured.successes == 6, "a margin longer than successes leaves negatives from failures"
 
 
 def test_a_classifier_of_random_marks_stays_below_its_bar(marked_dataset: Build, quick: Build, tmp_path: Path) -> None:
@@ -128,17 +119,13 @@ def test_a_classifier_of_random_marks_stays_below_its_bar(marked_dataset: Build,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_state_is_an_optional_normalized_input(
-    marked_dataset: Build, quick: Build, tmp_path: Path, dtype: str
-) -> None:
+def test_the_state_is_an_optional_normalized_input(marked_dataset: Any, quick: Any, tmp_path: Path, dtype: str) -> None:
     classifier = fit(Dataset(marked_dataset(tmp_path / "data", dtype=dtype)), quick(state=True, steps=2))
     assert classifier.network.reads.observation == 2
     assert float(classifier.network.normalizer.std.min()) > 0.1
 
 
-def test_a_dataset_without_pictures_and_an_unknown_camera_are_refused(
-    corner: Path, marked_dataset: Build, quick: Build, tmp_path: Path
-) -> None:
+def test_missing_pictures_or_cameras_are_refused(corner: Path, marked_dataset: Any, quick: Any, tmp_path: Path) -> None:
     blind = marked_dataset(tmp_path / "blind", pictures=False)
     with pytest.raises(ConfigError, match="no pictures; record one with a camera"):
         fit(Dataset(blind), quick())
@@ -146,15 +133,9 @@ def test_a_dataset_without_pictures_and_an_unknown_camera_are_refused(
         fit(Dataset(corner), quick(cameras=("frnt",)))
 
 
-def test_a_margin_longer_than_successes_leaves_negatives_from_failures(corner: Path, quick: Build) -> None:
-    assert fit(Dataset(corner), quick(margin=100.0, steps=2)).measured.successes == 6
-
-
 # ---- claims ------------------------------------------------------------------------------------------------------
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 5), st.floats(0.01, 0.99))
-def test_the_level_exceeds_a_threshold_after_enough_consecutive_frames(
-    values: list[float], hold: int, threshold: float
-) -> None:
+def test_the_level_exceeds_a_threshold_after_enough_frames(values: list[float], hold: int, threshold: float) -> None:
     above, streak = fitting.level(torch.tensor(values, dtype=torch.float64), hold) > threshold, 0
     for k, value in enumerate(values):
         streak = streak + 1 if value > threshold else 0
@@ -165,7 +146,7 @@ def episode(earliest: int | None) -> MarkedEpisode:
     return MarkedEpisode(0, torch.zeros(4, dtype=torch.int8), earliest, "x")
 
 
-def test_only_claims_from_the_margin_on_are_right() -> None:
+def test_only_claims_from_the_margin_on_are_right_and_define_the_best_threshold() -> None:
     def claim(frame: int | None) -> torch.Tensor:
         return torch.tensor([0.9 if k == frame else 0.1 for k in range(4)])
 
@@ -173,10 +154,7 @@ def test_only_claims_from_the_margin_on_are_right() -> None:
     cases += [(episode(None), claim(3)), (episode(None), claim(None))]
     counts = fitting.measure([levels for _, levels in cases], [each for each, _ in cases], 0.5)
     assert (counts.episodes, counts.successes, counts.claims, counts.right) == (5, 3, 3, 1)
-
-
-def test_the_best_threshold_is_the_middle_of_the_nearly_best() -> None:
-    """Thresholds within one episode of the best score are as good."""
+    # The best threshold is the middle of those whose score is within one episode of the best.
     won, lost = [torch.tensor([0.0, 0.0, 0.96, 0.96])] * 10, [torch.tensor([0.0, 0.82, 0.0, 0.0])] * 3
     assert fitting.best_threshold(won + lost, [episode(2)] * 10 + [episode(None)] * 3) == 0.93, "of 0.85 to 0.95"
     assert fitting.best_threshold(won + lost[:1], [episode(2)] * 10 + [episode(None)]) == 0.85, "of 0.5 to 0.95"

@@ -66,16 +66,13 @@ def test_the_simulators_success_is_reported_but_ends_no_episode(judged: Build) -
     assert not env.passed.any() and not env.step(torch.zeros(N, 4))[4]["true_success"].any(), "a new episode"
 
 
-def test_success_in_the_last_step_is_no_timeout(judged: Build) -> None:
+def test_success_in_the_last_step_is_no_timeout_and_a_timeout_resets_the_count(judged: Build) -> None:
     env = judged(horizon=3)
     env.reset(seed=0)
     for _ in range(2):
         assert not (env.step(torch.zeros(N, 4))[2]).any()
     _, reward, terminated, truncated, infos = env.step(torch.zeros(N, 4))
     assert terminated.all() and reward.all() and not truncated.any() and infos["_final_obs"].all()
-
-
-def test_a_timeout_resets_the_count_of_success_frames(judged: Build) -> None:
     env = judged(horizon=3, hold=4)
     env.reset(seed=0)
     for step in range(1, 10):

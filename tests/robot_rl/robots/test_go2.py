@@ -33,7 +33,7 @@ def numbers(element: ElementTree.Element | None, name: str) -> list[float]:
     return [float(x) for x in element.get(name, "0 0 0").split()]
 
 
-def test_joints_and_limits_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
+def test_joints_limits_and_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
     reference = {str(j.get("name")): j for j in urdf.iter("joint") if j.get("type") == "revolute"}
     assert set(go2.joint_names) == set(reference) and len(go2.joints) == 12
     for joint in go2.joints:
@@ -42,17 +42,6 @@ def test_joints_and_limits_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -
         facts = {"lower": joint.low, "upper": joint.high, "effort": joint.effort, "velocity": joint.velocity}
         for name, value in facts.items():
             assert value == pytest.approx(float(limit.get(name, "nan")), abs=1e-6), f"{joint.name}: {name}"
-
-
-def test_motors_are_in_unitrees_order(go2: Any) -> None:
-    """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
-    assert isinstance(go2.ros, UnitreeInterface)
-    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
-    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
-    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
-
-
-def test_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
     links = {str(link.get("name")): link for link in urdf.iter("link")}
     for foot in go2.base.feet:
         sphere = links[foot].find("collision/geometry/sphere")
@@ -62,7 +51,24 @@ def test_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Element) -> None:
         assert body in links
 
 
-def test_link_frames_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
+def test_motors_are_in_unitrees_order(go2: Any) -> None:
+    """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
+    from real.robots.lowlevel import Motors
+
+    assert isinstance(go2.ros, UnitreeInterface)
+    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
+    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
+    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
+    legs = ("RR", "RL", "FR", "FL")
+    motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
+    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
+    driver = Motors(rewired)
+    sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
+    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
+    assert sent == pytest.approx([named[name] for name in motors]), "the driver uses the order of messages"
+
+
+def test_link_frames_and_masses_of_the_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
     for joint in urdf.iter("joint"):
         child, parent = joint.find("child"), joint.find("parent")
         assert child is not None and parent is not None
@@ -72,9 +78,6 @@ def test_link_frames_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Elem
         if joint.get("type") == "revolute":
             reference = model.joint(str(joint.get("name")))
             assert np.allclose(reference.axis, numbers(joint.find("axis"), "xyz")), body.name
-
-
-def test_masses_of_the_compiled_model_equal_the_urdf(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
     masses = {str(link.get("name")): link.find("inertial/mass") for link in urdf.iter("link")}
     for name, mass in masses.items():
         assert model.body(name).mass[0] == pytest.approx(float(mass.get("value", "nan")) if mass is not None else 0.0)
@@ -123,49 +126,43 @@ def test_home_is_symmetric_with_feet_on_the_ground(go2: Any, model: mujoco.MjMod
     assert np.abs(feet - hips).max() < 0.1, "feet under the hips"
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
-        ("stiffness", {"joints": (replace(GO2.joints[0], stiffness=20.0), *GO2.joints[1:])}),
-        ("joint_origin", {"joints": (replace(GO2.joints[0], position=(0.1, 0.0, 0.0)), *GO2.joints[1:])}),
-        ("joint_quat", {"joints": (replace(GO2.joints[0], quat=(0.0, 1.0, 0.0, 0.0)), *GO2.joints[1:])}),
-        ("base_height", {"base": replace(GO2.base, height=0.3)}),
-        ("command_rate", {"command_rate": 250.0}),
-        ("state_rate", {"state_rate": 250.0}),
-        ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
-        ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
-        ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
-    ],
-)
+@pytest.mark.parametrize(("field", "changes"), [
+    ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
+    ("stiffness", {"joints": (replace(GO2.joints[0], stiffness=20.0), *GO2.joints[1:])}),
+    ("joint_origin", {"joints": (replace(GO2.joints[0], position=(0.1, 0.0, 0.0)), *GO2.joints[1:])}),
+    ("joint_quat", {"joints": (replace(GO2.joints[0], quat=(0.0, 1.0, 0.0, 0.0)), *GO2.joints[1:])}),
+    ("base_height", {"base": replace(GO2.base, height=0.3)}),
+    ("command_rate", {"command_rate": 250.0}),
+    ("state_rate", {"state_rate": 250.0}),
+    ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
+    ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
+    ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
+])  # fmt: skip
 def test_fingerprint_changes_with_each_field(go2: Any, field: str, changes: dict[str, Any]) -> None:
     other, own = replace(go2, **changes).fingerprint(), go2.fingerprint()
     assert [name for name in own if own[name] != other[name]] == [field]
 
 
-@pytest.mark.parametrize(
-    ("part", "changes", "message"),
-    [
-        ("joint", dict(damping=-1.0), "FL_hip_joint.*damping"),
-        ("joint", dict(velocity=-1.0), "FL_hip_joint.*velocity"),
-        ("joint", dict(high=math.inf), "FL_hip_joint.*high"),
-        ("joint", dict(low=2.0), "FL_hip_joint.*low 2.0 is not below high"),
-        ("joint", dict(axis=(0.0, 0.0, 0.0)), "FL_hip_joint.*axis"),
-        ("joint", dict(quat=(math.nan, 0.0, 0.0, 0.0)), "FL_hip_joint.*quat"),
-        ("joint", dict(position=(0.0, math.inf, 0.0)), "FL_hip_joint.*position"),
-        ("robot", dict(armature=-0.01), "robot 'go2'.*armature"),
-        ("robot", dict(command_rate=0.0), "robot 'go2'.*command_rate"),
-        ("robot", dict(joints=(*GO2.joints[:-1], GO2.joints[0])), "'FL_hip_joint' is named 2 times"),
-        ("robot", dict(home=(0.0,) * 11), "robot 'go2'.*home has 11 numbers for 12 joints"),
-        ("robot", dict(home=(2.0, *GO2.home[1:])), "robot 'go2'.*FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
-        ("base", dict(lying=(0.0,) * 3), "lying has 3 numbers for 12 joints"),
-        ("base", dict(lying=(0.0, 1.36, 0.0) * 4), "FL_calf_joint: lying 0.0 is outside -2.7227"),
-        ("base", dict(feet=("FL_foot", "FL_foot")), "'FL_foot' is named 2 times"),
-        ("ros", dict(motors=GO2.ros.motors[:-1]), "ros.motors.*RL_calf_joint is missing"),
-        ("ros", dict(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "ros.motors.*'FR_hip_joint' is named 2 times"),
-        ("ros", dict(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet.*'FR_fot'; did you mean FR_foot"),
-    ],
-)
+@pytest.mark.parametrize(("part", "changes", "message"), [
+    ("joint", dict(damping=-1.0), "FL_hip_joint.*damping"),
+    ("joint", dict(velocity=-1.0), "FL_hip_joint.*velocity"),
+    ("joint", dict(high=math.inf), "FL_hip_joint.*high"),
+    ("joint", dict(low=2.0), "FL_hip_joint.*low 2.0 is not below high"),
+    ("joint", dict(axis=(0.0, 0.0, 0.0)), "FL_hip_joint.*axis"),
+    ("joint", dict(quat=(math.nan, 0.0, 0.0, 0.0)), "FL_hip_joint.*quat"),
+    ("joint", dict(position=(0.0, math.inf, 0.0)), "FL_hip_joint.*position"),
+    ("robot", dict(armature=-0.01), "robot 'go2'.*armature"),
+    ("robot", dict(command_rate=0.0), "robot 'go2'.*command_rate"),
+    ("robot", dict(joints=(*GO2.joints[:-1], GO2.joints[0])), "'FL_hip_joint' is named 2 times"),
+    ("robot", dict(home=(0.0,) * 11), "robot 'go2'.*home has 11 numbers for 12 joints"),
+    ("robot", dict(home=(2.0, *GO2.home[1:])), "robot 'go2'.*FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
+    ("base", dict(lying=(0.0,) * 3), "lying has 3 numbers for 12 joints"),
+    ("base", dict(lying=(0.0, 1.36, 0.0) * 4), "FL_calf_joint: lying 0.0 is outside -2.7227"),
+    ("base", dict(feet=("FL_foot", "FL_foot")), "'FL_foot' is named 2 times"),
+    ("ros", dict(motors=GO2.ros.motors[:-1]), "ros.motors.*RL_calf_joint is missing"),
+    ("ros", dict(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "ros.motors.*'FR_hip_joint' is named 2 times"),
+    ("ros", dict(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet.*'FR_fot'; did you mean FR_foot"),
+])  # fmt: skip
 def test_invalid_specs_are_refused(part: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         if part == "robot":
@@ -174,15 +171,3 @@ def test_invalid_specs_are_refused(part: str, changes: dict[str, Any], message: 
             replace(GO2, joints=(replace(GO2.joints[0], **changes), *GO2.joints[1:]))
         else:
             replace(GO2, **{part: replace(getattr(GO2, part), **changes)})
-
-
-def test_driver_uses_the_order_of_messages(go2: Any) -> None:
-    from real.robots.lowlevel import Motors
-
-    legs = ("RR", "RL", "FR", "FL")
-    motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
-    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
-    driver = Motors(rewired)
-    sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
-    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
-    assert sent == pytest.approx([named[name] for name in motors])

@@ -21,7 +21,7 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(robot_model(PANDA)))
 
 
-def test_joints_and_limits_equal_the_model(panda: Any, model: mujoco.MjModel) -> None:
+def test_joints_limits_and_gripper_width_equal_the_model(panda: Any, model: mujoco.MjModel) -> None:
     for joint in panda.joints:
         theirs = model.joint(joint.name)
         assert (joint.low, joint.high) == pytest.approx(tuple(theirs.range), abs=1e-9), joint.name
@@ -30,9 +30,6 @@ def test_joints_and_limits_equal_the_model(panda: Any, model: mujoco.MjModel) ->
         (actuator,) = np.flatnonzero(of_joints & (model.actuator_trnid[:, 0] == theirs.id))
         assert model.actuator_forcerange[actuator, 1] == joint.effort, joint.name
     assert model.nq == len(panda.joints) + len(panda.gripper.joints)
-
-
-def test_gripper_width_equals_the_fingers_travel(panda: Any, model: mujoco.MjModel) -> None:
     travel = [model.joint(name).range[1] for name in panda.gripper.joints]
     assert sum(travel) == pytest.approx(panda.gripper.width)
 
@@ -55,7 +52,7 @@ def test_kinematics_equal_mujoco(panda: Any, random_joints: Any, model: mujoco.M
         assert np.allclose(jacobian[k], np.vstack([jp, jr])[:, dofs], atol=1e-5)
 
 
-def test_tool_is_between_the_finger_pads(panda: Any, model: mujoco.MjModel) -> None:
+def test_tool_is_between_the_finger_pads_and_at_home_inside_the_workspace(panda: Any, model: mujoco.MjModel) -> None:
     data = mujoco.MjData(model)
     data.qpos[:7] = panda.home
     mujoco.mj_kinematics(model, data)
@@ -67,9 +64,6 @@ def test_tool_is_between_the_finger_pads(panda: Any, model: mujoco.MjModel) -> N
         pads.append(data.geom_xpos[max(boxes, key=lambda g: model.geom_size[g].prod())])
     tool = Kinematics(panda).forward(torch.tensor([panda.home]))[0][0].numpy()
     assert np.allclose(tool, np.mean(pads, 0), atol=1e-3)
-
-
-def test_home_is_inside_limits_and_workspace(panda: Any) -> None:
     home = torch.tensor(panda.home)
     assert (home > panda.limit("low") + 0.1).all() and (home < panda.limit("high") - 0.1).all()
     position, rotation = Kinematics(panda).forward(home[None])

@@ -37,7 +37,7 @@ def model() -> mujoco.MjModel:
     return compile_model(UR5E, Scene())
 
 
-def test_joints_and_limits_equal_the_model(ur5e: Any, model: mujoco.MjModel) -> None:
+def test_joints_and_limits_equal_the_models_and_the_manufacturers(ur5e: Any, model: mujoco.MjModel) -> None:
     assert model.nq == 6 and [model.joint(k).name for k in range(6)] == list(ur5e.joint_names)
     for joint in ur5e.joints:
         reference = model.joint(joint.name)
@@ -45,9 +45,6 @@ def test_joints_and_limits_equal_the_model(ur5e: Any, model: mujoco.MjModel) -> 
         assert np.allclose(reference.axis, joint.axis), joint.name
         (actuator,) = np.flatnonzero(model.actuator_trnid[:, 0] == reference.id)
         assert model.actuator_forcerange[actuator, 1] == joint.effort, joint.name
-
-
-def test_limits_equal_the_manufacturers(ur5e: Any) -> None:
     degrees = torch.rad2deg(ur5e.limit("high"))
     assert torch.allclose(degrees, torch.tensor([360.0, 360, 180, 360, 360, 360])) and (ur5e.limit("low") < 0).all()
     assert torch.allclose(torch.rad2deg(ur5e.limit("velocity")), torch.full((6,), 180.0))

@@ -27,15 +27,9 @@ def test_available_devices_are_found(name: str, two_gpus: None) -> None:
     assert find_device(name) == name and find_device("auto") == "cuda"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("cuda:2", "2 in all: cuda:0, cuda:1"),
-        ("mps:3", "1 in all"),
-        ("xpu", "no xpu device here"),
-        ("meta", "no meta"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("cuda:2", "2 in all: cuda:0, cuda:1"), ("mps:3", "1 in all"), ("xpu", "no xpu device here"), ("meta", "no meta")
+])  # fmt: skip
 def test_missing_devices_are_refused(name: str, message: str, two_gpus: None) -> None:
     with pytest.raises(ConfigError, match=message):
         find_device(name)
@@ -49,9 +43,7 @@ def test_unknown_device_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("physics", "learner"), [("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")])
-def test_actions_move_to_the_physics_and_results_to_the_learner(
-    physics: str, learner: str, fake_cuda: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actions_move_to_physics_and_results_back(physics: str, learner: str, fake_cuda: Any, monkeypatch: Any) -> None:
     """No copy through the host, which would wait for the GPU."""
     places = {"cpu": torch.device("cpu"), "cuda": fake_cuda}
     copied: list[Any] = []

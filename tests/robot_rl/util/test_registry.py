@@ -38,16 +38,13 @@ def things(**entries: Any) -> Registry:
     return Registry("thing", {name: (path, f"our {name}") for name, path in entries.items()})
 
 
-def test_names_of_installed_packages_are_listed_without_import(install: Install) -> None:
+def test_names_of_installed_packages_are_listed_without_import_and_paths_imported(install: Install) -> None:
     registry = things(ours="json:loads")
     assert list(registry) == ["ours"]
     install("a-lab", "[robot_rl.things]\ntheirs = a_lab_things:X\n", a_lab_things="X = object()")
     assert list(registry) == ["ours", "theirs"]
     assert "a-lab 1.5" in registry.describe("theirs") and "a_lab_things" not in sys.modules
     assert registry.get("theirs") is sys.modules["a_lab_things"].X
-
-
-def test_import_paths_are_loaded(install: Install) -> None:
     install("b-lab", b_lab_things="X = 3")
     assert things().get("b_lab_things:X") == 3
     with pytest.raises(ConfigError, match="no 'Y'"):
@@ -82,7 +79,7 @@ def test_broken_package_is_named_and_affects_no_other(install: Install, text: st
         registry.get("brokn")
 
 
-def test_entry_points_of_wrong_kind_are_refused(install: Install) -> None:
+def test_entry_points_of_wrong_kind_are_refused_and_damaged_ones_hide_no_others(install: Install) -> None:
     from robot_rl.robots import robots
 
     points = "[robot_rl.robots]\nnothing = g_lab_things\nnumber = g_lab_things:X\n"
@@ -90,9 +87,6 @@ def test_entry_points_of_wrong_kind_are_refused(install: Install) -> None:
     for name, message in (("nothing", "g-lab"), ("number", "g-lab.*is a int and no RobotSpec")):
         with pytest.raises(ConfigError, match=message):
             robots.get(name)
-
-
-def test_damaged_entry_points_are_warned_about_and_hide_no_others(install: Install) -> None:
     install("h-lab", "[robot_rl.things]\nthis is no entry point\n")
     install("k-lab", "[robot_rl.things]\ntheirs = k_lab_things:X\n", k_lab_things="X = 1")
     with pytest.warns(UserWarning, match="package h-lab is damaged"):

@@ -28,10 +28,12 @@ def test_one_seed_has_wilsons_or_students_interval() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((student["mean"], student["low"], student["high"]))
 
 
-def test_constant_seeds_are_resampled_as_wholes() -> None:
+def test_constant_seeds_are_resampled_as_wholes_of_equal_weight() -> None:
     # a mean of three draws out of {1, 2, 3} is 1, or 3, with probability 1/27 > 0.025
     found = estimate([np.full(50, v) for v in (1.0, 2.0, 3.0)])
     assert (found.mean, found.low, found.high) == (2, 1, 3)
+    found = estimate([np.array([0.0, 0.0, 0.0, 0.0]), np.array([1.0])])
+    assert (found.mean, found.low, found.high) == (0.5, 0, 1), "the same weight for another length"
 
 
 def test_many_seeds_of_one_episode_have_the_normal_interval() -> None:
@@ -49,11 +51,6 @@ def test_variance_is_the_sum_of_both_levels() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * math.sqrt(variance), rel=0.1)
 
 
-def test_seeds_of_different_lengths_have_equal_weight() -> None:
-    found = estimate([np.array([0.0, 0.0, 0.0, 0.0]), np.array([1.0])])
-    assert (found.mean, found.low, found.high) == (0.5, 0, 1)
-
-
 def test_equal_outcomes_have_an_interval_of_positive_width() -> None:
     found = estimate(rates(1, 1, 1), rate=True)
     assert (found.low, found.high) == wilson(300, 300)
@@ -66,7 +63,7 @@ def test_newcombe_interval_equals_the_published_one() -> None:
     assert (low, high) == (pytest.approx(0.0524, abs=6e-5), pytest.approx(0.3339, abs=6e-5))
 
 
-def test_pairing_removes_common_variance() -> None:
+def test_pairing_removes_common_variance_and_unpaired_arms_may_have_different_sizes() -> None:
     rng = RNG(3)
     ease = [rng.normal(0, 5, 100) for _ in range(3)]
     first = [x + rng.normal(0, 0.1, 100) for x in ease]
@@ -74,9 +71,6 @@ def test_pairing_removes_common_variance() -> None:
     paired, loose = difference(first, second, True), difference(first, second, False)
     assert paired.decided and not loose.decided and paired.mean == pytest.approx(loose.mean)
     assert paired.high - paired.low < 0.1 * (loose.high - loose.low)
-
-
-def test_unpaired_arms_may_have_different_sizes() -> None:
     found = difference(rates(0.2, 0.3), rates(0.8, 0.7, 0.9, episodes=50), paired=False, rate=True)
     assert found.decided and found.mean == pytest.approx(0.55) and not found.paired
 
@@ -106,15 +100,12 @@ def test_estimated_further_episodes_are_enough() -> None:
     assert enough.decided and not short.decided
 
 
-def test_disagreeing_seeds_need_more_seeds() -> None:
+def test_disagreeing_seeds_need_more_seeds_and_zero_difference_has_no_estimate() -> None:
     first, second = rates(0.2, 0.8, 0.5, 0.5), rates(0.7, 0.6, 0.5, 0.6, seed=1)
     found = difference(first, second, paired=True, rate=True)
     assert not found.decided and found.more_episodes is None and found.more_seeds
     times = 2 + found.more_seeds // 4
     assert difference(first * 2 * times, second * 2 * times, paired=True, rate=True).decided
-
-
-def test_zero_difference_has_no_estimate() -> None:
     found = difference(rates(0.5), rates(0.5), paired=False, rate=True)
     assert isinstance(found, Difference) and not found.decided
     assert found.more_episodes is None and found.more_seeds is None

@@ -62,10 +62,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template") / "lift"
     with DatasetWriter.create(root, fps=10, features=make_features(), robot_type="panda") as writer:
         writer.add_episode(make_episode(0), "lift", {"randomization/cube_mass": 0.05})
-        operator = {"operator": "eve"}
-        writer.add_episodes(
-            [EpisodeData(make_episode(1, 6), "lift"), EpisodeData(make_episode(2, 3), "push", operator)]
-        )
+        push = EpisodeData(make_episode(2, 3), "push", {"operator": "eve"})
+        writer.add_episodes([EpisodeData(make_episode(1, 6), "lift"), push])
     return root
 
 

@@ -105,9 +105,7 @@ class Fault:
     [(OSError(errno.ENOSPC, "No space left on device"), False), (KeyboardInterrupt(), True)],
     ids=["disk full", "ctrl-c"],
 )
-def test_a_writer_continues_after_any_failed_disk_operation(
-    tmp_path: Path, monkeypatch, episode, features, error, after
-) -> None:
+def test_a_writer_continues_after_any_disk_error(tmp_path: Path, monkeypatch, episode, features, error, after) -> None:
     """Fail at the k-th call, for every k."""
     k, finished = 0, False
     while not finished:
@@ -155,32 +153,24 @@ def test_append_moves_uncounted_files_aside(recorded: Path, episode, caplog) -> 
     assert verify(recorded) == [] and (recorded / "meta/stats.json").read_bytes() == stats
 
 
-def test_append_keeps_videos_of_unlisted_cameras(recorded: Path) -> None:
+def test_append_keeps_videos_of_unlisted_cameras_and_all_that_it_moves_aside(recorded: Path) -> None:
     other = recorded / "videos/observation.images.wrist/chunk-000/file-000.mp4"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"foreign")
     DatasetWriter.append(recorded).close()
     assert other.read_bytes() == b"foreign" and not (recorded / ".aside").exists()
-    assert verify(recorded) == []
-
-
-def test_moving_aside_twice_overwrites_nothing(recorded: Path) -> None:
     left = recorded / "data/chunk-000/file-009.parquet"
     for number in range(2):
         left.write_bytes(b"foreign %d" % number)
         DatasetWriter.append(recorded).close()
         assert (recorded / ".aside" / str(number) / left.relative_to(recorded)).read_bytes() == b"foreign %d" % number
     assert verify(recorded) == []
-
-
-def test_append_to_a_damaged_dataset_moves_nothing(recorded: Path) -> None:
-    left = recorded / "data/chunk-000/file-009.parquet"
     left.write_bytes(b"from a killed writer")
     (recorded / "data/chunk-000/file-000.parquet").write_bytes(b"damaged")
     before = sorted(recorded.rglob("*"))
     with pytest.raises(DatasetError, match="file-000"):
         DatasetWriter.append(recorded)
-    assert sorted({*before, recorded / ".lock"}) == sorted(recorded.rglob("*"))
+    assert sorted({*before, recorded / ".lock"}) == sorted(recorded.rglob("*")), "nothing moves in a damaged dataset"
 
 
 def test_only_one_living_writer_holds_a_dataset(recorded: Path) -> None:
@@ -201,13 +191,17 @@ def test_only_one_living_writer_holds_a_dataset(recorded: Path) -> None:
         writer.add_episode({}, "x")
 
 
-def test_create_refuses_a_folder_with_other_files(recorded: Path, tmp_path: Path) -> None:
+def test_create_refuses_other_files_and_makes_a_sound_dataset_without_episodes(recorded: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="holds a dataset already"):
         DatasetWriter.create(recorded, fps=1, features={})
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").write_text("mine")
     with pytest.raises(DatasetError, match="not empty"):
         DatasetWriter.create(tmp_path / "full", fps=1, features={})
+    DatasetWriter.create(tmp_path / "new", fps=10, features={"x": Feature("float32", (2,))}).close()
+    data = Dataset(tmp_path / "new")
+    assert (data.num_episodes, data.num_frames, data.tasks, data.stats) == (0, 0, [], {})
+    assert data.column("x").shape == (0, 2) and verify(tmp_path / "new") == []
 
 
 def test_a_reader_beside_a_writer_sees_only_whole_episodes(root: Path) -> None:
@@ -234,10 +228,3 @@ def test_a_reader_beside_a_writer_sees_only_whole_episodes(root: Path) -> None:
             assert alive or data.num_episodes == 40 or other.returncode == 0
         assert other.wait(30) == 0
     assert looks > 2 and data.tasks == ["task 0", "task 1", "task 2"] and data.refresh() == 0
-
-
-def test_a_dataset_without_episodes_is_sound(root: Path) -> None:
-    DatasetWriter.create(root, fps=10, features={"x": Feature("float32", (2,))}).close()
-    data = Dataset(root)
-    assert (data.num_episodes, data.num_frames, data.tasks, data.stats) == (0, 0, [], {})
-    assert data.column("x").shape == (0, 2) and verify(root) == []

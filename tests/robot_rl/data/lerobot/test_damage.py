@@ -86,39 +86,36 @@ def video(count: int, height: int) -> Plant:
     return lambda root: (root / VIDEO).write_bytes(encode_video(frames, 10))
 
 
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        (overwrite(DATA, 40), "file-001.parquet is truncated or damaged"),
-        (remove(DATA), "file-001.parquet is missing"),
-        (truncate, "has 8 rows, its episodes 9"),
-        (drop(DATA, "action"), "no column 'action'"),
-        (column(DATA, "index", 3, 99), "index is 99 at row 3, expected 7"),
-        (column(DATA, "frame_index", 6, 6), "frame_index is 6 at row 6, expected 0"),
-        (column(DATA, "episode_index", 0, 0), "episode_index is 0 at row 0, expected 1"),
-        (column(DATA, "timestamp", 2, 0.21), "timestamp is 0.2.* at row 2, expected 0.2"),
-        (column(DATA, "task_index", 0, 5), "task_index .*5"),
-        (column(DATA, "action", 2, [0.0, float("nan")]), "'action' is not finite at row 2"),
-        (column(DATA, "next.reward", 2, None), "'next.reward' has 1 empty rows"),
-        (remove(VIDEO), "cannot be opened as a video"),
-        (overwrite(VIDEO, b"mdat", 200), "file-001.mp4 is damaged .*restore"),
-        (video(8, 32), "episode 2 lacks 1 of its 3 frames, the first at 0.800 s; the video has 8"),
-        (video(9, 64), r"frames of \(64, 48\), meta/info.json says \(32, 48\)"),
-        (remove(EPISODES), "lacks episode 1 of the 3"),
-        (column(EPISODES, "dataset_from_index", 1, 9), "starts at row 9, the one before ends at 10"),
-        (column(EPISODES, "length", 1, 0), "has 0 frames"),
-        (column(EPISODES, "tasks", 1, ["dance"]), "task 'dance'"),
-        (drop(EPISODES_0, "operator"), "LeRobot cannot read it: .*operator"),
-        (column(EPISODES, f"videos/{CAMERA}/from_timestamp", 1, 0.8), "episode 2 lacks 2 of its 3 frames"),
-        (entry(STATS, lambda s: s["action"].update(q50=[1.0])), "'q50' of 'action'"),
-        (entry(STATS, lambda s: s["action"].update(std=[1.0, float("inf")])), "'std' .* not finite"),
-        (entry(STATS, lambda s: s["index"].update(count=[12])), "of other episodes"),
-        (remove("meta/tasks.parquet"), "tasks.parquet is missing"),
-        (info(total_frames=12), "counts 12 frames, the episodes have 13"),
-        (feature("action", shape=[4]), "'action' is .*, and is not float32"),
-        (lambda root: (root / "data/chunk-000/file-009.parquet").write_bytes(b"x"), "file-009.parquet is not counted"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "words"), [
+    (overwrite(DATA, 40), "file-001.parquet is truncated or damaged"),
+    (remove(DATA), "file-001.parquet is missing"),
+    (truncate, "has 8 rows, its episodes 9"),
+    (drop(DATA, "action"), "no column 'action'"),
+    (column(DATA, "index", 3, 99), "index is 99 at row 3, expected 7"),
+    (column(DATA, "frame_index", 6, 6), "frame_index is 6 at row 6, expected 0"),
+    (column(DATA, "episode_index", 0, 0), "episode_index is 0 at row 0, expected 1"),
+    (column(DATA, "timestamp", 2, 0.21), "timestamp is 0.2.* at row 2, expected 0.2"),
+    (column(DATA, "task_index", 0, 5), "task_index .*5"),
+    (column(DATA, "action", 2, [0.0, float("nan")]), "'action' is not finite at row 2"),
+    (column(DATA, "next.reward", 2, None), "'next.reward' has 1 empty rows"),
+    (remove(VIDEO), "cannot be opened as a video"),
+    (overwrite(VIDEO, b"mdat", 200), "file-001.mp4 is damaged .*restore"),
+    (video(8, 32), "episode 2 lacks 1 of its 3 frames, the first at 0.800 s; the video has 8"),
+    (video(9, 64), r"frames of \(64, 48\), meta/info.json says \(32, 48\)"),
+    (remove(EPISODES), "lacks episode 1 of the 3"),
+    (column(EPISODES, "dataset_from_index", 1, 9), "starts at row 9, the one before ends at 10"),
+    (column(EPISODES, "length", 1, 0), "has 0 frames"),
+    (column(EPISODES, "tasks", 1, ["dance"]), "task 'dance'"),
+    (drop(EPISODES_0, "operator"), "LeRobot cannot read it: .*operator"),
+    (column(EPISODES, f"videos/{CAMERA}/from_timestamp", 1, 0.8), "episode 2 lacks 2 of its 3 frames"),
+    (entry(STATS, lambda s: s["action"].update(q50=[1.0])), "'q50' of 'action'"),
+    (entry(STATS, lambda s: s["action"].update(std=[1.0, float("inf")])), "'std' .* not finite"),
+    (entry(STATS, lambda s: s["index"].update(count=[12])), "of other episodes"),
+    (remove("meta/tasks.parquet"), "tasks.parquet is missing"),
+    (info(total_frames=12), "counts 12 frames, the episodes have 13"),
+    (feature("action", shape=[4]), "'action' is .*, and is not float32"),
+    (lambda root: (root / "data/chunk-000/file-009.parquet").write_bytes(b"x"), "file-009.parquet is not counted"),
+])  # fmt: skip
 def test_verify_finds_damage(recorded: Path, plant: Plant, words: str) -> None:
     plant(recorded)
     problems = verify(recorded)
@@ -127,38 +124,32 @@ def test_verify_finds_damage(recorded: Path, plant: Plant, words: str) -> None:
     assert Verify(recorded).run() == 1
 
 
-@pytest.mark.parametrize(
-    ("plant", "read", "words"),
-    [
-        (overwrite(DATA, 4, 2000), lambda d: d.column("action"), f"{DATA} is truncated or damaged .*restore"),
-        (truncate, lambda d: d.column("action"), f"{DATA} lacks some of rows 4 to 12"),
-        (drop(DATA, "action"), lambda d: d.column("action"), f"{DATA} has no column 'action'"),
-        (feature("action", shape=[3], names=None), lambda d: d.column("action"), "'action' is not float32 of shape"),
-        (remove(VIDEO), lambda d: d.frames(CAMERA, [5]), "cannot be opened as a video"),
-        (overwrite(VIDEO, b"mdat", 200), lambda d: d.frames(CAMERA, [5]), "file-001.mp4 is damaged .*restore"),
-        (video(5, 32), lambda d: d.frames(CAMERA, [12]), "ends before its frame at 0.800 s"),
-        (video(9, 64), lambda d: d.frames(CAMERA, [12]), "has frames of"),
-        (info(), lambda d: d.column("acton"), "no feature 'acton'; it has observation.state, action"),
-        (info(), lambda d: d.column(CAMERA), r"read it with frames\(key, indices\)"),
-        (info(), lambda d: d.frames("action", [0]), r"read it with column\(key\)"),
-        (info(), lambda d: d.frames(CAMERA, [13]), "has 13 frames"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "read", "words"), [
+    (overwrite(DATA, 4, 2000), lambda d: d.column("action"), f"{DATA} is truncated or damaged .*restore"),
+    (truncate, lambda d: d.column("action"), f"{DATA} lacks some of rows 4 to 12"),
+    (drop(DATA, "action"), lambda d: d.column("action"), f"{DATA} has no column 'action'"),
+    (feature("action", shape=[3], names=None), lambda d: d.column("action"), "'action' is not float32 of shape"),
+    (remove(VIDEO), lambda d: d.frames(CAMERA, [5]), "cannot be opened as a video"),
+    (overwrite(VIDEO, b"mdat", 200), lambda d: d.frames(CAMERA, [5]), "file-001.mp4 is damaged .*restore"),
+    (video(5, 32), lambda d: d.frames(CAMERA, [12]), "ends before its frame at 0.800 s"),
+    (video(9, 64), lambda d: d.frames(CAMERA, [12]), "has frames of"),
+    (info(), lambda d: d.column("acton"), "no feature 'acton'; it has observation.state, action"),
+    (info(), lambda d: d.column(CAMERA), r"read it with frames\(key, indices\)"),
+    (info(), lambda d: d.frames("action", [0]), r"read it with column\(key\)"),
+    (info(), lambda d: d.frames(CAMERA, [13]), "has 13 frames"),
+])  # fmt: skip
 def test_reading_damaged_data_raises(recorded: Path, plant: Plant, read: Callable, words: str) -> None:
     plant(recorded)
     with pytest.raises(DatasetError, match=words):
         read(Dataset(recorded))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "meta/info.json is missing, so .* is not a LeRobot v3.0 dataset"),
-        ("{", "not valid JSON"),
-        ("{}", "no codebase_version"),
-        ('{"codebase_version": "v2.1"}', "robot-rl dataset convert"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    (None, "meta/info.json is missing, so .* is not a LeRobot v3.0 dataset"),
+    ("{", "not valid JSON"),
+    ("{}", "no codebase_version"),
+    ('{"codebase_version": "v2.1"}', "robot-rl dataset convert"),
+])  # fmt: skip
 def test_folders_without_a_v3_dataset_are_refused(tmp_path: Path, text: str | None, words: str) -> None:
     (tmp_path / "meta").mkdir()
     if text is not None:
@@ -182,27 +173,24 @@ def test_info_and_verify_print_json(recorded: Path, capsys: pytest.CaptureFixtur
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        (info(fps=0), r"info.json: fps is 0, not a number of at least 1"),
-        (info(total_frames=None), r"info.json: total_frames is None"),
-        (entry(INFO, lambda i: i.pop("fps")), "no 'fps'"),
-        (info(features=[]), r"info.json: features is \[\], not a table of names"),
-        (info(video_path=None), r"info.json: video_path is None"),
-        (info(data_path="data/{episode}.parquet"), r"info.json: data_path is 'data/{episode}.parquet'"),
-        (info(chunks_size="many"), r"info.json: chunks_size is 'many'"),
-        (info(total_episodes=10**18), r"lacks episode 3 of the 1000000000000000000"),
-        (entry(INFO, lambda i: i["features"].pop("index")), "features lacks 'index'"),
-        (feature("action", shape=[10**9, 10**9]), "more than 2684"),
-        (feature("action", names=3), "names 3, not a list"),
-        (entry(INFO, lambda i: i["features"]["action"].pop("shape")), "feature 'action' has no shape"),
-        (entry(INFO, lambda i: i["features"]["action"].pop("dtype")), "feature 'action' has no dtype"),
-        (drop(EPISODES_0, "episode_index"), "has rows without an 'episode_index'"),
-        (column(EPISODES_0, "length", 0, None), "has no 'length' of episode 0"),
-        (column(EPISODES_0, f"videos/{CAMERA}/from_timestamp", 0, None), "has no 'videos/.*/from_timestamp' of ep"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "words"), [
+    (info(fps=0), r"info.json: fps is 0, not a number of at least 1"),
+    (info(total_frames=None), r"info.json: total_frames is None"),
+    (entry(INFO, lambda i: i.pop("fps")), "no 'fps'"),
+    (info(features=[]), r"info.json: features is \[\], not a table of names"),
+    (info(video_path=None), r"info.json: video_path is None"),
+    (info(data_path="data/{episode}.parquet"), r"info.json: data_path is 'data/{episode}.parquet'"),
+    (info(chunks_size="many"), r"info.json: chunks_size is 'many'"),
+    (info(total_episodes=10**18), r"lacks episode 3 of the 1000000000000000000"),
+    (entry(INFO, lambda i: i["features"].pop("index")), "features lacks 'index'"),
+    (feature("action", shape=[10**9, 10**9]), "more than 2684"),
+    (feature("action", names=3), "names 3, not a list"),
+    (entry(INFO, lambda i: i["features"]["action"].pop("shape")), "feature 'action' has no shape"),
+    (entry(INFO, lambda i: i["features"]["action"].pop("dtype")), "feature 'action' has no dtype"),
+    (drop(EPISODES_0, "episode_index"), "has rows without an 'episode_index'"),
+    (column(EPISODES_0, "length", 0, None), "has no 'length' of episode 0"),
+    (column(EPISODES_0, f"videos/{CAMERA}/from_timestamp", 0, None), "has no 'videos/.*/from_timestamp' of ep"),
+])  # fmt: skip
 def test_opening_a_damaged_dataset_raises(recorded: Path, plant: Plant, words: str) -> None:
     plant(recorded)
     with pytest.raises(DatasetError, match=f"{words}.*restore"):
@@ -210,14 +198,11 @@ def test_opening_a_damaged_dataset_raises(recorded: Path, plant: Plant, words: s
     assert verify(recorded)
 
 
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        (column(EPISODES_0, "stats/action/mean", 0, [1.0]), r"'stats/action/mean' of episode 0 .* finite"),
-        (column(EPISODES_0, f"stats/{CAMERA}/mean", 0, [[[1.0, 2.0]]]), "'stats/.*/mean' of episode 0 is"),
-        (column(EPISODES_0, "stats/index/count", 0, [4, 4]), "'stats/index/count' of episode 0 is"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "words"), [
+    (column(EPISODES_0, "stats/action/mean", 0, [1.0]), r"'stats/action/mean' of episode 0 .* finite"),
+    (column(EPISODES_0, f"stats/{CAMERA}/mean", 0, [[[1.0, 2.0]]]), "'stats/.*/mean' of episode 0 is"),
+    (column(EPISODES_0, "stats/index/count", 0, [4, 4]), "'stats/index/count' of episode 0 is"),
+])  # fmt: skip
 def test_damaged_episode_statistics_are_refused(recorded: Path, plant: Plant, words: str) -> None:
     plant(recorded)
     assert any(re.search(words, problem) for problem in verify(recorded))
@@ -228,13 +213,10 @@ def test_damaged_episode_statistics_are_refused(recorded: Path, plant: Plant, wo
         _ = Dataset(recorded).stats
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        lambda root: [drop(name, "stats/action/mean")(root) for name in (EPISODES_0, EPISODES)],
-        column(EPISODES_0, "stats/action/count", 0, None),
-    ],
-)
+@pytest.mark.parametrize("plant", [
+    lambda root: [drop(name, "stats/action/mean")(root) for name in (EPISODES_0, EPISODES)],
+    column(EPISODES_0, "stats/action/count", 0, None),
+])  # fmt: skip
 def test_missing_episode_statistics_are_computed(recorded: Path, plant: Plant) -> None:
     mean = Dataset(recorded).stats["action"]["mean"]
     plant(recorded)
@@ -251,9 +233,7 @@ def test_unknown_statistics_columns_are_ignored(recorded: Path) -> None:
     assert Dataset(recorded).stats["action"]["count"] == 13
 
 
-# Forged datasets
-
-
+# ---- forged datasets ----------------------------------------------------------------------------------------------
 def rename(new: str) -> Plant:
     return entry(INFO, lambda i: i["features"].update({new: i["features"].pop(CAMERA)}))
 

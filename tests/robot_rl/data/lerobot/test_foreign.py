@@ -76,23 +76,20 @@ def nothing(root: Path) -> None:
     tables(root, "data", lambda t: t.append_column("nothing", pa.array([[]] * t.num_rows, pa.list_(pa.float32()))))
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        depth_video,
-        feature(DEPTH, dtype="video", shape=[32, 48, 1]),
-        feature(DEPTH, dtype="video", shape=[32, 48]),
-        feature(DEPTH, dtype="video", shape=[32, 48, 3], info={"video.is_depth_map": True}),
-        feature(DEPTH, dtype="image", shape=[32, 48, 1]),
-        text,
-        nothing,
-        info(lambda i: i["features"].update({"steps/x": {"dtype": "string", "shape": [1], "names": None}})),
-        info(lambda i: (i.pop("splits"), i.pop("robot_type"), i.pop("chunks_size"), i.update(license="mit", x={}))),
-        lambda root: (root / "README.md").write_text("# mine"),
-        lambda root: shutil.copytree(root / "videos" / CAMERA, root / "videos" / "observation.images.old"),
-        info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
-    ],
-)
+@pytest.mark.parametrize("plant", [
+    depth_video,
+    feature(DEPTH, dtype="video", shape=[32, 48, 1]),
+    feature(DEPTH, dtype="video", shape=[32, 48]),
+    feature(DEPTH, dtype="video", shape=[32, 48, 3], info={"video.is_depth_map": True}),
+    feature(DEPTH, dtype="image", shape=[32, 48, 1]),
+    text,
+    nothing,
+    info(lambda i: i["features"].update({"steps/x": {"dtype": "string", "shape": [1], "names": None}})),
+    info(lambda i: (i.pop("splits"), i.pop("robot_type"), i.pop("chunks_size"), i.update(license="mit", x={}))),
+    lambda root: (root / "README.md").write_text("# mine"),
+    lambda root: shutil.copytree(root / "videos" / CAMERA, root / "videos" / "observation.images.old"),
+    info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
+])  # fmt: skip
 def test_unreadable_features_and_unknown_entries_are_skipped(recorded: Path, plant: Plant) -> None:
     plant(recorded)
     data = Dataset(recorded)
@@ -110,16 +107,10 @@ def test_reading_a_depth_map_is_refused(recorded: Path) -> None:
     assert (recorded / "videos" / DEPTH / "chunk-000/file-000.mp4").exists()
 
 
-@pytest.mark.parametrize(
-    ("shape", "names"),
-    [
-        ([3, 32, 48], ["channels", "height", "width"]),
-        ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
-        ([3, 32, 48], None),
-        ([48, 32, 3], ["width", "height", "channel"]),
-        ([32, 48, 3], ["height", "width", "rgb"]),
-    ],
-)
+@pytest.mark.parametrize(("shape", "names"), [
+    ([3, 32, 48], ["channels", "height", "width"]), ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
+    ([3, 32, 48], None), ([48, 32, 3], ["width", "height", "channel"]), ([32, 48, 3], ["height", "width", "rgb"]),
+])  # fmt: skip
 def test_picture_axes_are_identified_by_names(shape: list[int], names: Any) -> None:
     assert Feature.from_json({"dtype": "video", "shape": shape, "names": names}).shape == (32, 48, 3)
 
@@ -134,25 +125,20 @@ def test_append_keeps_the_features_in_info_json(recorded: Path, episode) -> None
     assert verify(recorded) == [] and Dataset(recorded).frames(CAMERA, [0, 12]).shape == (2, 32, 48, 3)
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        ({"motors": ["x", "y", "z"]}, ["x", "y", "z"]),
-        ({"left": ["x", "y"], "right": {"arm": ["z"]}}, ["x", "y", "z"]),
-        ({"y": 1, "z": 2, "x": 0}, ["x", "y", "z"]),
-        ([["x", "y"], ["z"]], ["x", "y", "z"]),
-        (["state"], None),
-        ({}, None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("names", "wanted"), [
+    ({"motors": ["x", "y", "z"]}, ["x", "y", "z"]),
+    ({"left": ["x", "y"], "right": {"arm": ["z"]}}, ["x", "y", "z"]),
+    ({"y": 1, "z": 2, "x": 0}, ["x", "y", "z"]),
+    ([["x", "y"], ["z"]], ["x", "y", "z"]),
+    (["state"], None),
+    ({}, None),
+    (None, None),
+])  # fmt: skip
 def test_names_become_one_list(names: Any, wanted: list[str] | None) -> None:
     assert Feature.from_json({"dtype": "float32", "shape": [3], "names": names}).names == wanted
 
 
-# Frame rates
-
-
+# ---- frame rates --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fps", [29.97, 100 / 3])
 def test_fractional_frame_rates_are_read_and_appended(root: Path, features, episode, fps: float) -> None:
     DatasetWriter.create(root, fps=10, features=features()).close()
@@ -189,10 +175,9 @@ def set_starts(root: Path, file: int, *seconds: float) -> None:
     pq.write_table(replaced(pq.read_table(path), f"videos/{CAMERA}/from_timestamp", pa.array(seconds)), path)
 
 
-@pytest.mark.parametrize(
-    ("delay", "start", "sound"),
-    [(0.0, 0.0, True), (0.1, 0.0, False), (0.1, 0.1, True), (0.05, 0.05, True), (0.0, 0.1, False)],
-)
+@pytest.mark.parametrize(("delay", "start", "sound"), [
+    (0.0, 0.0, True), (0.1, 0.0, False), (0.1, 0.1, True), (0.05, 0.05, True), (0.0, 0.1, False)
+])  # fmt: skip
 def test_verify_and_reading_agree_on_frame_times(recorded: Path, delay: float, start: float, sound: bool) -> None:
     """A delayed video is sound only if `from_timestamp` has the same delay."""
     video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
@@ -217,9 +202,7 @@ def test_unused_frames_are_notes_and_shared_frames_are_damage(recorded: Path) ->
     assert any("file-001.mp4" in fault for fault in verify(recorded)), "two episodes share frame 5"
 
 
-# Pictures in the data table
-
-
+# ---- pictures in the data table -----------------------------------------------------------------------------------
 def pictures(root: Path, encoding: str = ".png") -> np.ndarray:
     """Store random pictures in the data table, as LeRobot does for `dtype: image`; return the pictures."""
     frames = np.random.default_rng(0).integers(0, 255, (13, 32, 48, 3), np.uint8)
@@ -264,15 +247,12 @@ def test_pictures_in_the_data_table_are_renamed_and_resized(recorded: Path) -> N
     assert pictures_digest(Dataset(recorded, data.view), [wrist]) != before
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ({"bytes": b"\x89PNG no more", "path": "a.png"}, "frame 5.*no picture"),
-        ({"bytes": None, "path": "a.png"}, "frame 5.*no picture"),
-        (None, "frame 5.*no picture"),
-        ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "words"), [
+    ({"bytes": b"\x89PNG no more", "path": "a.png"}, "frame 5.*no picture"),
+    ({"bytes": None, "path": "a.png"}, "frame 5.*no picture"),
+    (None, "frame 5.*no picture"),
+    ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
+])  # fmt: skip
 def test_damaged_pictures_in_the_data_table_are_named(recorded: Path, cell: Any, words: str) -> None:
     pictures(recorded)
     path = recorded / "data/chunk-000/file-001.parquet"
@@ -291,23 +271,18 @@ def test_damaged_pictures_in_the_data_table_are_named(recorded: Path, cell: Any,
 PAIRS, BITS = [[i, 1] for i in range(13)], [i % 2 for i in range(13)]
 
 
-@pytest.mark.parametrize(
-    ("key", "dtype", "shape", "cells"),
-    [
-        ("action", "float64", [2], pa.array(PAIRS, pa.list_(pa.float64(), 2))),
-        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.float64()))),
-        ("action", "float16", [2], pa.array(PAIRS, pa.list_(pa.float32(), 2))),
-        ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.int64()))),
-        ("action", "int64", [2], pa.array(PAIRS, pa.large_list(pa.int32()))),
-        ("next.done", "bool", [1], pa.array(BITS, pa.int8())),
-        ("next.done", "bool", [], pa.array(BITS, pa.float32())),
-        ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
-        ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
-    ],
-)
-def test_columns_are_converted_from_the_files_type(
-    recorded: Path, key: str, dtype: str, shape: list[int], cells: pa.Array
-) -> None:
+@pytest.mark.parametrize(("key", "dtype", "shape", "cells"), [
+    ("action", "float64", [2], pa.array(PAIRS, pa.list_(pa.float64(), 2))),
+    ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.float64()))),
+    ("action", "float16", [2], pa.array(PAIRS, pa.list_(pa.float32(), 2))),
+    ("action", "float32", [2], pa.array(PAIRS, pa.list_(pa.int64()))),
+    ("action", "int64", [2], pa.array(PAIRS, pa.large_list(pa.int32()))),
+    ("next.done", "bool", [1], pa.array(BITS, pa.int8())),
+    ("next.done", "bool", [], pa.array(BITS, pa.float32())),
+    ("next.done", "bool", [1], pa.array([[bool(bit)] for bit in BITS], pa.list_(pa.bool_(), 1))),
+    ("next.done", "bool", [1, 1], pa.array([[bit] for bit in BITS], pa.list_(pa.int64()))),
+])  # fmt: skip
+def test_columns_are_converted_from_a_files_type(recorded: Path, key: str, dtype: str, shape: Any, cells: Any) -> None:
     feature(key, dtype=dtype, shape=shape)(recorded)
     tables(recorded, "data", lambda t: replaced(t, key, cells.slice(t["index"][0].as_py(), t.num_rows)))
     values = Dataset(recorded).column(key)
@@ -316,15 +291,10 @@ def test_columns_are_converted_from_the_files_type(
     assert shape == [1, 1] or verify(recorded) == []  # the stored statistics have shape (1,)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "cells"),
-    [
-        ("bool", pa.array([0.5] * 13)),
-        ("int64", pa.array([1, None] * 6 + [1])),
-        ("uint8", pa.array([300] * 13)),
-        ("float32", pa.array([{"x": 1.0}] * 13)),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "cells"), [
+    ("bool", pa.array([0.5] * 13)), ("int64", pa.array([1, None] * 6 + [1])), ("uint8", pa.array([300] * 13)),
+    ("float32", pa.array([{"x": 1.0}] * 13)),
+])  # fmt: skip
 def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Array) -> None:
     feature("next.done", dtype=dtype)(recorded)
     tables(recorded, "data", lambda t: replaced(t, "next.done", cells.slice(t["index"][0].as_py(), t.num_rows)))
@@ -333,9 +303,7 @@ def test_lossy_conversions_are_refused(recorded: Path, dtype: str, cells: pa.Arr
     assert any("next.done" in problem for problem in verify(recorded))
 
 
-# Statistics
-
-
+# ---- statistics ---------------------------------------------------------------------------------------------------
 def without(*names: str) -> Plant:
     """Drop statistics of every feature from stats.json and meta/episodes."""
 
@@ -352,15 +320,12 @@ def without_pictures(root: Path) -> None:
     tables(root, "meta/episodes", lambda t: t.select([n for n in t.column_names if not n.startswith(stats)]))
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        without("q01", "q10", "q50", "q90", "q99"),
-        without_pictures,
-        lambda root: (root / "meta/stats.json").unlink(),
-        without("mean"),
-    ],
-)
+@pytest.mark.parametrize("plant", [
+    without("q01", "q10", "q50", "q90", "q99"),
+    without_pictures,
+    lambda root: (root / "meta/stats.json").unlink(),
+    without("mean"),
+])  # fmt: skip
 def test_missing_statistics_are_noted_and_computed(recorded: Path, plant: Plant, capsys) -> None:
     before = json.loads((recorded / "meta/stats.json").read_text())
     plant(recorded)
@@ -375,16 +340,11 @@ def test_missing_statistics_are_noted_and_computed(recorded: Path, plant: Plant,
         for name, value in entry.items():
             np.testing.assert_allclose(after[key][name], value, atol=0.02 if key == CAMERA else 1e-9)
     assert examine(recorded) == ([], [])
-
-
-def test_a_count_may_be_a_scalar(recorded: Path) -> None:
     info(lambda s: [entry.update(count=entry["count"][0]) for entry in s.values()], "meta/stats.json")(recorded)
-    assert examine(recorded) == ([], [])
+    assert examine(recorded) == ([], []), "a count may be a scalar"
 
 
-# The hub's cache
-
-
+# ---- the hub's cache ----------------------------------------------------------------------------------------------
 def cached(root: Path, shared: bool = False) -> Path:
     """Move a dataset into a cache in the layout of huggingface_hub; return the snapshot."""
     cache = root.parent / "hub"

@@ -41,14 +41,10 @@ def test_number_columns_and_records_round_trip(
 ) -> None:
     rng = np.random.default_rng(len(lengths))
     features = {f"column.{i}": Feature(dtype, tuple(shape)) for i, (dtype, shape) in enumerate(columns)}
-    episodes = [
-        EpisodeData(
-            {key: (rng.normal(size=(n, *f.shape)) > 0.5).astype(f.dtype) for key, f in features.items()},
-            f"task {n % 2}",
-            {"n": n},
-        )
-        for n in lengths
-    ]
+    episodes = []
+    for n in lengths:
+        drawn = {key: (rng.normal(size=(n, *f.shape)) > 0.5).astype(f.dtype) for key, f in features.items()}
+        episodes.append(EpisodeData(drawn, f"task {n % 2}", {"n": n}))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "data=1"
         writer = DatasetWriter.create(root, fps=fps, features=features)
@@ -130,20 +126,17 @@ def test_tensors_lists_and_one_dimensional_columns_are_written(root: Path) -> No
     assert Dataset(root).column("next.reward").tolist() == [[0.0], [0.0], [1.0]]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"action": np.zeros((4, 3), np.float32)}, r"'action' has shape \(4, 3\).*\(T, 2\)"),
-        ({"action": np.zeros((3, 2), np.float32)}, "same number of frames"),
-        ({"action": np.full((4, 2), np.nan)}, "'action' is no finite float32 at frame 0"),
-        ({"action": np.full((4, 2), 1e300)}, "no finite float32"),
-        ({"next.done": np.zeros(4)}, "'next.done' is float64; its feature needs bool"),
-        ({CAMERA: np.zeros((4, 32, 48, 3), np.float32)}, "needs uint8"),
-        ({"extra": np.zeros(4)}, "'extra' is not a feature"),
-        ({"timestamp": np.zeros(4)}, "'timestamp' is filled by the writer"),
-        ({"action": None}, "lacks action"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"action": np.zeros((4, 3), np.float32)}, r"'action' has shape \(4, 3\).*\(T, 2\)"),
+    ({"action": np.zeros((3, 2), np.float32)}, "same number of frames"),
+    ({"action": np.full((4, 2), np.nan)}, "'action' is no finite float32 at frame 0"),
+    ({"action": np.full((4, 2), 1e300)}, "no finite float32"),
+    ({"next.done": np.zeros(4)}, "'next.done' is float64; its feature needs bool"),
+    ({CAMERA: np.zeros((4, 32, 48, 3), np.float32)}, "needs uint8"),
+    ({"extra": np.zeros(4)}, "'extra' is not a feature"),
+    ({"timestamp": np.zeros(4)}, "'timestamp' is filled by the writer"),
+    ({"action": None}, "lacks action"),
+])  # fmt: skip
 def test_columns_that_do_not_fit_are_refused(root: Path, features, episode, change: dict, words: str) -> None:
     columns = {key: value for key, value in {**episode(0), **change}.items() if value is not None}
     with DatasetWriter.create(root, fps=10, features=features()) as writer:
@@ -155,11 +148,9 @@ def test_columns_that_do_not_fit_are_refused(root: Path, features, episode, chan
 
 def test_record_columns_may_be_added_and_widened(root: Path, episode, features) -> None:
     records = [
-        {"mass": 1, "hint": None},
-        {"mass": 0.5, "who": "eve", "push": [1, 2]},
-        {"push": torch.tensor([0.5]), "ok": True, "names": ["a", "b"]},
-        {"seed": 2**62 + 1},
-    ]
+        {"mass": 1, "hint": None}, {"mass": 0.5, "who": "eve", "push": [1, 2]},
+        {"push": torch.tensor([0.5]), "ok": True, "names": ["a", "b"]}, {"seed": 2**62 + 1},
+    ]  # fmt: skip
     writer = DatasetWriter.create(root, fps=10, features=features(video=False))
     for index, record in enumerate(records):
         writer.add_episode(episode(index, video=False), "lift", record)
@@ -190,39 +181,33 @@ def test_quantiles_do_not_depend_on_recording_sessions() -> None:
         assert np.abs(whole.quantiles()["x"][name] - np.quantile(values, q, axis=0)).max() < 0.35
 
 
-# Files on disk
-
-
-def test_info_json(recorded: Path) -> None:
+# ---- files on disk ------------------------------------------------------------------------------------------------
+def test_info_and_stats_json(recorded: Path) -> None:
     text = (recorded / "meta/info.json").read_text()
     info = json.loads(text)
     assert text.startswith('{\n    "codebase_version": "v3.0"')
     features = info.pop("features")
     assert info == {
-        "codebase_version": "v3.0",
-        "robot_type": "panda",
-        "total_episodes": 3,
-        "total_frames": 13,
-        "total_tasks": 2,
-        "chunks_size": 1000,
-        "data_files_size_in_mb": 100,
-        "video_files_size_in_mb": 200,
-        "fps": 10,
-        "splits": {"train": "0:3"},
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "codebase_version": "v3.0", "robot_type": "panda", "total_episodes": 3, "total_frames": 13, "total_tasks": 2,
+        "chunks_size": 1000, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "fps": 10,
+        "splits": {"train": "0:3"}, "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
-    }
+    }  # fmt: skip
     assert features["action"] == {"dtype": "float32", "shape": [2], "names": ["a", "b"]}
     assert features["timestamp"] == {"dtype": "float32", "shape": [1], "names": None}
     for key in ("frame_index", "episode_index", "index", "task_index"):
         assert features[key] == {"dtype": "int64", "shape": [1], "names": None}
     encoding = {"height": 32, "width": 48, "codec": "av1", "pix_fmt": "yuv420p", "is_depth_map": False, "fps": 10}
     assert features[CAMERA] == {
-        "dtype": "video",
-        "shape": [32, 48, 3],
-        "names": ["height", "width", "channels"],
+        "dtype": "video", "shape": [32, 48, 3], "names": ["height", "width", "channels"],
         "info": {f"video.{key}": value for key, value in (encoding | {"channels": 3}).items()} | {"has_audio": False},
-    }
+    }  # fmt: skip
+    stats = json.loads((recorded / "meta/stats.json").read_text())
+    assert set(stats) == set(features)
+    for key, entry in stats.items():
+        assert set(entry) == {"min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"}
+        assert len(entry["mean"]) == (3 if key == CAMERA else features[key]["shape"][0])
+    assert stats["index"]["count"] == [13] and stats["index"]["max"] == [12]
 
 
 def test_data_columns(recorded: Path) -> None:
@@ -238,41 +223,21 @@ def test_data_columns(recorded: Path) -> None:
     assert table["timestamp"].to_pylist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0.1, 0.2])
 
 
-def test_episode_rows(recorded: Path) -> None:
-    first, second = (
-        pq.read_table(recorded / f"meta/episodes/chunk-000/file-00{i}.parquet").to_pylist() for i in range(2)
-    )
+def test_episode_rows_and_tasks(recorded: Path) -> None:
+    folder = recorded / "meta/episodes/chunk-000"
+    first, second = (pq.read_table(folder / f"file-00{i}.parquet").to_pylist() for i in range(2))
     row = second[1]
     stats = {key: value for key, value in row.items() if key.startswith("stats/")}
     video, position = f"videos/{CAMERA}", {"chunk_index": 0, "file_index": 1}
     assert {key: value for key, value in row.items() if key not in stats} == {
-        "episode_index": 2,
-        "tasks": ["push"],
-        "length": 3,
-        "dataset_from_index": 10,
-        "dataset_to_index": 13,
+        "episode_index": 2, "tasks": ["push"], "length": 3, "dataset_from_index": 10, "dataset_to_index": 13,
         **{f"{part}/{key}": value for part in ("data", video, "meta/episodes") for key, value in position.items()},
-        f"{video}/from_timestamp": 0.6,
-        f"{video}/to_timestamp": 0.9,
-        "operator": "eve",
+        f"{video}/from_timestamp": 0.6, f"{video}/to_timestamp": 0.9, "operator": "eve",
         "randomization/cube_mass": None,
-    }
+    }  # fmt: skip
     assert set(second[0]) <= set(first[0])  # LeRobot casts every file to the first one's columns
     assert stats["stats/index/min"] == [10] and stats["stats/index/count"] == [3]
     assert len(stats[f"stats/{CAMERA}/q99"]) == 3 and stats[f"stats/{CAMERA}/q99"][0][0][0] <= 1.0
-
-
-def test_stats_json(recorded: Path) -> None:
-    stats = json.loads((recorded / "meta/stats.json").read_text())
-    info = json.loads((recorded / "meta/info.json").read_text())
-    assert set(stats) == set(info["features"])
-    for key, entry in stats.items():
-        assert set(entry) == {"min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"}
-        assert len(entry["mean"]) == (3 if key == CAMERA else info["features"][key]["shape"][0])
-    assert stats["index"]["count"] == [13] and stats["index"]["max"] == [12]
-
-
-def test_tasks_parquet(recorded: Path) -> None:
     table = pq.read_table(recorded / "meta/tasks.parquet")
     assert table["task_index"].to_pylist() == [0, 1]
     assert table["__index_level_0__"].to_pylist() == ["lift", "push"]
@@ -297,18 +262,15 @@ def test_a_full_chunk_folder_starts_the_next_one(root: Path, episode, features) 
     assert verify(root) == []
 
 
-@pytest.mark.parametrize(
-    ("features", "words"),
-    [
-        ({"a/b": Feature("float32", (1,))}, "no '/'"),
-        ({"index": Feature("int64", (1,))}, "leave it out"),
-        ({"x": Feature("string", (1,))}, "dtype 'string'"),
-        ({"x": Feature("float32", ())}, "at least 1"),
-        ({"x": Feature("float32", (2,), names=["a"])}, "1 names for 2"),
-        ({"x": Feature("video", (3, 96, 96))}, "height, width, 3"),
-        ({"x": Feature("video", (95, 96, 3))}, "even"),
-    ],
-)
+@pytest.mark.parametrize(("features", "words"), [
+    ({"a/b": Feature("float32", (1,))}, "no '/'"),
+    ({"index": Feature("int64", (1,))}, "leave it out"),
+    ({"x": Feature("string", (1,))}, "dtype 'string'"),
+    ({"x": Feature("float32", ())}, "at least 1"),
+    ({"x": Feature("float32", (2,), names=["a"])}, "1 names for 2"),
+    ({"x": Feature("video", (3, 96, 96))}, "height, width, 3"),
+    ({"x": Feature("video", (95, 96, 3))}, "even"),
+])  # fmt: skip
 def test_features_that_lerobot_cannot_read_are_refused(root: Path, features: dict[str, Feature], words: str) -> None:
     with pytest.raises(DatasetError, match=words):
         DatasetWriter.create(root, fps=10, features=features)

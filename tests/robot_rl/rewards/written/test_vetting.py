@@ -94,9 +94,7 @@ def test_vetting_needs_a_demonstrator_that_succeeds() -> None:
 
 
 @pytest.mark.usefixtures("without_child")
-def test_a_model_gets_feedback_until_its_reward_passes(
-    played: Played, model_server: Any, model_config: ModelConfig
-) -> None:
+def test_a_model_gets_feedback_until_its_reward_passes(played: Played, model_server: Any, model_config: Any) -> None:
     model_server.answers = [reply(name) for name in ("reach-imports", "reach-hovers", "reach")]
     log: list[str] = []
     messages = conversation(env(1), "reach")
@@ -112,9 +110,7 @@ def test_a_model_gets_feedback_until_its_reward_passes(
 
 
 @pytest.mark.usefixtures("without_child")
-def test_without_a_passing_reward_the_best_is_returned_and_without_code_an_error(
-    played: Played, model_server: Any, model_config: ModelConfig
-) -> None:
+def test_the_best_of_failing_rewards_is_returned(played: Played, model_server: Any, model_config: Any) -> None:
     messages = conversation(env(1), "reach")
     model_server.answers = [reply("reach-hovers"), "I cannot help with that."]
     best = write(ReplyModel(model_config), messages, played, 2, lambda text: None)
@@ -235,9 +231,7 @@ def test_training_uses_a_vetted_reward_and_refuses_others(tmp_path: Path, capsys
 
 
 @pytest.mark.usefixtures("without_child")
-def test_commands_write_show_and_vet_rewards(
-    tmp_path: Path, model_server: Any, model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_write_show_and_vet_rewards(tmp_path: Path, model_server: Any, model_config: Any, capsys: Any) -> None:
     out, answer = tmp_path / "reward.py", tmp_path / "answer.md"
     model_server.answers = [reply("reach"), reply("reach-gentle")]
     asking = ["--model", model_config.model, "--replies", str(model_config.replies), "--out", str(out), "--json"]
