@@ -15,6 +15,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,8 +178,7 @@ def pad_in() -> Callable[[Path], Pad]:
 
 @pytest.fixture
 def pad(tmp_path: Path) -> Iterator[Pad]:
-    pad = Pad(tmp_path)
-    yield pad
+    yield (pad := Pad(tmp_path))
     pad.unplug()
 
 
@@ -206,15 +206,8 @@ class Periodic:
 def _built(kind: type[Periodic]) -> Iterator[Callable[..., Any]]:
     from real.bus import open_node
 
-    built: list[Periodic] = []
-
-    def build(**options: Any) -> Periodic:
-        built.append(kind(open_node("robot"), **options))
-        return built[-1]
-
-    yield build
-    for robot in built:
-        robot.close()
+    with ExitStack() as built:
+        yield lambda **options: built.enter_context(closing(kind(open_node("robot"), **options)))
 
 
 class TopicRobot(Periodic):
@@ -376,25 +369,44 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
     yield from _built(TopicQuadruped)
 
 
-@pytest.fixture
-def twin(private_domain: int) -> Iterator[Callable[..., None]]:
-    """Start a Panda's twin process of a task and wait until it is up."""
-    import subprocess
-    import sys
-
-    running: list[subprocess.Popen[str]] = []
-
-    def start(task: str, *options: str) -> None:
-        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--task", task, *options]
-        running.append(process := subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "twin of panda is up" in first, first + process.stderr.read()
-
-    yield start
-    for process in running:
+@contextmanager
+def _twin_process(robot: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "robot_rl.cli.main", "twin", robot, *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert f"twin of {robot} is up" in first, first + process.stderr.read()
+    try:
+        yield process
+    finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def twin_process() -> Callable[..., Any]:
+    """Start a robot's twin process, wait until it is up, and end it with the context."""
+    return _twin_process
+
+
+@pytest.fixture
+def twin(private_domain: int) -> Iterator[Callable[..., Any]]:
+    """Start a Panda's twin process of a task."""
+    with ExitStack() as running:
+        yield lambda task, *options: running.enter_context(_twin_process("panda", "--task", task, *options))
+
+
+@pytest.fixture
+def nodes(private_domain: int) -> Iterator[Callable[..., Any]]:
+    from real.bus import open_node
+
+    with ExitStack() as opened:
+        yield lambda name, **options: opened.enter_context(open_node(name, **options))
+
+
+@pytest.fixture
+def node(nodes: Callable[..., Any]) -> Any:
+    return nodes("policy")
 
 
 @pytest.fixture
@@ -422,16 +434,14 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
     from real.bus import open_node
     from real.episode.env import RobotEnv
 
-    opened = []
+    with ExitStack() as opened:
 
-    def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
-        opened.append(open_node("policy"))
-        opened.append(RobotEnv(opened[-1], interface, operator=hands, **{"safety": steady} | options))
-        return opened[-1]
+        def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
+            node = opened.enter_context(open_node("policy"))
+            env = RobotEnv(node, interface, operator=hands, **{"safety": steady} | options)
+            return opened.enter_context(closing(env))
 
-    yield build
-    for one in reversed(opened):
-        one.close()
+        yield build
 
 
 @pytest.fixture
@@ -514,12 +524,5 @@ class TerminalProcess:
 
 @pytest.fixture
 def in_terminal() -> Iterator[Callable[..., TerminalProcess]]:
-    started: list[TerminalProcess] = []
-
-    def start(*words: str) -> TerminalProcess:
-        started.append(TerminalProcess(*words))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
+    with ExitStack() as started:
+        yield lambda *words: started.enter_context(closing(TerminalProcess(*words)))

@@ -12,6 +12,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,9 +202,7 @@ def test_real_time_priority_is_not_inherited() -> None:
     assert children == [os.SCHED_OTHER]
 
 
-def test_refused_real_time_priority_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_real_time_priority_is_warned_of(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 

@@ -240,9 +240,7 @@ def test_only_the_stop_counts_if_down_at_opening(pad: Any) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.binary(max_size=200))
-def test_any_bytes_give_input_within_bounds(
-    tmp_path_factory: pytest.TempPathFactory, pad_in: Callable[[Path], Any], data: bytes
-) -> None:
+def test_any_bytes_give_input_within_bounds(tmp_path_factory: Any, pad_in: Callable[[Path], Any], data: bytes) -> None:
     pad = pad_in(tmp_path_factory.mktemp("pad"))
     with opened(pad) as gamepad:
         pad.write(data)

@@ -114,9 +114,7 @@ def battery_off() -> bytes:
 @pytest.mark.parametrize(
     ("silent", "stale", "reason"), [(0.049, 0.049, ""), (0.051, 0.049, "silence"), (0.049, 0.051, "stale state")]
 )
-def test_damps_after_fifty_milliseconds(
-    monkeypatch: pytest.MonkeyPatch, silent: float, stale: float, reason: str
-) -> None:
+def test_damps_after_fifty_milliseconds(monkeypatch: Any, silent: float, stale: float, reason: str) -> None:
     monkeypatch.setattr("real.control.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
     monkeypatch.setattr("real.control.guard.STATE_TIMEOUT", STATE_TIMEOUT)
     guard = check()
@@ -323,9 +321,7 @@ def test_blocked_or_closed_output_does_not_delay_the_guard(topic_quadruped: Buil
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name)
-def test_signal_with_closed_output_ends_with_damping(
-    topic_quadruped: Build, eventually: Build, number: signal.Signals
-) -> None:
+def test_signal_with_closed_output_ends_with_damping(topic_quadruped: Build, eventually: Build, number: Any) -> None:
     """A closed terminal or a killed launcher: no reader, and a signal."""
     robot = topic_quadruped(commands="lowcmd")
     command = [sys.executable, "-c", PATIENT, "guard", "go2"]

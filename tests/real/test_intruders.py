@@ -75,9 +75,7 @@ def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(
         env.driver.wait_ready(0.3)
 
 
-def test_unresponsive_and_blocked_arm_have_different_errors(
-    topic_robot: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_and_blocked_arm_have_different_errors(topic_robot: Any, robot_env: Any, monkeypatch: Any) -> None:
     robot = topic_robot()
     robot.position[0] -= 0.5
     robot.follows = False

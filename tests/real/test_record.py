@@ -170,9 +170,7 @@ class Demonstrator:
 
 
 @pytest.mark.timeout(120)
-def test_recorded_demonstrations_train_a_policy(
-    hurried: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recorded_demonstrations_train_a_policy(hurried: None, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("real.teleop.Keyboard", Demonstrator)
     monkeypatch.setattr("real.teleop.commands.RELEASE", 0.0)  # simulated time is faster
@@ -250,9 +248,7 @@ def test_invalid_recordings_are_refused(capsys: pytest.CaptureFixture[str], tmp_
     assert not (tmp_path / "data").exists()
 
 
-def test_other_datasets_are_not_continued(
-    record: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_datasets_are_not_continued(record: Build, capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("real.teleop.Keyboard", Quitter)
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)

@@ -113,9 +113,7 @@ def test_close_writes_episodes_and_the_next_recorder_appends(recorder: Callable[
         assert verify(r.writer.root) == []
 
 
-def test_only_a_bounded_number_of_episodes_waits_in_memory(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
-) -> None:
+def test_only_a_bounded_number_of_episodes_waits_in_memory(recorder: Any, monkeypatch: Any, eventually: Any) -> None:
     """`end_episode` returns while the writer works, until the queue is full."""
     resume, ended = threading.Event(), []
     monkeypatch.setattr(DatasetWriter, "add_episode", lambda *_: resume.wait(30))
@@ -138,9 +136,7 @@ def test_only_a_bounded_number_of_episodes_waits_in_memory(
     assert len(ended) == WAITING + 3
 
 
-def test_errors_of_the_writer_are_raised(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
-) -> None:
+def test_errors_of_the_writer_are_raised(recorder: Any, monkeypatch: Any, eventually: Callable[..., Any]) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "dataset/data")
 

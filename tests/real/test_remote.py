@@ -124,9 +124,7 @@ def test_invalid_answer_of_a_foreign_server_ends_the_run_and_the_robot_holds(
     assert_braked_and_held(robot.commands)
 
 
-def test_unreachable_server_starts_nothing(
-    topic_robot: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreachable_server_starts_nothing(topic_robot: Build, tmp_path: Path, capsys: Any) -> None:
     from robot_rl.cli.main import main
 
     robot = topic_robot()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +13,16 @@ import torch
 from policies.base import Observation, Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from real.control import clock
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
-pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("stopping")]
+pytestmark = [pytest.mark.realtime, pytest.mark.usefixtures("stopping", "short_bare_loop")]
 TASK = tasks.get("panda-lift-cameras")
 
 
-@pytest.fixture
-def twin(private_domain: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--task", TASK.name]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert "twin of panda is up" in first, first + process.stderr.read()
-    yield
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-
-
-def test_diffusion_policy_with_two_cameras_runs_an_episode_on_a_twin(
-    twin: None, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
+def test_policy_with_two_cameras_runs_on_a_twin(twin: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    twin(TASK.name)
     pipeline = Pipeline(TASK.interface)
     config = DiffusionConfig(horizon=8, execute=4, hidden=32, layers=1, train_steps=10, sample_steps=2)
     policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)

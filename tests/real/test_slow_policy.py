@@ -68,9 +68,7 @@ def test_robot_moves_and_no_watchdog_stops_it(
     assert (jumps <= limit + 1e-6).all()
 
 
-def test_slow_inference_in_the_control_loop_makes_goals_stale(
-    robot_env: Build, topic_robot: Build, steady: Any
-) -> None:
+def test_slow_inference_in_the_control_loop_makes_goals_stale(robot_env: Any, topic_robot: Any, steady: Any) -> None:
     topic_robot()
     env = robot_env(replace(LIFT, horizon=5), safety=replace(steady, goal_timeout=TRIPS))
     assert run(env, Slow(0.3), None)[1][STALE_GOAL] > 0

@@ -73,9 +73,7 @@ def test_stop_after_a_stall_of_the_twin_is_no_fall(walking: tuple[Any, Any], sta
     ("reason", "stalls", "cause"),
     [("the guard damps the robot: silence", 1, ": this process stood still for 70 ms"), ("tilt", 0, "")],
 )
-def test_own_stall_explains_a_silence_but_not_a_limit(
-    walking: tuple[Any, Any], reason: str, stalls: int, cause: str
-) -> None:
+def test_own_stall_explains_a_silence_but_not_a_limit(walking: Any, reason: str, stalls: int, cause: str) -> None:
     _, env = walking
     env.loop.stall = time.monotonic(), 0.07
     env.loop.stop(reason)

@@ -86,9 +86,7 @@ def test_released_command_falls_as_in_training(steer: Callable[..., Any]) -> Non
     assert torch.allclose(released, stop, atol=1e-6)
 
 
-def test_twist_is_valid_for_half_a_second_and_clamped(
-    steer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twist_is_valid_for_half_a_second_and_clamped(steer: Callable[..., Any], monkeypatch: Any) -> None:
     steering, say = steer()
     say(0.4, -0.2, 0.3)
     assert settle(steering)[0] == pytest.approx([0.4, -0.2, 0.3])
@@ -106,9 +104,7 @@ def test_twist_is_valid_for_half_a_second_and_clamped(
     ("frame", "obeyed"),
     [("", True), ("base_link", True), ("/base", True), ("base_footprint", True), ("odom", False), ("map", False)],
 )
-def test_stamped_twist_must_be_in_the_trunks_frame(
-    steer: Callable[..., Any], frame: str, obeyed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stamped_twist_must_be_in_the_trunks_frame(steer: Any, frame: str, obeyed: bool, caplog: Any) -> None:
     steering, say = steer()
     say(0.9, 0.0, 0.0)
     say(0.4, -0.2, 0.3, frame)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from policies.base import Chunk, Observation
-from real.bus import make, open_node, qos
+from real.bus import make, qos
 from real.teleop.talk import CueScript, InstructionPublisher
 from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC
 from robot_rl.evaluation import evaluate
@@ -26,19 +26,6 @@ INTERFACE = replace(
     tasks.get("panda-lift").interface, success="", failure="", horizon=60,
     instructions=(Instruction("wait for me", "lifted:cube:0.3"), Instruction("touch the table", "reached:cube:2.0")),
 )  # fmt: skip
-
-
-@pytest.fixture
-def nodes(private_domain: int) -> Iterator[Callable[[str], Any]]:
-    opened = []
-
-    def build(name: str) -> Any:
-        opened.append(open_node(name))
-        return opened[-1]
-
-    yield build
-    for node in opened:
-        node.close()
 
 
 def test_cue_script_restarts_in_each_episode(nodes: Build, eventually: Build) -> None:

@@ -594,9 +594,7 @@ def test_pad_of_game_controller_node_equals_our_gamepad() -> None:
     ids=["xbox", "playstation", "sdl", "no driver", "triggers at 0", "triggers at -1", "sdl at an end", "off centre",
          "another pad"],
 )  # fmt: skip
-def test_joystick_has_no_control_before_it_was_released(
-    untouched: Any, held: Any, enables: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_joystick_has_no_control_before_it_was_released(untouched: Any, held: Any, enables: bool, caplog: Any) -> None:
     inputs = OperatorInput(None)
     for count, msg in enumerate((untouched, held, held), 1):
         inputs._take(Stamped(bytes(encode(msg, TYPE)), TYPE, count / 100, count, count))

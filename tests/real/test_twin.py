@@ -32,20 +32,9 @@ Build = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def twin(private_domain: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(TWIN, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert "twin of panda is up" in first, first + process.stderr.read()
-    yield process
-    process.kill()
-    process.communicate(timeout=60)
-
-
-@pytest.fixture
-def node(private_domain: int) -> Iterator[Node]:
-    with open_node("policy") as opened:
-        yield opened
+def twin(private_domain: int, twin_process: Build) -> Iterator[subprocess.Popen[str]]:
+    with twin_process("panda", "--no-camera") as process:
+        yield process
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -91,9 +80,7 @@ def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> 
             pytest.fail("not one of three episodes succeeded")
     finally:
         env.close()
-    assert torch.cat(executed).abs().max() <= 1
-    events = env.summary()["shield"]
-    assert "nonfinite" not in events
+    assert torch.cat(executed).abs().max() <= 1 and "nonfinite" not in env.summary()["shield"]
 
 
 @realtime
@@ -177,17 +164,12 @@ def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
     drawn = {r.parameter: r for r in LIFT.randomization}
     hidden = HiddenArm()
     values = {
-        "robot.action_delay": hidden.action_delay,
-        "robot.stiffness_scale": hidden.stiffness_scale,
-        "robot.damping_scale": hidden.damping_scale,
+        **{f"robot.{name}": getattr(hidden, name) for name in ("action_delay", "stiffness_scale", "damping_scale")},
+        **{f"cube.{name}": getattr(hidden, f"object_{name}") for name in ("mass", "size", "friction")},
+        **{f"sensor.{name}": getattr(hidden, name) for name in ("object_noise", "joint_noise")},
         "robot.joint_friction": hidden.joint_friction,
-        "cube.mass": hidden.object_mass,
-        "cube.size": hidden.object_size,
-        "cube.friction": hidden.object_friction,
         "sensor.object_bias": max(abs(b) for b in hidden.object_bias),
-        "sensor.object_noise": hidden.object_noise,
         "sensor.object_delay": hidden.object_latency,
-        "sensor.joint_noise": hidden.joint_noise,
     }
     assert not [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
     assert len(values) + 1 == len(fields(HiddenArm)), "all except the tracker's rate"
@@ -211,9 +193,8 @@ def test_tracker_errors_differ_between_objects(build: Build) -> None:
     for name, publisher in twin.poses.items():
         publisher.publish = lambda msg, name=name: measured.update({name: msg.pose.position})
     twin.tick(0)
-    errors = []
-    for name, at in measured.items():
-        errors.append(np.array([at.x, at.y, at.z]) - twin.engine.object_pose(name)[0, :3].numpy())
+    true = {name: twin.engine.object_pose(name)[0, :3].numpy() for name in measured}
+    errors = [np.array([at.x, at.y, at.z]) - true[name] for name, at in measured.items()]
     assert errors[0] == pytest.approx(HiddenArm().object_bias, abs=1e-3)
     assert all(np.linalg.norm(e) == pytest.approx(np.linalg.norm(errors[0]), abs=1e-3) for e in errors)
     assert all(np.linalg.norm(a - b) > 0.02 for a, b in itertools.combinations(errors[:3], 2))

@@ -29,9 +29,8 @@ Build = Callable[..., Any]
 
 
 @pytest.fixture
-def node(private_domain: int) -> Iterator[Node]:
-    with open_node("bystander") as opened:
-        yield opened
+def node(nodes: Build) -> Node:
+    return nodes("bystander")
 
 
 def test_route_stop_and_reset(node: Node, eventually: Build) -> None:

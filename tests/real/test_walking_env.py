@@ -73,9 +73,7 @@ def rows(path: Path) -> list[Any]:
 
 
 # ---- standing up and lying down ----------------------------------------------------------------------------------
-def test_stands_up_along_a_path_with_growing_stiffness(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stands_up_along_a_path_with_growing_stiffness(start: Build, eventually: Build, monkeypatch: Any) -> None:
     robot, e, _ = start(reset=False)
     monkeypatch.setattr(standing, "RISE", RISE)
     assert e.loop.is_damped
@@ -217,9 +215,7 @@ def test_does_not_stand_up_from_a_steep_tilt(start: Build, eventually: Build) ->
     assert not len(stiff(robot.commands))
 
 
-def test_robot_that_cannot_move_is_reported(
-    start: Build, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_robot_that_cannot_move_is_reported(start: Build, topic_quadruped: Build, monkeypatch: Any) -> None:
     robot = topic_quadruped()
     monkeypatch.setattr(robot.obeyed, "_callback", lambda sample: None)
     with pytest.raises(NotReady, match=r"did not stand up|not where"):
