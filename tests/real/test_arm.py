@@ -50,9 +50,8 @@ class Wire:
         self.states = self.robot.publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
         self.commands: list[np.ndarray] = []
         array = "std_msgs/msg/Float64MultiArray"
-        self.arm = self.robot.subscribe(
-            array, PANDA.ros.command, profiles.COMMAND, lambda s: self.commands.append(s.msg.data)
-        )
+        heard = lambda sample: self.commands.append(sample.msg.data)  # noqa: E731
+        self.arm = self.robot.subscribe(array, PANDA.ros.command, profiles.COMMAND, heard)
         self.hand = self.robot.subscribe(array, PANDA.ros.gripper_command, profiles.COMMAND)
         assert self.robot.wait_for(lambda: self.states.matched == 1, 30)
 
@@ -96,12 +95,10 @@ def wire(nodes: Callable[[str], Node], eventually: Eventually) -> Callable[..., 
 # ---- joint states ------------------------------------------------------------------------------------------------
 def test_joints_are_matched_by_name(wire: Callable[..., Wire]) -> None:
     w = wire()
-    order = [4, 8, 0, 3, 7, 1, 2, 6, 5]
+    order, speeds = [4, 8, 0, 3, 7, 1, 2, 6, 5], np.arange(9) / 10
     names = ["wheel", *(NAMES[k] for k in order), "lamp"]
-    speeds = np.arange(9) / 10
     w.say(names, [9.0, *VALUES[order], -9.0], [5.0, *speeds[order], 5.0])
     reading = w.driver.reading()
-    assert reading is not None
     assert np.array_equal(reading.position, VALUES[:7]) and np.array_equal(reading.velocity, speeds[:7])
     assert reading.gripper == pytest.approx(0.06)
 
@@ -327,13 +324,11 @@ def test_orientation_is_normalized_or_refused(wire: Callable[..., Wire], norm: f
         assert w.driver.object_poses()[0]["cube"][0, 3:].tolist() == pytest.approx([0.6, 0.0, 0.0, 0.8])
 
 
-def test_later_peer_with_another_type_is_warned_of_once(
-    wire: Callable[..., Wire], nodes: Callable[..., Node], eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_later_peer_with_another_type_is_warned_of_once(wire: Any, nodes: Callable[..., Node], caplog: Any) -> None:
     w = wire(objects=("cube",))
     w.driver.warn_of_mismatches()
     nodes("tracker").publisher("geometry_msgs/msg/PoseWithCovarianceStamped", "objects/cube/pose")
-    eventually(lambda: w.driver.node.incompatible())
+    w.eventually(lambda: w.driver.node.incompatible())
     for _ in range(2):
         w.driver.warn_of_mismatches()
     assert len([r for r in caplog.records if "PoseWithCovarianceStamped" in r.getMessage()]) == 1
@@ -369,7 +364,6 @@ def test_incompatible_peers_are_named(nodes: Callable[[str], Node]) -> None:
         driver.wait_ready(0.1)
 
 
-# ---- commands ----------------------------------------------------------------------------------------------------
 # ---- the state views ---------------------------------------------------------------------------------------------
 def test_state_views_are_complete_or_none(wire: Callable[..., Wire]) -> None:
     w = wire(objects=("cube",))

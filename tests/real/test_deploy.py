@@ -71,9 +71,7 @@ def test_failed_task_is_a_valid_result_and_the_settings_are_recorded(deploy: Any
 
 
 @pytest.mark.parametrize("finished", [0, 2])
-def test_interrupt_keeps_the_results_of_finished_episodes(
-    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int
-) -> None:
+def test_interrupt_keeps_finished_episodes(deploy: Any, tmp_path: Path, monkeypatch: Any, finished: int) -> None:
     reset, begun = RobotEnv.reset, 0
 
     def interrupted(self: RobotEnv, **words: Any) -> Any:
@@ -95,9 +93,7 @@ def test_interrupt_keeps_the_results_of_finished_episodes(
         assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
 
 
-def test_interrupt_after_an_episode_keeps_rows_and_results_consistent(
-    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_after_an_episode_leaves_consistent_results(deploy: Any, tmp_path: Path, monkeypatch: Any) -> None:
     step, ended = RobotEnv.step, 0
 
     def interrupted(self: RobotEnv, action: torch.Tensor) -> Any:
@@ -122,9 +118,7 @@ def test_without_a_twin_or_a_person_nothing_is_evaluated(deploy: Any, tmp_path: 
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
-def test_corrected_and_marked_episodes_are_not_evaluated(
-    deploy: Any, tmp_path: Path, hands: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corrected_episodes_are_not_evaluated(deploy: Any, tmp_path: Path, hands: Any, monkeypatch: Any) -> None:
     """Three episodes; in the second, a person takes over and marks a success."""
     held = Operator(held=True)
     script = [RELEASED] * 8 + [RELEASED, held, RELEASED, held, Operator(success=True)] + [RELEASED] * 8

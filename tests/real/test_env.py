@@ -73,7 +73,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("turn", [0.0, 0.1])
-def test_same_state_gives_same_views_observation_and_target_as_simulation(
+def test_state_gives_the_views_and_targets_of_simulation(
     private_domain: int, eventually: Build, task: Build, turn: float
 ) -> None:
     controller: Any = replace(LIFT.controller, turn=turn)
@@ -421,9 +421,7 @@ def test_read_waits_for_a_new_state_before_it_reports_silence(start: Build, even
     assert e.read().joint_position.shape == (1, 7)
 
 
-def test_loop_starts_with_a_state_from_after_the_garbage_collection(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loop_starts_with_a_state_after_garbage_collection(start: Build, eventually: Build, monkeypatch: Any) -> None:
     # Hold the interpreter lock for a second, as a long collection does.
     monkeypatch.setattr("real.control.loop.gc.collect", lambda: ctypes.PyDLL(None).usleep(1_000_000))
     _, e, _ = start(reset=False, safety=IMPATIENT)

@@ -262,9 +262,7 @@ def test_episode_that_ends_by_the_failure_test_is_no_success(session: Build, pla
 
 
 @pytest.mark.parametrize(("timeout", "stale"), [(1000.0, 0), (0.01, 8)])
-def test_stale_pictures_are_counted_in_the_record(
-    session: Build, play: Build, out: Path, timeout: float, stale: int
-) -> None:
+def test_stale_pictures_are_counted(session: Build, play: Build, out: Path, timeout: float, stale: int) -> None:
     """The camera sent one picture, long before the episode: each video frame repeats it."""
     s = session(camera=True)
     s.env.loop.safety = replace(s.env.loop.safety, picture_timeout=timeout)
@@ -288,9 +286,7 @@ def test_recorded_pictures_precede_the_action(session: Build, play: Build, monke
     assert (frames.flatten(1).mean(1) - 20 * (torch.arange(16) % 8)).abs().max() < 5
 
 
-def test_weights_load_between_episodes_and_the_session_resumes(
-    session: Build, play: Build, out: Path, residual: Build, same: Build
-) -> None:
+def test_newer_weights_load_and_sessions_resume(session: Any, play: Any, out: Path, residual: Any, same: Any) -> None:
     """A killed session may leave a row of an episode that was not written: its row is dropped."""
     s = session()
     newer = residual(SIZE, 4, std=None, zero_init=False)
@@ -334,9 +330,7 @@ def test_interrupted_episode_is_dropped_and_earlier_ones_are_kept(session: Build
     assert [e.length for e in data.episodes] == [8] and verify(data.root) == []
 
 
-def test_signal_at_the_end_of_an_episode_keeps_row_and_record(
-    stopping: None, session: Build, play: Build, monkeypatch: pytest.MonkeyPatch, out: Path
-) -> None:
+def test_signal_after_an_episode_keeps_it(stopping: None, session: Any, play: Any, monkeypatch: Any, out: Path) -> None:
     s = session()
     write = s.journal._write
 
@@ -353,9 +347,7 @@ def test_signal_at_the_end_of_an_episode_keeps_row_and_record(
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
-def test_signal_while_an_episode_is_written_waits(
-    stopping: None, session: Build, play: Build, monkeypatch: pytest.MonkeyPatch, out: Path
-) -> None:
+def test_signal_waits_for_writing_to_end(stopping: None, session: Any, play: Any, monkeypatch: Any, out: Path) -> None:
     s = session()
     closing, add, close = threading.Event(), s.recorder.writer.add_episode, s.recorder.close
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -77,11 +78,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
     robot = topic_quadruped(commands="lowcmd")
     built = Bench(robot)
-    try:
+    with closing(built):
         eventually(lambda: robot.is_damped)
         yield built
-    finally:
-        built.close()
 
 
 def stand_up(bench: Bench, eventually: Build) -> None:
@@ -99,15 +98,12 @@ def ticks(robot: Any, eventually: Build, count: int = 50) -> None:
 
 
 def changed(field: str, value: float) -> bytes:
+    """Return set-points of which one differs, or with `off` the command to switch off the battery."""
     command = STAND.copy()
-    command["motor_cmd"][field][4] = value
-    return WIRE.seal(command)
-
-
-def battery_off() -> bytes:
-    """Return valid set-points with the command to switch off the battery."""
-    command = STAND.copy()
-    command["bms_cmd"]["off"] = 0xA5
+    if field == "off":
+        command["bms_cmd"]["off"] = value
+    else:
+        command["motor_cmd"][field][4] = value
     return WIRE.seal(command)
 
 
@@ -137,9 +133,7 @@ def received(stiffness_scale: float, at: float, position: Any = GO2.home) -> Rec
 
 @pytest.mark.parametrize(("seconds", "last"), [(0.3, 1.0), (0.6, 1.5)], ids=["folds", "rises"])
 @pytest.mark.parametrize("gap", [0.0, 0.049], ids=["on time", "with a gap"])
-def test_stiffness_may_grow_as_fast_as_in_standing_up(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, last: float, gap: float
-) -> None:
+def test_stiffness_may_grow_as_in_standing_up(monkeypatch: Any, seconds: float, last: float, gap: float) -> None:
     """The ramps of real/episode/standing.py: a step every 20 ms, one of them late."""
     monkeypatch.setattr("real.control.guard.JUMP", JUMP)
     for late in range(1, 30):
@@ -197,7 +191,7 @@ def send(raw: bytes | None) -> Callable[[Bench, Build], None]:
         (send(None), "silence"),
         (send(changed("q", float("nan"))), "nonfinite command"),
         (send(changed("kp", 200.0)), "gain out of limits"),
-        (send(battery_off()), "more than set-points and gains"),
+        (send(changed("off", 0xA5)), "more than set-points and gains"),
         (send(WIRE.seal(STAND.copy())[:-1] + b"\x00"), "damaged command"),
         (lambda bench, _: setattr(bench.robot, "silent", True), "stale state"),
         (lambda bench, _: setattr(bench.robot, "frozen", True), "stale state"),
@@ -375,13 +369,11 @@ def test_second_publisher_at_the_start_is_refused(topic_quadruped: Build, eventu
             Guard(node, GO2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "topic"), [(LOW_COMMAND, "lowcmd"), (LOW_COMMAND, "lowcmd_wanted"), (LOW_STATE, "lowstate")]
-)
-def test_later_publisher_damps_the_robot(bench: Bench, eventually: Build, kind: str, topic: str) -> None:
+@pytest.mark.parametrize("topic", ["lowcmd", "lowcmd_wanted", "lowstate"])
+def test_later_publisher_damps_the_robot(bench: Bench, eventually: Build, topic: str) -> None:
     stand_up(bench, eventually)
     with open_node("sport_mode") as rival:
-        rival.publisher(kind, topic, qos.COMMAND)
+        rival.publisher(LOW_STATE if topic == "lowstate" else LOW_COMMAND, topic, qos.COMMAND)
         eventually(lambda: bench.robot.is_damped and bench.guard.damping)
         assert "/sport_mode" in bench.guard.damping and f"/{topic}" in bench.guard.damping and bench.guard.latched
         assert bench.guard.foreign_publisher

@@ -44,9 +44,7 @@ def until_stopped(env: Any, steps: int = 400) -> str:
 
 
 @pytest.mark.parametrize(("kind", "topic"), FOREIGN, ids=lambda value: value.rpartition("/")[2])
-def test_later_publisher_stops_the_arm_and_is_named(
-    topic_robot: Build, robot_env: Build, tmp_path: Path, eventually: Build, kind: str, topic: str
-) -> None:
+def test_later_publisher_stops_arm(topic_robot: Build, robot_env: Build, tmp_path: Path, kind: str, topic: str) -> None:
     topic_robot()
     with open_node("person") as person, open_node("rival", "/x") as rival, open_node("ears") as ears:
         env = robot_env(replace(LIFT, horizon=1000), OperatorInput(ears, "panda"))
@@ -63,9 +61,7 @@ def test_later_publisher_stops_the_arm_and_is_named(
     assert {"foreign_publisher", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
 
 
-def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(
-    topic_robot: Build, robot_env: Build, eventually: Build
-) -> None:
+def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(topic_robot: Build, robot_env: Build) -> None:
     robot = topic_robot()
     env = robot_env(replace(LIFT, horizon=1000))
     env.reset(seed=0)

@@ -38,11 +38,11 @@ stub = load(Path(__file__).with_name("launch_stub.py"))
 
 def commands(file: str, **values: str) -> dict[str, dict[str, str]]:
     """Return each started node's options, flags as "" and the positional arguments under ""."""
-    texts = {n.name: " ".join(n.command) + " " for n in describe(file, REQUIRED[file] | values) if n.condition}
-    return {
-        name: dict(re.findall(r"--(\S+) (?:([^-]\S*) )?", text)) | {"": text.split(" --")[0].strip()}
-        for name, text in texts.items()
-    }
+    found = {}
+    for node in (node for node in describe(file, REQUIRED[file] | values) if node.condition):
+        text = " ".join(node.command) + " "
+        found[node.name] = dict(re.findall(r"--(\S+) (?:([^-]\S*) )?", text)) | {"": text.split(" --")[0].strip()}
+    return found
 
 
 # ---- descriptions ------------------------------------------------------------------------------------------------
@@ -86,9 +86,8 @@ def test_arguments_reach_the_nodes(file: str) -> None:
         assert "resume" in commands(file, resume="true", dataset="datasets/mine")["finetune"]
     else:
         changed = commands(file, runtime="onnx", seconds="7", first_episode="5", episodes="3", dry_run="true")["deploy"]
-        assert {name: changed[name] for name in ("runtime", "seconds", "seed", "episodes", "dry-run")} == {
-            "runtime": "onnx", "seconds": "7", "seed": "5", "episodes": "3", "dry-run": ""
-        }  # fmt: skip
+        expected = {"runtime": "onnx", "seconds": "7", "seed": "5", "episodes": "3", "dry-run": ""}
+        assert {name: changed[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -136,22 +135,16 @@ def test_ros_arguments_and_environment_reach_every_node(file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("arn", {}, "did you mean arm?"),
-        ("arm", {}, "needs policy:="),
-        ("arm", {"policy": ""}, "needs policy:="),
-        ("record", {"twin": "true"}, "needs task:="),
-        ("arm", {**POLICY, "polcy": "x"}, "did you mean policy?"),
-        ("arm", {**POLICY, "teleop": "keybord"}, "did you mean keyboard?"),
-        ("arm", {**POLICY, "seconds": "-1"}, "seconds:=-1"),
-        ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda"),
-        ("arm", {**POLICY, "episodes": "0"}, "1 or more"),
-        ("arm", {**POLICY, "episodes": "2.5"}, "whole number"),
-        ("finetune", {**POLICY, "minutes": "nan"}, "minutes:=nan"),
-        ("twin", {"domain_id": "233"}, "domain_id:=233"),
-        ("twin", {"namespace": "left arm"}, "namespace:=left arm"),
-        ("twin", {"joint_prefix": "3_"}, "joint_prefix:=3_"),
+        ("arn", {}, "did you mean arm?"), ("arm", {}, "needs policy:="), ("arm", {"policy": ""}, "needs policy:="),
+        ("record", {"twin": "true"}, "needs task:="), ("arm", POLICY | {"polcy": "x"}, "did you mean policy?"),
+        ("arm", POLICY | {"teleop": "keybord"}, "did you mean keyboard?"),
+        ("arm", POLICY | {"seconds": "-1"}, "seconds:=-1"), ("arm", POLICY | {"robot": "pandas"}, "did you mean panda"),
+        ("arm", POLICY | {"episodes": "0"}, "1 or more"), ("arm", POLICY | {"episodes": "2.5"}, "whole number"),
+        ("finetune", POLICY | {"minutes": "nan"}, "minutes:=nan"),
+        *(("twin", {name: text}, f"{name}:={text}")
+          for name, text in (("domain_id", "233"), ("namespace", "left arm"), ("joint_prefix", "3_"))),
     ],
-)
+)  # fmt: skip
 def test_invalid_arguments_are_refused(file: str, values: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
         describe(file, values)
@@ -287,15 +280,12 @@ def test_cli_runs_the_description(monkeypatch: pytest.MonkeyPatch, capfd: pytest
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["arn"], "did you mean arm?"),
-        (["arm", "robot=panda"], "did you mean robot:=panda?"),
-        (["arm", "panda"], "did you mean panda:=VALUE?"),
-        (["arm", ":=panda"], "is not name:=value"),
+        (["arn"], "did you mean arm?"), (["arm"], "needs policy:="), (["arm", ":=panda"], "is not name:=value"),
+        (["arm", "robot=panda"], "did you mean robot:=panda?"), (["arm", "panda"], "did you mean panda:=VALUE?"),
         (["arm", "policy:=x", "robt:=panda"], "did you mean robot"),
         (["arm", "policy:=x", "--twin"], "unknown flag --twin"),
-        (["arm"], "needs policy:="),
     ],
-)
+)  # fmt: skip
 def test_cli_refuses_invalid_arguments(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", *argv]) == 2
     captured = capsys.readouterr()

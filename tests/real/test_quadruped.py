@@ -130,11 +130,15 @@ def watch(private_domain: int) -> Iterator[Watch]:
         yield Watch(node)
 
 
-def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> Process:
-    return start(
-        "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
-        "--video-episodes", "0", "--json", "--out", str(folder),
-    )  # fmt: skip
+@pytest.fixture
+def deploy(start: Build, bundle: Path, tmp_path: Path) -> Build:
+    """Start a policy whose results are written to a folder of `tmp_path`."""
+    words = ["--robot", "go2", "--episodes", "1", "--commands", "person", "--video-episodes", "0", "--json"]
+
+    def run(folder: str, seconds: float = 60.0) -> Process:
+        return start("deploy", str(bundle), *words, "--seconds", str(seconds), "--out", str(tmp_path / folder))
+
+    return run
 
 
 @pytest.fixture
@@ -146,11 +150,11 @@ def robot(start: Build) -> tuple[Process, Process]:
 
 @processes
 def test_policy_lies_down_at_its_end_and_when_interrupted(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+    robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
     twin, guard = robot
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
-    policy = deploy(start, bundle, tmp_path / "run", 3.0)
+    policy = deploy("run", 3.0)
     eventually(lambda: watch.height > 0.25, "standing up", START)
     out, _ = policy.process.communicate(timeout=60)
     assert policy.process.returncode == 0, policy.said
@@ -163,7 +167,7 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
     assert loop["rate"] == 500 and loop["ticks"] > 2000
     assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
 
-    policy = deploy(start, bundle, tmp_path / "again")
+    policy = deploy("again")
     eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
@@ -176,10 +180,10 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
 
 @processes
 def test_killed_policy_and_suspended_robot_are_damped(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: Any
+    robot: Any, deploy: Build, watch: Watch, eventually: Build, capsys: Any
 ) -> None:
     twin, guard = robot
-    policy = deploy(start, bundle, tmp_path / "run")
+    policy = deploy("run")
     eventually(lambda: watch.walking, "an episode", START)
     killed = time.time()
     policy.end(signal.SIGKILL)
@@ -190,7 +194,7 @@ def test_killed_policy_and_suspended_robot_are_damped(
     eventually(lambda: watch.height < 0.15, "it sinks down")
 
     eventually(lambda: not watch.episode.matched, "the end of the killed policy's lease")
-    policy = deploy(start, bundle, tmp_path / "again")
+    policy = deploy("again")
     eventually(lambda: "running" not in watch.episode.latest.msg.data, "the second policy", START)
     eventually(lambda: watch.walking, "an episode", START)
     before, cut = len(guard.said), time.time()
@@ -211,10 +215,10 @@ def test_killed_policy_and_suspended_robot_are_damped(
 
 @processes
 def test_suspended_policy_stays_damped_after_it_continues(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+    robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
     """It would pull the sunken robot up at full stiffness."""
-    guard, policy = robot[1], deploy(start, bundle, tmp_path / "run")
+    guard, policy = robot[1], deploy("run")
     eventually(lambda: watch.walking, "an episode", START)
     hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)

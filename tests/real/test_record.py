@@ -40,6 +40,8 @@ WON, LOST, AGAIN = (Operator(held=True, **{name: True}) for name in ("success", 
 class Script(OperatorInput):
     """Input from a list; then the person quits."""
 
+    help = ""
+
     def __init__(self, *readings: Operator):
         super().__init__(None)
         self.readings = list(readings)
@@ -83,9 +85,7 @@ def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------------
-def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failed_one(
-    record: Build, tmp_path: Path
-) -> None:
+def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failure(record: Build, tmp_path: Path) -> None:
     cubes: list[float] = []
     on_disk: list[tuple[int, int]] = []
     begin = [RELEASED, MOVE, MOVE]
@@ -220,18 +220,6 @@ def test_keys_mark_discard_and_quit_and_a_killed_recording_resumes(in_terminal: 
     assert verify(data.root) == [] and [bool(e.record["success"]) for e in data.episodes] == [False, True]
 
 
-class Quitter:
-    """Device of a person who quits at once."""
-
-    help = ""
-
-    def read(self) -> Operator:
-        raise Finished
-
-    def close(self) -> None:
-        pass
-
-
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     capsys.readouterr()
     assert main(["record", *map(str, words)]) in (1, 2)
@@ -249,7 +237,7 @@ def test_invalid_recordings_are_refused(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_other_datasets_are_not_continued(record: Build, capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("real.teleop.Keyboard", Quitter)
+    monkeypatch.setattr("real.teleop.Keyboard", Script)  # quits at once
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")

@@ -52,9 +52,7 @@ def run(env: Any, policy: Slow, execution: Execution | None) -> tuple[dict[str, 
 @pytest.mark.realtime
 @pytest.mark.unstalled
 @pytest.mark.parametrize(("mode", "seconds"), [("receding", 0.0), ("receding", 0.3), ("asynchronous", 0.3)])
-def test_robot_moves_and_no_watchdog_stops_it(
-    robot_env: Build, topic_robot: Build, steady: Any, mode: Any, seconds: float
-) -> None:
+def test_no_watchdog_stops_the_robot(robot_env: Any, topic_robot: Any, steady: Any, mode: Any, seconds: float) -> None:
     robot = topic_robot()
     env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
     execution = Execution(mode, background=True, patience=0.025 if mode == "receding" else 0.0, period=env.period)
@@ -75,9 +73,7 @@ def test_slow_inference_in_the_control_loop_makes_goals_stale(robot_env: Any, to
 
 
 @pytest.mark.realtime
-def test_hung_policy_ends_the_episode_and_the_robot_holds(
-    robot_env: Build, topic_robot: Build, steady: Any, eventually: Build
-) -> None:
+def test_robot_holds_after_a_hung_policy(robot_env: Build, topic_robot: Build, steady: Any, eventually: Build) -> None:
     robot, release = topic_robot(), threading.Event()
 
     class Hanging(Slow):

@@ -26,21 +26,8 @@ from hypothesis import strategies as st
 
 from real.bus import Node, QoS, Stamped, decode, encode, make, open_node
 from real.bus.names import check_name
-from real.teleop import (
-    AXES,
-    BUTTONS,
-    RELEASED,
-    Finished,
-    Keyboard,
-    Operator,
-    OperatorInput,
-    from_joy,
-    joy_topic,
-    stream,
-    to_joy,
-    until_signal,
-)
-from real.teleop.commands import QOS, TYPE
+from real.teleop import AXES, BUTTONS, RELEASED, Finished, Keyboard, Operator, OperatorInput, stream, until_signal
+from real.teleop.commands import QOS, TYPE, from_joy, joy_topic, to_joy
 from robot_rl.cli.main import main
 from robot_rl.cli.teleop import Teleop
 from robot_rl.util.errors import UnknownName, UserError
@@ -84,8 +71,7 @@ class Ear:
 
 @pytest.fixture
 def ear(node: Node) -> Iterator[Ear]:
-    ear = Ear(node)
-    yield ear
+    yield (ear := Ear(node))
     ear.subscription.close()
 
 
@@ -126,8 +112,7 @@ class Keys:
 
 @pytest.fixture
 def keys(terminal: tuple[int, int]) -> Iterator[Keys]:
-    keys = Keys(*terminal)
-    yield keys
+    yield (keys := Keys(*terminal))
     keys.keyboard.close()
 
 
@@ -283,9 +268,8 @@ def test_held_key_moves_pauses_until_it_repeats_and_releases(keys: Keys) -> None
 
 
 def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
-    for key, motion in zip(
-        b"wsadrf", [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)], strict=True
-    ):
+    motions = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
+    for key, motion in zip(b"wsadrf", motions, strict=True):
         assert keys.read(bytes([key]), after=1.0).motion == motion
     assert keys.read(b"wsa", after=1.0).motion == (-1.0, 1.0, 0.0)  # the newer of two opposites
     assert keys.read(b"W", after=1.0).motion == (0.25, 0.0, 0.0)
@@ -308,22 +292,18 @@ def test_h_keeps_control_until_h_or_stop(keys: Keys) -> None:
     assert keys.read(b"x") == Operator(stop=True)
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [(b"y", "success"), (b"n", "failure"), (b"x", "stop"), (b"X", "stop"), (b"\r", "reset"), (b"\n", "reset")],
-)
-def test_press_keys(keys: Keys, key: bytes, name: str) -> None:
-    assert keys.read(key) == Operator(**{name: True})  # type: ignore[arg-type]
-    assert keys.read(after=1.0) == RELEASED
+def test_press_keys(keys: Keys) -> None:
+    presses = (b"y", "success"), (b"n", "failure"), (b"xX", "stop"), (b"\r\n", "reset")
+    for key, name in ((key, name) for letters, name in presses for key in letters):
+        assert keys.read(bytes([key])) == Operator(**{name: True})  # type: ignore[arg-type]
+        assert keys.read(after=1.0) == RELEASED
 
 
-@pytest.mark.parametrize(
-    "sequence",
-    [b"\x1b[A", b"\x1b[D", b"\x1bOS", b"\x1b[[A", b"\x1b[15~", b"\x1b[1;2D", b"\x1b", b"\x13\x1a\x1c", "ä€😀".encode()],
-)
-def test_other_keys_have_no_effect(keys: Keys, sequence: bytes) -> None:
-    assert keys.read(sequence) == RELEASED
-    assert keys.read(b"x", after=1.0).stop
+def test_other_keys_have_no_effect(keys: Keys) -> None:
+    arrows, others = (b"\x1b[A", b"\x1b[D", b"\x1bOS", b"\x1b[[A"), (b"\x1b[15~", b"\x1b[1;2D", b"\x1b")
+    for sequence in (*arrows, *others, b"\x13\x1a\x1c", "ä€😀".encode()):
+        assert keys.read(sequence, after=1.0) == RELEASED
+        assert keys.read(b"x", after=1.0).stop
 
 
 def test_escape_sequence_in_two_parts_and_stop_after_escape(keys: Keys) -> None:
@@ -435,16 +415,10 @@ def test_stop_just_before_the_end_is_published(node: Node, ear: Ear) -> None:
 
 @pytest.mark.parametrize(
     ("number", "input_", "last"),
-    [
-        (signal.SIGTERM, MOVING, RELEASED),
-        (signal.SIGHUP, MOVING, MOVING),
-        (signal.SIGHUP, Operator(stop=True), Operator(stop=True)),
-        (signal.SIGHUP, RELEASED, RELEASED),
-    ],
-)
-def test_control_is_not_released_if_the_terminal_closes(
-    node: Node, ear: Ear, number: int, input_: Operator, last: Operator
-) -> None:
+    [(signal.SIGTERM, MOVING, RELEASED), (signal.SIGHUP, MOVING, MOVING), (signal.SIGHUP, RELEASED, RELEASED),
+     (signal.SIGHUP, Operator(stop=True), Operator(stop=True))],
+)  # fmt: skip
+def test_closed_terminal_keeps_control(node: Node, ear: Ear, number: int, input_: Operator, last: Operator) -> None:
     stream(node, Script(MOVING if input_.held else RELEASED, input_), "panda", 30.0, lambda _s: number)
     assert ear.last() == last
 
@@ -505,18 +479,14 @@ def test_device_reaches_only_its_robot(private_domain: int) -> None:
         assert go2.devices == 0 and go2.read() is None and not go2.other_publishers()
 
 
-@pytest.mark.parametrize(
-    ("robot", "topic"), [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")]
-)
-def test_topic_of_any_robot_name(robot: str, topic: str) -> None:
-    assert joy_topic(robot) == topic and check_name(f"/{topic}")
+def test_topic_of_any_robot_name() -> None:
+    for robot, name in {"go2": "go2", "left-arm.2": "left_arm_2", "3r": "_3r"}.items():
+        assert joy_topic(robot) == f"teleop/{name}/joy" and check_name(f"/teleop/{name}/joy")
 
 
 # ---- other publishers -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reliable", [True, False])
-def test_press_is_reported_once_from_reliable_and_best_effort_publishers(
-    private_domain: int, reliable: bool, eventually: Callable[..., Any]
-) -> None:
+def test_press_from_any_publisher_is_reported_once(private_domain: int, reliable: bool, eventually: Any) -> None:
     with open_node("robot") as robot, open_node("person") as person:
         inputs = OperatorInput(robot, "panda")
         publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10, reliable=reliable))

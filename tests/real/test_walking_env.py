@@ -164,9 +164,7 @@ def test_close_lays_the_robot_down_and_damps_it(start: Build, eventually: Build)
 
 
 @pytest.mark.parametrize("step", [3, 40], ids=["soft", "firm"])
-def test_close_while_standing_up_lies_down_without_a_jerk(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_close_while_standing_up_lies_down_gently(start: Build, eventually: Build, monkeypatch: Any, step: int) -> None:
     """Ctrl-C with soft springs, for which the guard limits the growth of stiffness, and with stiff springs."""
     robot, e, _ = start(reset=False)
     monkeypatch.setattr(standing, "RISE", RISE)
@@ -306,9 +304,7 @@ def test_damped_robot_at_the_end_of_an_episode_is_a_fall(start: Build) -> None:
 
 
 @pytest.mark.parametrize("reason", ["stale state", "stale goal"])
-def test_silence_ends_the_episode_and_damping_is_latched(
-    start: Build, eventually: Build, tmp_path: Path, reason: str
-) -> None:
+def test_silence_ends_the_episode_and_latches_damping(start: Any, eventually: Any, tmp_path: Path, reason: str) -> None:
     robot, e, operator = start(reset=False)
     journal = Journal(tmp_path, e)
     e.reset(seed=0)
@@ -332,9 +328,7 @@ def test_silence_ends_the_episode_and_damping_is_latched(
     assert first < 15 and stands(robot)
 
 
-def test_damping_by_the_guard_ends_the_episode_and_is_counted(
-    start: Build, topic_quadruped: Build, eventually: Build
-) -> None:
+def test_damping_by_the_guard_ends_the_episode_and_counts(start: Any, topic_quadruped: Any, eventually: Any) -> None:
     robot = topic_quadruped()
     robot.guard = {"damping": "", "latched": False, "damped": {"silence": 3}}
     _, e, _ = start(robot=robot)
