@@ -154,7 +154,6 @@ class Pad:
         Path(self.map_file).write_text(f"# pads\n{guid},fifo,{pairs},platform:Linux,\n")
 
     def write(self, data: bytes) -> None:
-        assert self.wire is not None
         os.write(self.wire, data)
 
     def send(self, *events: tuple[int, int, int]) -> None:
@@ -373,7 +372,6 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 def _twin_process(robot: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "robot_rl.cli.main", "twin", robot, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
     first = process.stderr.readline()
     assert f"twin of {robot} is up" in first, first + process.stderr.read()
     try:

@@ -55,7 +55,6 @@ class Recorded:
 
     def __init__(self, node: Any):
         robot = Pipeline(LIFT).robot
-        assert robot.gripper is not None
         self.names = [*robot.joint_names, *robot.gripper.joints]
         self.states = node.publisher("sensor_msgs/msg/JointState", robot.ros.joint_states, qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)

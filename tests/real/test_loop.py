@@ -160,8 +160,7 @@ def test_starts_at_the_measured_position_and_holds_it(bench: Callable[..., Bench
     measured = HOME[0] + torch.tensor([0.1, -0.1, 0.05, 0.1, 0.0, -0.1, 0.2])
     b = bench(position=measured.tolist())
     b.run(0.5)
-    assert (b.sent - measured).abs().max() < 1e-6
-    assert b.driver.widths == [0.05] * 100
+    assert (b.sent - measured).abs().max() < 1e-6 and b.driver.widths == [0.05] * 100
 
 
 def test_first_goal_far_from_the_arm_is_refused(bench: Callable[..., Bench]) -> None:
@@ -452,8 +451,7 @@ def test_set_points_jump_to_the_goal(legged: Bench) -> None:
 
 def assert_latched_until_reset(legged: Bench, reason: str) -> None:
     """The robot has sunk meanwhile: a fresh goal at full stiffness would jerk it up."""
-    assert legged.loop.stopped == reason
-    assert all(legged.walk(0.2)) and legged.loop.is_damped
+    assert legged.loop.stopped == reason and all(legged.walk(0.2)) and legged.loop.is_damped
     assert legged.counts == {reason: 1, "stop": 1}
     legged.loop.reset_stop()
     assert all(legged.run(0.1)) and not any(legged.walk(0.1)) and not legged.loop.stopped

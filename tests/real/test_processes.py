@@ -132,8 +132,7 @@ def test_status_of_a_signal() -> None:
 def test_stubborn_node_is_terminated_then_killed() -> None:
     log = Log(ready=interrupt)
     code = run(log, node("deploy", "stubborn", required=True), grace=Grace(0.3, 0.3))
-    assert code == 128 + signal.SIGKILL
-    assert log.of("deploy") == ["ready", "got SIGINT", "got SIGTERM"]
+    assert code == 128 + signal.SIGKILL and log.of("deploy") == ["ready", "got SIGINT", "got SIGTERM"]
     assert log.lines[-1] == "launch: deploy was killed by SIGKILL"
 
 
@@ -205,14 +204,12 @@ def test_orphans_of_a_node_are_killed(tmp_path: Path) -> None:
 def test_missing_program() -> None:
     log = Log()
     runner = ProcessRunner([node("a", "polite"), node("b", "polite")], ["/nonexistent/program"], log)
-    assert runner.run() == 127
-    assert len(log.lines) == 1 and "cannot start a" in log.lines[0]
+    assert runner.run() == 127 and len(log.lines) == 1 and "cannot start a" in log.lines[0]
 
 
 def test_nodes_end_with_a_killed_launcher(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
     with _launcher(f"*(NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab')") as launcher:
-        assert launcher.stdout is not None
         ready = 0
         while ready < 2:
             ready += launcher.stdout.readline().endswith(": ready\n")
@@ -223,7 +220,6 @@ def test_guard_damps_before_it_ends_with_a_killed_launcher(tmp_path: Path) -> No
     read_end = _fifo(tmp_path / "alive")
     node = f"NodeProcess('guard', ('testament', {str(tmp_path / 'alive')!r}), guards_robot=True)"
     with _launcher(node) as launcher:
-        assert launcher.stdout is not None
         while not launcher.stdout.readline().endswith(": ready\n"):
             pass
     os.set_blocking(read_end, True)
@@ -256,7 +252,6 @@ def _script(nodes: str) -> str:
 def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
     """Run nodes in a launcher process, which is killed at the end."""
     launcher = subprocess.Popen([sys.executable, "-c", _script(nodes)], stdout=subprocess.PIPE, text=True)
-    assert launcher.stdout is not None
     try:
         yield launcher
     finally:

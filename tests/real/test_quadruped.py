@@ -77,7 +77,6 @@ class Watch:
 
     def _on_command(self, sample: Any) -> None:
         command = self.wire.open(sample.raw)
-        assert command is not None
         is_damped = not command["motor_cmd"]["kp"].any()
         if is_damped and not self.is_damped:
             self.damped_at = sample.source_ns / 1e9

@@ -319,7 +319,6 @@ def test_view_shows_episode_and_phase(record: Build) -> None:
 
         def watch(env: Any) -> None:
             view(env)
-            assert view.view is not None
             shown.append((view.view.number, view.view.step, view.view._note))
 
         record(RELEASED, RELEASED, MOVE, MOVE, WON, RELEASED, MOVE, MOVE, on_step=watch)

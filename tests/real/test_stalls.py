@@ -78,8 +78,7 @@ def test_own_stall_explains_a_silence_but_not_a_limit(walking: Any, reason: str,
     env.loop.stall = time.monotonic(), 0.07
     env.loop.stop(reason)
     env.step(STILL)
-    assert (env.stalls, env.falls) == (stalls, 1 - stalls)
-    assert env.loop.stopped == reason + cause
+    assert (env.stalls, env.falls) == (stalls, 1 - stalls) and env.loop.stopped == reason + cause
 
 
 def test_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
@@ -164,7 +163,6 @@ def test_low_state_of_a_robot_at_rest(private_domain: int, eventually: Build) ->
             twin.tick(count)
             assert states.wait(30, after=count)
             state = layout(LOW_STATE).open(states.latest.raw)  # type: ignore[union-attr]
-            assert state is not None
             measured.append(state["imu_state"]["accelerometer"].copy())
         assert np.abs(np.mean(measured, 0) - [0.0, 0.0, GRAVITY]).max() < 0.6
         assert np.abs(state["imu_state"]["rpy"][:2]).max() < 0.2

@@ -120,8 +120,7 @@ def test_both_types_of_twist_match_and_a_third_does_not(steer: Callable[..., Any
     with open_node("late") as late, open_node("robot") as robot:
         Steering(robot, SPEC, PERIOD)
         publishers = [late.publisher(kind, TOPIC) for kind in TYPES]
-        assert late.wait_for(lambda: all(p.matched for p in publishers), 30)
-        assert not robot.incompatible()
+        assert late.wait_for(lambda: all(p.matched for p in publishers), 30) and not robot.incompatible()
         late.publisher("std_msgs/msg/String", TOPIC)
         assert robot.wait_for(lambda: any("String" in text for text in robot.incompatible()), 30)
 

@@ -119,7 +119,6 @@ def test_takeover_on_a_twin_holds_and_does_not_jump(
         finally:
             env.close()
     tool = env.pipeline.kinematics
-    assert tool is not None
     poses = [tool.forward(torch.cat(part)) for part in (joints[25:35], joints[10 + HOLD_STEPS - 10 : 10 + HOLD_STEPS])]
     (p, r), (q, s) = [(position.mean(0), rotation[5]) for position, rotation in poses]
     assert (p - q).norm() < 0.01, "m, in 3 s"

@@ -93,8 +93,7 @@ def test_checksum_ignores_padding() -> None:
     message = np.frombuffer(b"\xff" * wire.dtype.itemsize, wire.dtype).reshape(()).copy()
     for name in wire.dtype.names or ():
         message[name] = np.zeros((), wire.dtype[name].base)
-    assert wire.open(wire.seal(message)) is not None
-    assert wire.checksum(message) == 0x4B5A4880
+    assert wire.open(wire.seal(message)) is not None and wire.checksum(message) == 0x4B5A4880
 
 
 def test_damaged_bytes_are_not_decoded() -> None:
@@ -202,7 +201,6 @@ def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(node: Node, topic_qu
     driver.wait_ready(30)
     eventually(lambda: abs(driver.reading().quat[3] - TILTED[3]) < 1e-6)
     state = driver.state(torch.zeros(1, 12))
-    assert state is not None
     assert state.joint_position[0].tolist() == pytest.approx((np.arange(12) / 10).tolist())
     assert state.joint_velocity[0].tolist() == pytest.approx((np.arange(12.0) - 5).tolist())
     assert state.base_quat[0].tolist() == pytest.approx(TILTED.tolist()), "w x y z"

@@ -145,8 +145,7 @@ def test_lies_down_from_its_set_points(start: Build, eventually: Build) -> None:
     sent = len(robot.commands)
     e.close()
     path = stiff(robot.commands[sent:])
-    assert np.abs(path[-1] - robot.folded).max() < 0.05
-    assert ((path - robot.home) * folds > -1e-3).all()
+    assert np.abs(path[-1] - robot.folded).max() < 0.05 and ((path - robot.home) * folds > -1e-3).all()
 
 
 def test_close_lays_the_robot_down_and_damps_it(start: Build, eventually: Build) -> None:

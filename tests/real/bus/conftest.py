@@ -36,12 +36,10 @@ class Peer:
         )
 
     def tell(self, code: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(repr(code) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        assert self.process.stdout is not None
         value = eval(self.process.stdout.readline() or "'!gone'")  # noqa: S307 - our own child
         assert not (isinstance(value, str) and value.startswith("!")), value
         return value
@@ -51,7 +49,6 @@ class Peer:
         return self.answer()
 
     def close(self) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(5)

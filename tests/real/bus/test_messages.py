@@ -70,8 +70,7 @@ def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None
     sent = make(kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints])
     got = decode(bytes(encode(sent, kind)), kind)
     assert got.name == [j[0] for j in joints]
-    assert got.position.tolist() == [j[1] for j in joints]
-    assert got.effort.tolist() == [j[2] for j in joints]
+    assert got.position.tolist() == [j[1] for j in joints] and got.effort.tolist() == [j[2] for j in joints]
 
 
 @settings(max_examples=25, deadline=None)

@@ -50,8 +50,7 @@ def test_accepted_names_are_valid(name: str) -> None:
         full = resolve(name, "policy", "/arm")
     except BusError:
         return
-    assert VALID.fullmatch(full)
-    assert dds_topic(full) == "rt" + full
+    assert VALID.fullmatch(full) and dds_topic(full) == "rt" + full
 
 
 @given(token, token, token, token)
@@ -105,8 +104,7 @@ def test_parameter_files_in_all_encodings_of_yaml(tmp_path: Path, encoding: str)
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
 def test_parameters_keep_value_and_type(value: float) -> None:
     got = parse("n", args=["--ros-args", "-p", f"k:={str(value).lower()}"]).parameters["k"]
-    assert got == value
-    assert type(got) is type(value)
+    assert got == value and type(got) is type(value)
 
 
 @pytest.mark.parametrize(

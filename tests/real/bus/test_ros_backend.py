@@ -89,8 +89,7 @@ def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
     args = ["--ros-args", "-r", "a:=b", "-p", "k:=1"]
     with open_node("here", "/arm", ros_args=args) as node, open_node("second") as second:
         (fake, _) = rclpy
-        assert fake.options["parameter_overrides"] == [("k", 1)]
-        assert not fake.options["use_global_arguments"]
+        assert fake.options["parameter_overrides"] == [("k", 1)] and not fake.options["use_global_arguments"]
         assert fake.options["context"] is rclpy[1].options["context"]  # one DDS participant per process
         sub = node.subscribe(STATE, "a", qos.SENSOR)
         assert (fake.profile.reliability, fake.profile.depth) == ("best effort", 5)
@@ -98,7 +97,6 @@ def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
         msg = make(STATE, name=["x"], position=[1.0])
         assert pub.publish(msg)
         assert fake.sent == [("/arm/b", bytes(encode(msg, STATE)))]
-        assert sub.latest is not None
         assert (sub.latest.msg.name, sub.latest.source_ns, sub.latest.count) == (["x"], 7, 1)
         assert (pub.matched, sub.matched, pub.other_writers()) == (1, 1, ["/rival"])
         assert sub.writers() == ["/arm/here", "/rival"]
