@@ -20,7 +20,7 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from real.bus import Node, Stamped, open_node, qos
+from real.bus import Node, Stamped, qos
 from real.robots.lowlevel import FIRMEST, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin import HiddenQuadruped, QuadrupedTwin
@@ -124,9 +124,8 @@ def start(private_domain: int, tmp_path: Path, eventually: Build) -> Iterator[Bu
 
 
 @pytest.fixture
-def watch(private_domain: int) -> Iterator[Watch]:
-    with open_node("bystander") as node:
-        yield Watch(node)
+def watch(nodes: Build) -> Watch:
+    return Watch(nodes("bystander"))
 
 
 @pytest.fixture
@@ -239,18 +238,16 @@ WIRE = layout(LOW_COMMAND)
 
 
 @pytest.fixture
-def still(private_domain: int) -> Iterator[Build]:
+def still(nodes: Build) -> Build:
     """Build a twin with hidden dynamics; its reports are appended to `reports`."""
-    with open_node("twin", "/still") as node:
 
-        def build(reports: list[np.ndarray] | None = None, **hidden: float) -> QuadrupedTwin:
-            twin = QuadrupedTwin(node, WALK, HiddenQuadruped(**hidden), cameras=False)
-            if reports is not None:
-                wire = layout(LOW_STATE)
-                twin.states.publish = lambda raw: reports.append(wire.open(raw).copy())  # type: ignore
-            return twin
+    def build(reports: list[np.ndarray] | None = None, **hidden: float) -> QuadrupedTwin:
+        twin = QuadrupedTwin(nodes("twin", namespace="/still"), WALK, HiddenQuadruped(**hidden), cameras=False)
+        if reports is not None:
+            twin.states.publish = lambda raw: reports.append(layout(LOW_STATE).open(raw).copy())  # type: ignore
+        return twin
 
-        yield build
+    return build
 
 
 def send(twin: QuadrupedTwin, stiffness: float) -> np.ndarray:

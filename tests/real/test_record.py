@@ -55,12 +55,7 @@ class Script(OperatorInput):
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate faster than real time."""
-
-    class Hurried(Ticker):
-        def wait(self) -> float:
-            return 0.0
-
-    monkeypatch.setattr("real.episode.rehearsal.Ticker", Hurried)
+    monkeypatch.setattr(Ticker, "wait", lambda self: 0.0)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import torch
 
 from real.bus import Node, make, open_node, qos
 from real.episode import standing
-from real.episode.env import RobotEnv
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
 from real.teleop.scripted_arm import ArmOperator
@@ -84,32 +83,28 @@ def streaming(node: Node, operator: Any, robot: str) -> Iterator[None]:
 
 
 def test_robot_is_steered_stopped_and_stands_up_again(
-    node: Node, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch, eventually: Build, steady: Any
+    nodes: Build, node: Node, topic_quadruped: Build, robot_env: Build, monkeypatch: Any, eventually: Build
 ) -> None:
     monkeypatch.setattr(standing, "RISE", 0.4)
-    monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     robot, action = topic_quadruped(), torch.zeros(1, 12)
     walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "legged", ROUTE[0][2]),), lie=0.3)
-    with open_node("policy") as policy, streaming(node, walker, "go2"):
-        operator = OperatorInput(policy, "go2", legged=True)
-        env = RobotEnv(policy, replace(WALK, horizon=200), operator=operator, safety=steady)
-        try:
-            env.reset(seed=0)
-            commanded = 0.0
-            while not env.loop.stopped:
-                *_, terminated, truncated, infos = env.step(action)
-                commanded = max(commanded, float(env.command[0, 0]))
-                assert env.steps < 150
-            assert commanded == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
-            assert bool(truncated) and not bool(terminated), "although the damped legs fold"
-            eventually(lambda: robot.is_damped)
-            env.reset(seed=1)
-            assert not env.loop.stopped and not robot.is_damped
-            while float(env.command[0, 0]) < 0.7:
-                env.step(action)
-                assert env.steps < 100 and not env.loop.stopped
-        finally:
-            env.close()
+    with streaming(node, walker, "go2"):
+        env = robot_env(replace(WALK, horizon=200), OperatorInput(nodes("listener"), "go2", legged=True))
+        env.reset(seed=0)
+        commanded = 0.0
+        while not env.loop.stopped:
+            *_, terminated, truncated, infos = env.step(action)
+            commanded = max(commanded, float(env.command[0, 0]))
+            assert env.steps < 150
+        assert commanded == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
+        assert bool(truncated) and not bool(terminated), "although the damped legs fold"
+        eventually(lambda: robot.is_damped)
+        env.reset(seed=1)
+        assert not env.loop.stopped and not robot.is_damped
+        while float(env.command[0, 0]) < 0.7:
+            env.step(action)
+            assert env.steps < 100 and not env.loop.stopped
+        env.close()
 
 
 # ---- an arm ------------------------------------------------------------------------------------------------------
@@ -118,7 +113,7 @@ def test_stalled_policy_is_corrected_towards_the_object(topic_robot: Build, robo
     with open_node("operator") as node, open_node("listener") as listener:
         operator = ArmOperator(node, pipeline, LIFT.make_expert(pipeline, 1, "STEADY", 0))
         assert operator.read() == RELEASED, "no episode runs"
-        with streaming(node, operator, "panda"), closing(operator):
+        with closing(operator), streaming(node, operator, "panda"):
             env = robot_env(replace(LIFT.interface, horizon=200), OperatorInput(listener, "panda"))
             env.reset(seed=0)
             begin = robot.position.copy()

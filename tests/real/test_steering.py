@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,16 +35,13 @@ def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> li
 
 
 @pytest.fixture
-def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Build a Steering; `say(x, y, yaw)` publishes a Twist, or with `frame` a TwistStamped, and waits for its
-    arrival."""
-    nodes = []
+def steer(nodes: Callable[..., Any], eventually: Callable[..., Any]) -> Callable[..., Any]:
+    """Build a Steering; `say` publishes a Twist, or with `frame` a TwistStamped, and waits for its arrival."""
 
     def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
-        nodes.extend([open_node("policy"), open_node("planner")])
-        steering = Steering(nodes[-2], SPEC, PERIOD, schedule)
-        plain, stamped = (nodes[-1].publisher(kind, TOPIC, qos.DEFAULT) for kind in TYPES)
-        assert nodes[-1].wait_for(lambda: plain.matched == stamped.matched == 1, 30)
+        steering, planner = Steering(nodes("policy"), SPEC, PERIOD, schedule), nodes("planner")
+        plain, stamped = (planner.publisher(kind, TOPIC, qos.DEFAULT) for kind in TYPES)
+        assert planner.wait_for(lambda: plain.matched == stamped.matched == 1, 30)
 
         def say(x: float, y: float, yaw: float, frame: str | None = None) -> None:
             before = [sample.latest for sample in steering.twists]
@@ -57,9 +54,7 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
 
         return steering, say
 
-    yield build
-    for node in nodes:
-        node.close()
+    return build
 
 
 def test_command_grows_as_in_training_and_starts_at_zero(steer: Callable[..., Any]) -> None:

@@ -56,15 +56,11 @@ def test_default_messages_round_trip() -> None:
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9), finite, finite),
-        max_size=4,
-    )
-)
+@given(st.lists(st.tuples(names, finite, finite), max_size=4))
 def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None:
     kind = "sensor_msgs/msg/JointState"
     sent = make(kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints])
@@ -97,9 +93,10 @@ def test_make_fills_nested_messages_and_converts() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("sensor_msgs/msg/JointStat", {}, "sensor_msgs/msg/JointState"),
-        ("sensor_msgs/JointState", {}, "sensor_msgs/msg/JointState"),
-        ("JointState", {}, "sensor_msgs/msg/JointState"),
+        *(
+            (name, {}, "sensor_msgs/msg/JointState")
+            for name in ("sensor_msgs/msg/JointStat", "sensor_msgs/JointState", "JointState")
+        ),
         ("zzz", {}, "std_msgs/msg/Bool"),
         ("sensor_msgs/msg/JointState", {"positions": [0.0]}, "nearest: position "),
         ("sensor_msgs/msg/Imu", {"orientation_covariance": [0.0]}, "exactly 9 values, got 1"),

@@ -17,16 +17,9 @@ token = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 
 @pytest.mark.parametrize(
     ("name", "full"),
-    [
-        ("joint_states", "/arm/joint_states"),
-        ("/joint_states", "/joint_states"),
-        ("~/debug", "/arm/policy/debug"),
-        ("~", "/arm/policy"),
-        ("{ns}/a", "/arm/a"),
-        ("{node}/a", "/arm/policy/a"),
-        ("a/_hidden", "/arm/a/_hidden"),
-    ],
-)
+    [("joint_states", "/arm/joint_states"), ("/joint_states", "/joint_states"), ("~/debug", "/arm/policy/debug"),
+     ("~", "/arm/policy"), ("{ns}/a", "/arm/a"), ("{node}/a", "/arm/policy/a"), ("a/_hidden", "/arm/a/_hidden")],
+)  # fmt: skip
 def test_names_expand_as_in_ros(name: str, full: str) -> None:
     assert resolve(name, "policy", "/arm") == full
 
