@@ -26,8 +26,7 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
-WAIT = 30.0
-"""Time limit for conditions that normally hold within a second, s: the machine may be busy."""
+WAIT = 30.0  # time limit for conditions that normally hold within a second, s: the machine may be busy
 
 
 def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: float = WAIT) -> Any:
@@ -39,11 +38,9 @@ def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: flo
     return value
 
 
-STALL = 0.025
-"""Stall after which a failed test is repeated, s: half of the time-outs of guard and command loop."""
+STALL = 0.025  # stall after which a failed test is repeated, s: half of the time-outs of guard and command loop
 ATTEMPTS = 3
-QUIET = 5.0
-"""Time without a stall before a test is repeated, s; waits at most 30 s."""
+QUIET = 5.0  # time without a stall before a test is repeated, s; waits at most 30 s
 
 
 class Witness(threading.Thread):
@@ -239,12 +236,9 @@ class TopicRobot(Periodic):
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
-        self.wall = np.inf
-        """Upper limit of joint 1, rad."""
-        self.thick = 0.0
-        """Width of the object between the fingers, m."""
-        self.silent = self.blind = False
-        """No joint states; no object poses."""
+        self.wall = np.inf  # upper limit of joint 1, rad
+        self.thick = 0.0  # width of the object between the fingers, m
+        self.silent = self.blind = False  # no joint states; no object poses
         self.start(node)
 
     def _commanded(self, sample: Any) -> None:
@@ -305,15 +299,12 @@ class TopicQuadruped(Periodic):
         self.commands: list[tuple[float, np.ndarray]] = []
         """Arrival of each command, monotonic s, and its motors in the order of the spec."""
         self.seeds: list[int] = []
-        self.silent = self.frozen = False
-        """No states; the same state again and again."""
+        self.silent = self.frozen = False  # no states; the same state again and again
         self._tick = 0
-        self.guard: dict[str, Any] | None = None
-        """Guard's report; None: no reports."""
+        self.guard: dict[str, Any] | None = None  # guard's report; None: no reports
         if commands == "lowcmd_wanted":
             self.guard = {"damping": "", "latched": False, "damped": {}}
-        self.height: float | None = None
-        """Trunk height that a twin reports, m; None: no reports."""
+        self.height: float | None = None  # trunk height that a twin reports, m; None: no reports
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
         self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None

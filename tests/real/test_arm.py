@@ -92,9 +92,13 @@ def wire(nodes: Callable[[str], Node], eventually: Eventually) -> Callable[..., 
     return lambda **options: Wire(nodes, eventually, **options)
 
 
+@pytest.fixture
+def w(wire: Callable[..., Wire]) -> Wire:
+    return wire()
+
+
 # ---- joint states ------------------------------------------------------------------------------------------------
-def test_joints_are_matched_by_name(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_joints_are_matched_by_name(w: Wire) -> None:
     order, speeds = [4, 8, 0, 3, 7, 1, 2, 6, 5], np.arange(9) / 10
     names = ["wheel", *(NAMES[k] for k in order), "lamp"]
     w.say(names, [9.0, *VALUES[order], -9.0], [5.0, *speeds[order], 5.0])
@@ -103,8 +107,7 @@ def test_joints_are_matched_by_name(wire: Callable[..., Wire]) -> None:
     assert reading.gripper == pytest.approx(0.06)
 
 
-def test_state_from_two_messages_is_as_old_as_the_older_one(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_state_from_two_messages_is_as_old_as_the_older_one(w: Wire) -> None:
     w.say(NAMES[:7], VALUES[:7])
     assert w.driver.reading() is None, "the fingers are unknown"
     w.say(NAMES[7:], VALUES[7:])
@@ -120,8 +123,7 @@ def test_state_from_two_messages_is_as_old_as_the_older_one(wire: Callable[..., 
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_nonfinite_position_is_rejected(wire: Callable[..., Wire], bad: float) -> None:
-    w = wire()
+def test_nonfinite_position_is_rejected(w: Wire, bad: float) -> None:
     w.say(NAMES, [bad, *VALUES[1:]])
     assert w.driver.reading() is None and w.driver.rejected == 1
     w.say(NAMES, VALUES)
@@ -145,8 +147,7 @@ def test_nonfinite_pose_is_rejected_and_the_last_pose_ages(wire: Callable[..., W
     assert w.driver.rejected_poses == 2 and w.driver.accepted == {"cube": 1}
 
 
-def test_missing_position_is_rejected_but_a_foreign_joints_nan_is_not(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_missing_position_is_rejected_but_a_foreign_joints_nan_is_not(w: Wire) -> None:
     w.say(NAMES, VALUES[:8])
     assert w.driver.reading() is None and w.driver.rejected == 1
     w.say([*NAMES, "lamp"], [*VALUES, float("nan")])
@@ -266,15 +267,13 @@ def test_prefix_must_be_text(nodes: Callable[..., Node]) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["fer_", "gen3/"])
-def test_missing_prefix_is_suggested(wire: Callable[..., Wire], prefix: str) -> None:
-    w = wire()
+def test_missing_prefix_is_suggested(w: Wire, prefix: str) -> None:
     w.say([prefix + name for name in NAMES[:7]], VALUES[:7])
     with pytest.raises(NotReady, match=f"joint_prefix:={prefix}[ )]"):
         w.driver.wait_ready(0.05)
 
 
-def test_unknown_names_are_reported_with_the_spec_field(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_unknown_names_are_reported_with_the_spec_field(w: Wire) -> None:
     w.say(["shoulder", "elbow"], [0.0, 0.0])
     with pytest.raises(NotReady, match=r"shoulder, elbow; .*ros\.joint_names"):
         w.driver.wait_ready(0.05)
@@ -416,8 +415,7 @@ def test_pictures_may_have_padded_rows_and_two_encodings(wire: Callable[..., Wir
 
 
 # ---- one robot ---------------------------------------------------------------------------------------------------
-def test_two_robots_on_one_domain_are_refused(wire: Any, nodes: Callable[[str], Node], eventually: Eventually) -> None:
-    w = wire()
+def test_two_robots_on_one_domain_are_refused(w: Wire, nodes: Callable[[str], Node], eventually: Eventually) -> None:
     second = nodes("second").publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
     eventually(lambda: w.driver.joints.matched == 2)
     w.say(NAMES, VALUES)
@@ -428,8 +426,7 @@ def test_two_robots_on_one_domain_are_refused(wire: Any, nodes: Callable[[str], 
     w.driver.wait_ready(30)
 
 
-def test_two_publishers_that_share_the_joints_are_one_robot(wire: Any, nodes: Any, eventually: Eventually) -> None:
-    w = wire()
+def test_two_publishers_that_share_the_joints_are_one_robot(w: Wire, nodes: Any, eventually: Eventually) -> None:
     nodes("hand").publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
     eventually(lambda: w.driver.joints.matched == 2)
     w.say(NAMES[:7], VALUES[:7])

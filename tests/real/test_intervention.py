@@ -24,8 +24,7 @@ HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
 STOP = Operator(stop=True)
 LOST = Operator(lost=True)
 POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
-STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
-"""No motion; the gripper's last command."""
+STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])  # no motion; the gripper's last command
 TOOL = Pipeline(tasks.get("panda-lift").interface).controller
 Hands = Callable[..., Any]
 

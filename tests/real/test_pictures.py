@@ -41,10 +41,8 @@ Build = Callable[..., Any]
 class Cameras:
     """Two cameras at 50 Hz, of 32x24 pixels each."""
 
-    repeats_pixels = False
-    """Repeat the same pixels under new stamps."""
-    stamped = True
-    """Increment the stamp of each frame."""
+    repeats_pixels = False  # repeat the same pixels under new stamps
+    stamped = True  # increment the stamp of each frame
     encoding = "rgb8"
     count = 0
 

@@ -30,10 +30,8 @@ from sim.tasks import tasks
 
 WALK = tasks.get("go2-velocity")
 pytestmark = pytest.mark.timeout(300)
-START = 90.0
-"""Longest time for a process's imports on a busy machine, s."""
-REACTION = 0.1
-"""Longest time from a failure to the first damping command, s."""
+START = 90.0  # longest time for a process's imports on a busy machine, s
+REACTION = 0.1  # longest time from a failure to the first damping command, s
 Build = Callable[..., Any]
 
 
@@ -69,8 +67,7 @@ class Watch:
     def __init__(self, node: Node):
         self.wire = layout(LOW_COMMAND)
         self.is_damped = True
-        self.damped_at = 0.0
-        """Start of the guard's last damping, s since 1970."""
+        self.damped_at = 0.0  # start of the guard's last damping, s since 1970
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
         self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)

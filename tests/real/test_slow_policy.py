@@ -21,8 +21,7 @@ from sim.tasks import tasks
 
 LIFT = replace(tasks.get("panda-lift").interface, horizon=30, success="", failure="")
 Build = Callable[..., Any]
-TRIPS = 0.2
-"""Goal time-out of these tests, s: shorter than an inference of 0.3 s in the control loop."""
+TRIPS = 0.2  # goal time-out of these tests, s: shorter than an inference of 0.3 s in the control loop
 
 
 class Slow:

@@ -23,8 +23,7 @@ TASK = tasks.get("go2-velocity")
 SPEC = VectorSpec(TASK.interface.command)
 STAND = [[0.0, 0.0, 0.0]]
 PERIOD = 0.02
-LONG = 2 * round(COMMAND_RAMP / PERIOD)
-"""Control periods in which a command reaches any other command."""
+LONG = 2 * round(COMMAND_RAMP / PERIOD)  # control periods in which a command reaches any other command
 
 
 def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> list[list[float]]:

@@ -25,8 +25,7 @@ from sim.tasks.base import Task
 
 STILL = Operator(held=True)
 MOVE = Operator(held=True, motion=(-0.4, 0.3, 0.2), rotation=(0.3, -0.4, 0.5), gripper=1.0)
-HOLD_STEPS = 80
-"""4 s at 20 Hz."""
+HOLD_STEPS = 80  # 4 s at 20 Hz
 
 
 def _task(name: str, turn: float) -> Task:

@@ -32,8 +32,7 @@ from robot_rl.cli.main import main
 from robot_rl.cli.teleop import Teleop
 from robot_rl.util.errors import UnknownName, UserError
 
-WAIT = 20.0
-"""Longest wait for an event, s."""
+WAIT = 20.0  # longest wait for an event, s
 TELEOP = [sys.executable, "-m", "robot_rl.cli.main", "teleop"]
 FULL = Operator(True, (1.0, -0.5, 0.25), -1.0, success=True, reset=True)
 MOVING = Operator(True, (1.0, 0.0, 0.0))
@@ -115,8 +114,7 @@ def keys(terminal: tuple[int, int]) -> Iterator[Keys]:
     keys.keyboard.close()
 
 
-# --- the message ---
-
+# ---- the message -------------------------------------------------------------------------------------------------
 unit = st.floats(-1.0, 1.0, width=32)
 operators = st.builds(Operator, st.booleans(), st.tuples(unit, unit, unit), unit, *(st.booleans() for _ in range(4)))
 
@@ -162,9 +160,7 @@ def test_non_finite_axis_allows_only_the_stop(bad: float) -> None:
     assert from_joy(make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])) == Operator(stop=True)
 
 
-# --- the receiving side ---
-
-
+# ---- the receiving side ------------------------------------------------------------------------------------------
 @pytest.fixture
 def inputs() -> OperatorInput:
     return OperatorInput(None)
@@ -249,9 +245,7 @@ def test_input_over_dds(node: Node) -> None:
     inputs.close()
 
 
-# --- the keyboard ---
-
-
+# ---- the keyboard ------------------------------------------------------------------------------------------------
 def test_held_key_moves_pauses_until_it_repeats_and_releases(keys: Keys) -> None:
     assert keys.read() == RELEASED
     assert keys.read(b"w") == MOVING
@@ -383,9 +377,7 @@ def test_unplugged_gamepad_ends_without_handing_back(pad: Any, ear: Ear) -> None
     assert ear.last().held, "silence means a lost device"
 
 
-# --- the loop and the command ---
-
-
+# ---- the loop and the command ------------------------------------------------------------------------------------
 class Script:
     """Device that plays readings."""
 

@@ -108,8 +108,7 @@ def test_damaged_bytes_are_not_decoded() -> None:
 
 # ---- commands ----------------------------------------------------------------------------------------------------
 MOTORS = Motors(GO2)
-FR_CALF = 2
-"""Motor number 2 is the front right calf, joint 5 of the spec."""
+FR_CALF = 2  # motor number 2 is the front right calf, joint 5 of the spec
 
 
 def test_command_has_the_motors_order_and_the_specs_gains() -> None:

@@ -27,8 +27,7 @@ from sim.tasks import tasks
 WALK = tasks.get("go2-velocity").interface
 ZERO = torch.zeros(1, 12)
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
-TILTED = np.array([math.cos(0.6), 0.0, math.sin(0.6), 0.0])
-"""69 degrees."""
+TILTED = np.array([math.cos(0.6), 0.0, math.sin(0.6), 0.0])  # 69 degrees
 RISE = standing.RISE
 Build = Callable[..., Any]
 

@@ -12,8 +12,7 @@ import pytest
 
 from real.bus import BusError, Node, encode, make, open_node, qos
 
-WAIT = 10.0
-"""Longest wait for discovery, s, which takes about 0.1 s."""
+WAIT = 10.0  # longest wait for discovery, s, which takes about 0.1 s
 STATE, IMAGE, FLOATS = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "std_msgs/msg/Float64MultiArray"
 IMPORT = "from real.bus import *\nfrom real.bus import qos"
 
