@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -201,10 +202,7 @@ def test_real_time_priority_is_not_inherited() -> None:
 
 
 def test_refused_real_time_priority_is_warned_of(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
     with caplog.at_level(logging.WARNING):
         assert prefer_realtime() is False
     assert "`robot-rl doctor`" in caplog.text

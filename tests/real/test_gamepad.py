@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -246,10 +247,7 @@ def test_missing_and_unreadable_devices_are_refused(tmp_path: Path, monkeypatch:
     with pytest.raises(UserError, match="js7 cannot be opened"):
         Gamepad(str(tmp_path / "js7"))
 
-    def refuse(*_: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UserError, match="usermod -aG input"):
         Gamepad("/dev/input/js0")
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,20 +36,16 @@ raise SystemExit(main())
 """`robot-rl` with the time limits of `patient`."""
 
 
-class Bench:
-    """A running guard, its robot, and a policy that sends `self.raw` at 200 Hz unless None."""
+class Policy:
+    """A policy that sends `self.raw` at 200 Hz unless None, and its robot."""
 
-    def __init__(self, robot: Any, say: Callable[[str], None] = lambda _text: None):
-        self.robot = robot
-        self.nodes = [open_node("guard"), open_node("policy")]
-        self.guard = Guard(self.nodes[0], GO2)
-        self.output = self.nodes[1].publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
-        assert self.nodes[1].wait_for(lambda: self.output.matched == 1, 30)
+    def __init__(self, robot: Any):
+        self.robot, self.node = robot, open_node("policy")
+        self.output = self.node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
+        assert self.node.wait_for(lambda: self.output.matched == 1, 30)
         self.raw: bytes | None = None
-        self.threads = [threading.Thread(target=f, daemon=True) for f in (lambda: self.guard.run(say), self._command)]
-        self._ended = threading.Event()
-        for thread in self.threads:
-            thread.start()
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._command, daemon=True)
+        self._thread.start()
 
     def _command(self) -> None:
         while not self._ended.wait(1 / 200):
@@ -59,11 +54,25 @@ class Bench:
 
     def close(self) -> None:
         self._ended.set()
+        self._thread.join(30)
+        self.node.close()
+
+
+class Bench(Policy):
+    """A running guard in this process, with a policy and its robot."""
+
+    def __init__(self, robot: Any, say: Callable[[str], None] = lambda _text: None):
+        self.guard_node = open_node("guard")
+        self.guard = Guard(self.guard_node, GO2)
+        super().__init__(robot)
+        self.thread = threading.Thread(target=self.guard.run, args=(say,), daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        super().close()
         self.guard.close()
-        for thread in self.threads:
-            thread.join(30)
-        for node in self.nodes:
-            node.close()
+        self.thread.join(30)
+        self.guard_node.close()
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +92,7 @@ def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
         yield built
 
 
-def stand_up(bench: Bench, eventually: Build) -> None:
+def stand_up(bench: Policy, eventually: Build) -> None:
     """Send the first command of standing up, then full stiffness."""
     bench.raw = WIRE.seal(MOTORS.command(bench.robot.position, 0.05))
     eventually(lambda: bench.robot.commands and not bench.robot.is_damped)
@@ -247,7 +256,7 @@ def test_refusal_after_a_silence_is_reported(bench: Bench, eventually: Build) ->
 def test_driver_receives_the_guards_reports(bench: Bench, eventually: Build) -> None:
     from real.robots.unitree import UnitreeDriver
 
-    driver = UnitreeDriver(bench.nodes[1], GO2)
+    driver = UnitreeDriver(bench.node, GO2)
     driver.command.close()  # the bench sends the commands
     stand_up(bench, eventually)
     eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
@@ -263,9 +272,9 @@ def test_close_waits_for_the_end_of_commands(bench: Bench, eventually: Build) ->
     stand_up(bench, eventually)
     bench.guard.close()
     ticks(bench.robot, eventually)
-    assert not bench.robot.is_damped and bench.threads[0].is_alive()
+    assert not bench.robot.is_damped and bench.thread.is_alive()
     bench.raw = None
-    bench.threads[0].join(30)
+    bench.thread.join(30)
     eventually(lambda: bench.robot.is_damped)
     assert bench.guard.timing["rate"] == 500 and "silence" in bench.guard.summary()
 
@@ -275,7 +284,7 @@ def test_second_close_ends_at_once(bench: Bench, eventually: Build) -> None:
     bench.guard.close()
     bench.guard.close()
     begin = time.monotonic()
-    bench.threads[0].join(30)
+    bench.thread.join(30)
     assert time.monotonic() - begin < 1
     eventually(lambda: bench.robot.is_damped)
 
@@ -284,8 +293,8 @@ def test_second_close_ends_at_once(bench: Bench, eventually: Build) -> None:
 def test_an_error_ends_with_damping(bench: Bench, eventually: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_up(bench, eventually)
     monkeypatch.setattr(bench.guard, "reason", lambda *_: 1 / 0)
-    bench.threads[0].join(30)
-    assert not bench.threads[0].is_alive()
+    bench.thread.join(30)
+    assert not bench.thread.is_alive()
     eventually(lambda: bench.robot.is_damped)
 
 
@@ -315,45 +324,28 @@ def test_blocked_or_closed_output_does_not_delay_the_guard(topic_quadruped: Buil
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name)
 def test_signal_with_closed_output_ends_with_damping(topic_quadruped: Build, eventually: Build, number: Any) -> None:
     """A closed terminal or a killed launcher: no reader, and a signal."""
-    robot = topic_quadruped(commands="lowcmd")
+    robot, pipe = topic_quadruped(commands="lowcmd"), subprocess.PIPE
     command = [sys.executable, "-c", PATIENT, "guard", "go2"]
-    ended = threading.Event()
     default = partial(signal.signal, number, signal.SIG_DFL)  # tests may run under nohup
-    with (
-        open_node("policy") as node,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=default) as process,
-    ):
-        assert process.stdout and process.stderr
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, preexec_fn=default) as process:
         try:
             while b"guard of go2 is up" not in (line := process.stderr.readline()):
                 assert line  # a warning about real-time priority may come first
             process.stdout.close()
             process.stderr.close()
-            bench = SimpleNamespace(robot=robot, raw=None)
-            output = node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
-            assert node.wait_for(lambda: output.matched == 1, 30)
-
-            def send() -> None:
-                while not ended.wait(1 / 200):
-                    if bench.raw is not None:
-                        output.publish(bench.raw)
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            stand_up(bench, eventually)
-            ticks(robot, eventually)
-            assert process.poll() is None and not robot.is_damped
-            for sent in (signal.SIGTSTP, number):
-                process.send_signal(sent)
+            with closing(Policy(robot)) as policy:
+                stand_up(policy, eventually)
                 ticks(robot, eventually)
-            assert process.poll() is None and not robot.is_damped, "waits for the policy to stop sending"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-            eventually(lambda: robot.is_damped)
+                assert process.poll() is None and not robot.is_damped
+                for sent in (signal.SIGTSTP, number):
+                    process.send_signal(sent)
+                    ticks(robot, eventually)
+                assert process.poll() is None and not robot.is_damped, "waits for the policy to stop sending"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(30) == 0
+                eventually(lambda: robot.is_damped)
         finally:
-            ended.set()
             process.kill()
-        thread.join()
 
 
 def test_second_publisher_at_the_start_is_refused(topic_quadruped: Build, eventually: Build) -> None:

@@ -62,13 +62,10 @@ def test_without_a_device_the_policy_acts() -> None:
     assert decision.action is POLICY and decision.phase is A and decision.operator is None
 
 
-def test_gripper_value_of_zero_keeps_the_gripper(hands: Hands) -> None:
+def test_persons_action_is_clipped_and_gripper_0_keeps_the_gripper(hands: Hands) -> None:
     arbiter = Arbiter(hands(*[Operator(held=True, gripper=g) for g in (0.0, 1.0, -0.0)]), TOOL)
     widths = [float(arbiter.decide(POLICY, STILL).action[0, -1]) for _ in range(3)]
     assert widths == [pytest.approx(-0.7), 1.0, pytest.approx(-0.7)]
-
-
-def test_persons_action_is_clipped(hands: Hands) -> None:
     arbiter = Arbiter(hands(Operator(held=True, motion=(3.0, -3.0, 0.0), gripper=5.0)), TOOL)
     assert arbiter.decide(POLICY, STILL).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
 

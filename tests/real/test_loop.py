@@ -11,6 +11,7 @@ import time as real_time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -109,6 +110,11 @@ class Bench:
                 self.loop._tick(self.now)
         return [command is None for command in self.driver.sent[before:]]
 
+    def goal(self, goal: torch.Tensor, seconds: float = PERIOD) -> None:
+        """Post a goal for the next control period, and run."""
+        self.loop.set_goal(goal, 0.08, PERIOD)
+        self.run(seconds)
+
     def move(self, seconds: float = 0.3) -> None:
         """Run a motion of 1 rad/s for a part of its half second."""
         self.loop.set_goal(HOME, 0.08, PERIOD)
@@ -179,8 +185,7 @@ def test_stream_of_goals_is_followed_as_in_simulation(b: Bench) -> None:
     position, velocity, goal = HOME, torch.zeros_like(HOME), HOME
     simulated = []
     for k in range(1, 11):
-        b.loop.set_goal(turned(0.02 * k), 0.08, PERIOD)
-        b.run(PERIOD)
+        b.goal(turned(0.02 * k))
         path, step = ramp(goal, turned(0.02 * k), TICKS)
         for t in range(TICKS):
             position, velocity = PIPELINE.shield.follow(position, velocity, path[t], step / TICK, TICK)
@@ -203,22 +208,19 @@ def test_stale_state_brakes_holds_and_is_counted_once(b: Bench) -> None:
     b.run(0.2)
     assert (b.sent[-20:] - held).abs().max() < 1e-6 and len(b.driver.sent) == 150, "keeps sending the held position"
     b.driver.received = None
-    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
-    b.run(0.1)
+    b.goal(turned(float(held[0]) + 0.01), 0.1)
     assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4), "moves again with new states"
 
 
 def test_stale_goal_holds(b: Bench) -> None:
-    b.loop.set_goal(turned(0.02), 0.08, PERIOD)
-    b.run(PERIOD + 0.14)
+    b.goal(turned(0.02), PERIOD + 0.14)
     assert "stale goal" not in b.counts
     b.run(0.05)
     assert b.counts == {"stale goal": 1}
     held = b.sent[-1]
     b.run(0.3)
     assert (b.sent[-60:] - held).abs().max() < 1e-6
-    b.loop.set_goal(turned(0.03), 0.08, PERIOD)
-    b.run(PERIOD)
+    b.goal(turned(0.03))
     assert b.counts == {"stale goal": 1}
     b.run(0.5)
     assert b.counts == {"stale goal": 2}, "a second silence is a second event"
@@ -279,16 +281,13 @@ def test_three_consecutive_nonfinite_goals_latch_a_stop(b: Bench, bad: float) ->
     goal = HOME.clone()
     goal[0, 3] = bad
     for _ in range(2):
-        b.loop.set_goal(goal, 0.08, PERIOD)
-        b.run(PERIOD)
-    b.loop.set_goal(turned(0.01), 0.08, PERIOD)
-    b.run(PERIOD)
+        b.goal(goal)
+    b.goal(turned(0.01))
     assert not b.loop.stopped, "two, and then a good one"
     before = b.sent[-1]
     for _ in range(3):
         assert not b.loop.stopped
-        b.loop.set_goal(goal, 0.08, PERIOD)
-        b.run(PERIOD)
+        b.goal(goal)
     assert "non-finite" in b.loop.stopped
     assert b.counts["nonfinite"] == 5 and b.counts["stop"] >= 1
     assert b.sent.isfinite().all() and (b.sent[-10:] - before).abs().max() < 3e-3
@@ -311,16 +310,14 @@ def test_stop_brakes_and_is_latched_until_reset(b: Bench) -> None:
     b.loop.reset_stop()
     b.run(0.2)
     assert (b.sent[-40:] - held).abs().max() < 1e-6, "stays where it is until the next goal"
-    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
-    b.run(0.1)
+    b.goal(turned(float(held[0]) + 0.01), 0.1)
     assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4)
 
 
 def test_goals_from_before_a_reset_are_forgotten(b: Bench) -> None:
     b.loop.stop("operator")
     b.run(0.1)
-    b.loop.set_goal(turned(0.1), 0.08, PERIOD)
-    b.run(2 * TICK)
+    b.goal(turned(0.1), 2 * TICK)
     b.loop.reset_stop()
     b.run(0.2)
     assert (b.sent - HOME).abs().max() < 1e-6
@@ -415,12 +412,7 @@ def test_close_restores_scheduling_and_garbage_collection() -> None:
 
 
 def test_error_in_the_thread_is_raised_at_the_next_goal(running: CommandLoop) -> None:
-    driver: Any = running.driver
-
-    def broken(*_: Any) -> None:
-        raise OSError("the cable is out")
-
-    driver.send = broken
+    running.driver.send = Mock(side_effect=OSError("the cable is out"))
     running.join(30)
     with pytest.raises(NotReady, match="the cable is out"):
         running.set_goal(HOME, 0.08, PERIOD)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -210,10 +211,8 @@ def test_only_a_bounded_number_of_episodes_waits_in_memory(recorder: Any, monkey
 
 
 def test_errors_of_the_writer_are_raised(recorder: Any, monkeypatch: Any, eventually: Callable[..., Any]) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", "dataset/data")
-
-    monkeypatch.setattr(DatasetWriter, "add_episode", full)
+    full = OSError(28, "No space left on device", "dataset/data")
+    monkeypatch.setattr(DatasetWriter, "add_episode", Mock(side_effect=full))
     r = recorder()
     r.add(step(1, done=True), {})
     r.end_episode({})

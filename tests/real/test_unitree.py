@@ -120,6 +120,7 @@ def test_command_has_the_motors_order_and_the_specs_gains() -> None:
     assert (motors["q"][12:] == np.float32(NO_POSITION)).all() and not motors["kp"][12:].any()
     assert command["head"].tolist() == [0xFE, 0xEF] and command["level_flag"] == 0xFF
     assert MOTORS.refusal(command) == ""
+    assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
 
 
 def test_damping_command_has_no_stiffness() -> None:
@@ -167,10 +168,6 @@ def test_other_fields_of_a_command_are_refused(valid: np.ndarray, path: tuple[st
     for sent, refusal in ((command, "more than set-points and gains"), (valid, "")):
         opened = wire.open(wire.seal(sent))
         assert opened is not None and MOTORS.refusal(opened) == refusal
-
-
-def test_motor_and_joint_indices_are_inverse() -> None:
-    assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
 
 
 def test_guard_does_not_import_torch() -> None:

@@ -202,10 +202,6 @@ def test_remaps_and_parameters_apply(loopback: int) -> None:
         assert node.parameters == {"hz": 50}
         assert node.subscribe(STATE, "state").topic == "/robot/joint_states"
         assert node.publisher(STATE, "~/debug").topic == "/left/run/debug"
-        with pytest.raises(BusError, match="digit"):
-            node.publisher(STATE, "2fast")
-        with pytest.raises(BusError, match="sensor_msgs/msg/JointState"):
-            node.subscribe("sensor_msgs/msg/JointStates", "state")
 
 
 def test_failed_callback_does_not_end_the_thread(node: Node, caplog: pytest.LogCaptureFixture) -> None:

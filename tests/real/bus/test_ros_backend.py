@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -30,9 +30,7 @@ class FakeNode:
 
         return SimpleNamespace(publish=publish, get_subscription_count=lambda: topic in self.subscriptions)
 
-    def create_subscription(
-        self, cls: Any, topic: str, callback: Any, profile: Any, raw: bool, event_callbacks: Any
-    ) -> Any:
+    def create_subscription(self, cls: Any, topic: str, callback: Any, profile: Any, raw: bool, event_callbacks: Any):
         assert raw
         self.subscriptions[topic] = callback
         self.events, self.profile = event_callbacks, profile
@@ -126,10 +124,7 @@ def test_publishers_of_another_type_are_reported(rclpy: list[FakeNode]) -> None:
 
 
 def test_refused_subscription_is_reported(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("another type is there")
-
     with open_node("here", "/arm") as node:
-        monkeypatch.setattr(rclpy[0], "create_subscription", refuse)
+        monkeypatch.setattr(rclpy[0], "create_subscription", Mock(side_effect=RuntimeError("another type is there")))
         with pytest.raises(BusError, match="/arm/a: another type"):
             node.subscribe(STATE, "a")
