@@ -26,6 +26,15 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from real.bus import make, open_node, qos
+from real.control import clock
+from real.control.safety import SafetyConfig
+from real.episode.env import RobotEnv
+from real.recording.session import stop_on_signals
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.teleop.commands import RELEASED
+from robot_rl.robots import robots
+
 WAIT = 30.0  # time limit for conditions that normally hold within a second, s: the machine may be busy
 
 
@@ -104,8 +113,6 @@ def stopping() -> Iterator[None]:
     """Install the signal handlers of a session on a robot."""
     names = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGTSTP", "SIGHUP")
     before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
-    from real.recording.session import stop_on_signals
-
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     stop_on_signals()
     yield
@@ -200,8 +207,6 @@ class Periodic:
 
 
 def _built(kind: type[Periodic]) -> Iterator[Callable[..., Any]]:
-    from real.bus import open_node
-
     with ExitStack() as built:
         yield lambda **options: built.enter_context(closing(kind(open_node("robot"), **options)))
 
@@ -216,9 +221,6 @@ class TopicRobot(Periodic):
     rate = 200
 
     def __init__(self, node: Any, places_objects: bool = True):
-        from real.bus import qos
-        from robot_rl.robots import robots
-
         self.robot = robots.get("panda")
         ros = self.robot.ros
         self.position = np.array(self.robot.home)
@@ -255,8 +257,6 @@ class TopicRobot(Periodic):
         self.cube = np.array([0.5, 0.0, 0.022])
 
     def tick(self) -> None:
-        from real.bus import make
-
         if self.silent:
             return
         fingers = self.robot.gripper.joints
@@ -283,10 +283,6 @@ class TopicQuadruped(Periodic):
     rate = 250
 
     def __init__(self, node: Any, commands: str = "lowcmd_wanted", twin: bool = False, lying: bool = True):
-        from real.bus import qos
-        from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-        from robot_rl.robots import robots
-
         self.robot = robots.get("go2")
         self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
         self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
@@ -343,8 +339,6 @@ class TopicQuadruped(Periodic):
         return message
 
     def tick(self) -> None:
-        from real.bus import make
-
         if not self.silent:
             self.states.publish(self._state.seal(self.message()))
         if self.reports and self.guard is not None:
@@ -387,8 +381,6 @@ def twin(private_domain: int) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def nodes(private_domain: int) -> Iterator[Callable[..., Any]]:
-    from real.bus import open_node
-
     with ExitStack() as opened:
         yield lambda name, **options: opened.enter_context(open_node(name, **options))
 
@@ -401,8 +393,6 @@ def node(nodes: Callable[..., Any]) -> Any:
 @pytest.fixture
 def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the idle loop beside a deployed policy for half a second instead of two."""
-    from real.control import clock
-
     measure = clock.bare_loop
     monkeypatch.setattr(clock, "bare_loop", lambda rate: measure(rate, 0.5))
 
@@ -410,8 +400,6 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steady() -> Any:
     """Time limits that tolerate stalls of a third of a second, as on shared machines."""
-    from real.control.safety import SafetyConfig
-
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
 
 
@@ -420,9 +408,6 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
     """Environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     monkeypatch.setattr("real.control.loop.STALL", 10.0)  # most tests must tolerate stalls
-    from real.bus import open_node
-    from real.episode.env import RobotEnv
-
     with ExitStack() as opened:
 
         def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
@@ -436,7 +421,6 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def hands() -> Callable[..., Any]:
     """Operator input from the test: `hands.now = Operator(...)`, or `script` for one input per reading."""
-    from real.teleop.commands import RELEASED
 
     def build(*script: Any) -> Any:
         queue = list(script)

@@ -338,6 +338,8 @@ def test_nothing_is_sent_before_the_first_complete_state(wire: Callable[..., Wir
     w = wire(objects=("cube",))
     pipeline = Pipeline(tasks.get("panda-lift").interface)
     loop = CommandLoop(w.driver, pipeline)
+    with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
+        w.driver.wait_ready(0.1)
     w.say(NAMES[:7], VALUES[:7])
     with pytest.raises(NotReady, match=r"finger_joint1, finger_joint2 on /joint_states .* and no pose on /objects"):
         w.driver.wait_ready(0.2)

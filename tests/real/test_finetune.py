@@ -28,9 +28,12 @@ from real.recording.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.data.recording import episodes_of
+from robot_rl.data.replay import Sampling
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.training.human_in_the_loop import corrections, publish
+from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
@@ -370,10 +373,6 @@ def test_signal_waits_for_writing_to_end(stopping: None, session: Any, play: Any
 
 @pytest.mark.parametrize(("end", "terminated"), [("failure", True), ("stop", False), ("", False)])
 def test_only_a_failure_is_learned_as_terminal(session: Any, play: Any, out: Path, end: str, terminated: bool) -> None:
-    from robot_rl.data.replay import Sampling
-    from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-    from robot_rl.training.off_policy import demo_replay
-
     s = session(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED)
     play(s, 1)
     (episode,) = episodes_of(Dataset(out / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)

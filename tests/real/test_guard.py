@@ -18,6 +18,7 @@ import pytest
 from real.bus import open_node, qos
 from real.control.guard import COMMAND_TIMEOUT, CommandCheck, Guard, ReceivedCommand
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
+from real.robots.unitree import UnitreeDriver
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
@@ -254,8 +255,6 @@ def test_refusal_after_a_silence_is_reported(bench: Bench, eventually: Build) ->
 
 
 def test_driver_receives_the_guards_reports(bench: Bench, eventually: Build) -> None:
-    from real.robots.unitree import UnitreeDriver
-
     driver = UnitreeDriver(bench.node, GO2)
     driver.command.close()  # the bench sends the commands
     stand_up(bench, eventually)

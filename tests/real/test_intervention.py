@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.episode.intervention import Arbiter, Phase
+from real.teleop import commands
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
 from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.pipeline import Pipeline
@@ -90,8 +91,6 @@ def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operat
 
 def test_silence_during_a_correction_holds_until_the_device_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy's motion, which the person corrected, must not resume."""
-    from real.teleop import commands
-
     clock = SimpleNamespace(now=50.0)
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
     node = SimpleNamespace(subscribe=lambda *_, **__: None)

@@ -16,6 +16,7 @@ import pytest
 import robot_rl.cli.launch as cli
 from real.launching.launch import arguments, describe, files
 from real.launching.node import LaunchError
+from robot_rl.cli.deploy import Deploy
 from robot_rl.cli.main import COMMANDS, main, parse
 from robot_rl.util.errors import UnknownName, UserError
 
@@ -155,8 +156,6 @@ def test_defaults_are_valid() -> None:
 
 
 def test_values_that_look_like_options_stay_values() -> None:
-    from robot_rl.cli.deploy import Deploy
-
     values = {"policy": "--twin", "label": "--debug", "out": "-o"}
     (node,) = [node for node in describe("arm", values) if node.condition]
     parsed = parse(Deploy, list(node.command[1:]), "deploy")

@@ -18,7 +18,9 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.remote.packing import pack
+from real.episode.env import RobotEnv
 from robot_rl.cli.deploy import Deploy
+from robot_rl.cli.main import main
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
@@ -41,8 +43,6 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.fixture
 def when(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], Any]], None]:
     """Call `act` after a number of control periods of the first deployed episode."""
-    from real.episode.env import RobotEnv
-
     step = RobotEnv.step
 
     def at(steps: int, act: Callable[[], Any]) -> None:
@@ -125,8 +125,6 @@ def test_invalid_answer_of_a_foreign_server_ends_the_run_and_the_robot_holds(
 
 
 def test_unreachable_server_starts_nothing(topic_robot: Build, tmp_path: Path, capsys: Any) -> None:
-    from robot_rl.cli.main import main
-
     robot = topic_robot()
     assert main(["deploy", "ws://127.0.0.1:9", "--video-episodes", "0", "--out", str(tmp_path / "run")]) == 1
     assert "cannot be reached" in capsys.readouterr().err and not robot.commands

@@ -17,6 +17,7 @@ from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.util.errors import UserError
+from sim.env import TaskEnv
 from sim.tasks import tasks
 
 TASK = tasks.get("go2-velocity")
@@ -130,8 +131,6 @@ def test_operator_has_priority_and_full_deflection_is_the_end_of_a_range(steer: 
 
 
 def test_schedule_of_an_episode_is_the_same_as_in_simulation(steer: Callable[..., Any]) -> None:
-    from sim.env import TaskEnv
-
     steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
     simulation = TaskEnv(TASK, 2, threads=1, seed=7)
     for seed in (7, 8):

@@ -176,11 +176,9 @@ def test_control_lasts_50_ms_longer_than_the_enable_button(inputs: OperatorInput
     for now, reading in ((1.0, moving), (1.02, replace(moving, held=False)), (1.06, moving), (1.08, RELEASED)):
         inputs.receive(reading, now)
         operator = inputs.read(now)
-        assert operator is not None and operator.held
-        assert operator.motion[0] == (0.5 if reading.held else 0.0)
+        assert operator is not None and operator.held and operator.motion[0] == (0.5 if reading.held else 0.0)
     inputs.receive(RELEASED, 1.12)
-    assert inputs.read(1.129) == Operator(held=True)
-    assert inputs.read(1.131) == RELEASED
+    assert inputs.read(1.129) == Operator(held=True) and inputs.read(1.131) == RELEASED
 
 
 def test_motion_in_the_dead_band_is_0(inputs: OperatorInput) -> None:
@@ -191,8 +189,7 @@ def test_motion_in_the_dead_band_is_0(inputs: OperatorInput) -> None:
 def test_press_between_two_reads_is_reported_once(inputs: OperatorInput) -> None:
     for now, reading in enumerate([RELEASED, Operator(success=True), Operator(success=True), RELEASED]):
         inputs.receive(reading, now / 100)
-    assert inputs.read(0.03) == Operator(success=True)
-    assert inputs.read(0.03) == RELEASED
+    assert inputs.read(0.03) == Operator(success=True) and inputs.read(0.03) == RELEASED
     inputs.receive(Operator(success=True), 0.05)
     inputs.receive(Operator(success=True, failure=True), 0.06)
     assert inputs.read(0.06) == Operator(success=True, failure=True)
@@ -204,8 +201,7 @@ def test_stop_is_reported_while_down_and_after_its_device_is_lost(inputs: Operat
     assert inputs.read(1.0) == inputs.read(1.05) == Operator(stop=True)
     inputs.receive(RELEASED, 1.06)
     inputs.receive(replace(MOVING, stop=True), 1.08)
-    assert inputs.read(9.0) == Operator(stop=True, lost=True)
-    assert inputs.read(9.0) == Operator(lost=True)
+    assert inputs.read(9.0) == Operator(stop=True, lost=True) and inputs.read(9.0) == Operator(lost=True)
 
 
 @settings(deadline=None, max_examples=60)
@@ -242,15 +238,13 @@ def test_input_over_dds(node: Node) -> None:
 
 # ---- the keyboard ------------------------------------------------------------------------------------------------
 def test_held_key_moves_pauses_until_it_repeats_and_releases(keys: Keys) -> None:
-    assert keys.read() == RELEASED
-    assert keys.read(b"w") == MOVING
+    assert keys.read() == RELEASED and keys.read(b"w") == MOVING
     assert keys.read(after=0.19) == MOVING
     assert keys.read(after=0.02) == Operator(held=True)
     assert keys.read(after=0.44) == Operator(held=True)  # 0.65 s: before X11's first repeat
     for _ in range(10):
         assert keys.read(b"w", after=0.04) == MOVING
-    assert keys.read(after=0.19).held
-    assert keys.read(after=0.02) == RELEASED
+    assert keys.read(after=0.19).held and keys.read(after=0.02) == RELEASED
 
 
 def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
@@ -264,18 +258,14 @@ def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
 def test_space_toggles_the_gripper_once_per_press(keys: Keys) -> None:
     assert keys.read(b" ") == Operator(True, gripper=-1.0)
     assert keys.read(b" ", after=0.5).gripper == -1.0  # the terminal's repeat
-    assert keys.read(b" ", after=0.03).gripper == -1.0
-    assert keys.read(after=1.0) == RELEASED
-    assert keys.read(b"w").gripper == 0.0
-    assert keys.read(b" ").gripper == 1.0
+    assert keys.read(b" ", after=0.03).gripper == -1.0 and keys.read(after=1.0) == RELEASED
+    assert keys.read(b"w").gripper == 0.0 and keys.read(b" ").gripper == 1.0
 
 
 def test_h_keeps_control_until_h_or_stop(keys: Keys) -> None:
     keys.read(b"h")
-    assert keys.read(after=60.0) == Operator(held=True)
-    assert keys.read(b"h") == RELEASED
-    assert keys.read(b"h", after=1.0).held
-    assert keys.read(b"x") == Operator(stop=True)
+    assert keys.read(after=60.0) == Operator(held=True) and keys.read(b"h") == RELEASED
+    assert keys.read(b"h", after=1.0).held and keys.read(b"x") == Operator(stop=True)
 
 
 def test_press_keys(keys: Keys) -> None:
@@ -311,8 +301,7 @@ def test_terminal_is_restored_after_an_exception_and_earlier_input_dropped(termi
     os.write(terminal[0], b"w\n")
     assert select.select([terminal[1]], [], [], WAIT)[0]
     with pytest.raises(ZeroDivisionError), closing(Keyboard(terminal[1])) as keyboard:
-        assert termios.tcgetattr(terminal[1]) != before
-        assert keyboard.read() == RELEASED
+        assert termios.tcgetattr(terminal[1]) != before and keyboard.read() == RELEASED
         raise ZeroDivisionError
     assert termios.tcgetattr(terminal[1]) == before
 

@@ -153,12 +153,6 @@ def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, e
     assert heard[-1].position[7:].sum() == pytest.approx(0.08, abs=0.005)
 
 
-def test_missing_robot_is_reported_with_the_remedy(policy: Node) -> None:
-    driver = ArmDriver(policy, PANDA, ("cube",))
-    with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
-        driver.wait_ready(0.1)
-
-
 def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
     drawn = {r.parameter: r for r in LIFT.randomization}
     hidden = HiddenArm()

@@ -77,8 +77,7 @@ def test_stands_up_along_a_path_with_growing_stiffness(start: Build, eventually:
     monkeypatch.setattr(standing, "RISE", RISE)
     assert e.loop.is_damped
     observation, _ = e.reset(seed=0)
-    assert stands(robot)
-    assert part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
+    assert stands(robot) and part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
     assert part(e, observation, "command") == [0, 0, 0] and not any(part(e, observation, "last_action"))
     eventually(lambda: robot.commands[-1][1]["kp"][0] == 40)  # the loop's next tick after reset returned
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands if motors["kp"].any()])

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from cyclonedds.domain import Domain
 
 from real.backends import BACKEND, choose
 from real.bus import BusError, domain, open_node
+from real.bus.participant import delete
 from robot_rl.util.errors import ConfigError, UserError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
@@ -123,9 +125,6 @@ def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, m
 
 
 def test_domain_used_by_other_code(loopback: int) -> None:
-    from cyclonedds.domain import Domain
-
-    from real.bus.participant import delete
 
     other = 100 + (loopback - 100 + 52) % 100
     theirs = Domain(other, domain.configuration(loopback=False))
@@ -153,8 +152,6 @@ def test_fork_is_refused(loopback: int) -> None:
 
 
 def _in_child(pipe: multiprocessing.connection.Connection) -> None:
-    import os
-
     try:
         open_node("child")
         pipe.send("opened")
