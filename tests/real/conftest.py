@@ -274,6 +274,11 @@ def topic_robot(private_domain: int) -> Iterator[Callable[..., TopicRobot]]:
     yield from _built(TopicRobot)
 
 
+@pytest.fixture
+def robot(topic_robot: Callable[..., TopicRobot]) -> TopicRobot:
+    return topic_robot()
+
+
 class TopicQuadruped(Periodic):
     """Go2 without dynamics that jumps to each commanded position and folds while damped.
 

@@ -27,25 +27,17 @@ LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
 
 
 @pytest.fixture
-def bundle(residual: Callable[..., Any], tmp_path: Path) -> Callable[[float], None]:
-    """Save a policy with random weights, scaled by a factor."""
+def deploy(topic_robot: Callable[..., Any], residual: Callable[..., Any], tmp_path: Path, capsys: Any) -> Any:
+    """Deploy a policy whose random weights are scaled by a factor."""
 
-    def save(weight: float) -> None:
+    def run(weight: float, episodes: int = 1, **options: Any) -> tuple[int, dict[str, Any]]:
+        topic_robot(**options)
         pipeline = Pipeline(LIFT)
         policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
         with torch.no_grad():
             for parameter in policy.actor.parameters():
                 parameter.mul_(weight)
         save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
-
-    return save
-
-
-@pytest.fixture
-def deploy(topic_robot: Callable[..., Any], bundle: Callable[[float], None], tmp_path: Path, capsys: Any) -> Any:
-    def run(weight: float, episodes: int = 1, **options: Any) -> tuple[int, dict[str, Any]]:
-        topic_robot(**options)
-        bundle(weight)
         code = Deploy(tmp_path / "bundle", episodes=episodes, video_episodes=0, out=tmp_path / "run", json=True).run()
         return code, json.loads(capsys.readouterr().out)
 

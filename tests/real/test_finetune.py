@@ -159,16 +159,12 @@ class NoLearner:
 
 
 @pytest.fixture
-def session(
-    private_domain: int, topic_robot: Build, hands: Build, residual: Build, steady: Any, tmp_path: Path
-) -> Iterator[Build]:
+def session(robot: Any, hands: Build, residual: Build, steady: Any, tmp_path: Path) -> Iterator[Build]:
     """Open a session whose operator follows a script in the arbiter's decisions."""
     opened: list[Any] = []
-    robots: list[Any] = []
 
     def build(*script: Operator, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> FinetuneSession:
-        robots[:] = robots or [topic_robot()]  # a resumed session uses the robot of the first
-        robot, operator = robots[0], hands(*script)
+        operator = hands(*script)
         if camera:
             images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
             picture = np.full(16 * 16 * 3, 90, np.uint8)

@@ -257,7 +257,7 @@ def test_missing_and_unreadable_devices_are_refused(tmp_path: Path, monkeypatch:
 def checked(pad: Any) -> Callable[..., list[str]]:
     """Run the check with one of `moves` per period; return the output after each."""
 
-    def run(moves: list[list[tuple[int, int, int]]], identity: Identity = Identity(), file: str = "") -> list[str]:  # noqa: B008
+    def run(moves: list[Any], identity: Any = None, file: str = "") -> list[str]:
         output: list[str] = []
 
         def wait(_seconds: float) -> bool:
@@ -267,7 +267,7 @@ def checked(pad: Any) -> Callable[..., list[str]]:
             pad.send(*moves.pop(0))
             return False
 
-        with closing(Joystick(pad.path, lambda _fd: identity)) as device:
+        with closing(Joystick(pad.path, lambda _fd: identity or Identity())) as device:
             check(device, False, file, wait, output.append)
         return "\n".join(output).split("---")
 

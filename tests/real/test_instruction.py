@@ -63,9 +63,8 @@ def test_cue_script_restarts_in_each_episode(nodes: Build, eventually: Build) ->
     assert heard == ["one", "two", "three"] * 2
 
 
-def test_second_instruction_sets_the_result(nodes: Any, robot_env: Any, topic_robot: Any, monkeypatch: Any) -> None:
+def test_second_instruction_sets_the_result(nodes: Any, robot_env: Any, robot: Any, monkeypatch: Any) -> None:
     """The policy reads it, and its success test and name are in the result."""
-    topic_robot()
     env = robot_env(INTERFACE, instruction="wait for me")
     script, read = CueScript(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
     announced: list[str] = []
@@ -100,8 +99,8 @@ def test_invalid_instructions_are_not_published(nodes: Build) -> None:
 
 
 # ---- at the robot ------------------------------------------------------------------------------------------------
-def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
-    robot, e = topic_robot(), robot_env(TOLD, instruction="push the cube to the left")
+def test_each_instruction_has_its_own_success_test(robot_env: Build, robot: Any, eventually: Build) -> None:
+    e = robot_env(TOLD, instruction="push the cube to the left")
     voice = robot.node.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
     observation, _ = e.reset(seed=0)
     e.pipeline.observation_spec.check(observation)
@@ -138,8 +137,7 @@ def test_each_instruction_has_its_own_success_test(robot_env: Build, topic_robot
     assert e.summary()["instructions"] == {"changed": 2, "refused": refused + 2}
 
 
-def test_missing_or_invalid_instruction_is_refused_at_the_start(robot_env: Build, topic_robot: Build) -> None:
-    topic_robot()
+def test_missing_or_invalid_instruction_is_refused_at_the_start(robot_env: Build, robot: Any) -> None:
     with pytest.raises(ConfigError, match="was told nothing: name an --instruction, such as 'push the cube to the"):
         robot_env(TOLD)
     with pytest.raises(ConfigError, match="at most 128"):
@@ -148,8 +146,8 @@ def test_missing_or_invalid_instruction_is_refused_at_the_start(robot_env: Build
         robot_env(TOLD, instruction="lift the cube", words=WORDS)
 
 
-def test_unknown_words_are_refused(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
-    robot, e = topic_robot(), robot_env(TOLD, instruction="push the cube to the left", words=WORDS)
+def test_unknown_words_are_refused(robot_env: Build, robot: Any, eventually: Build) -> None:
+    e = robot_env(TOLD, instruction="push the cube to the left", words=WORDS)
     voice = robot.node.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
     e.reset(seed=0)
 

@@ -100,8 +100,7 @@ def env(robot_env: Build) -> Build:
     return build
 
 
-def test_policy_sees_each_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
-    topic_robot()
+def test_policy_sees_each_camera_at_its_pictures_size(env: Build, robot: Any, cameras: Build) -> None:
     shown = cameras()
     shown.repeats_pixels = True
     e = env()
@@ -116,8 +115,7 @@ def test_policy_sees_each_camera_at_its_pictures_size(env: Build, topic_robot: B
         observation, *_ = e.step(STILL)
 
 
-def test_missing_camera_of_the_policy_is_named_at_the_start(topic_robot: Build, cameras: Build) -> None:
-    robot = topic_robot()
+def test_missing_camera_of_the_policy_is_named_at_the_start(robot: Any, cameras: Build) -> None:
     cameras(front=picture())
     driver = ArmDriver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
     driver.needed = ("front", "wrist")
@@ -133,9 +131,8 @@ def test_missing_camera_of_the_policy_is_named_at_the_start(topic_robot: Build, 
     ],
 )
 def test_unusable_camera_is_refused_at_the_start(
-    env: Build, topic_robot: Build, cameras: Build, frame: np.ndarray, encoding: str, message: str
+    env: Build, robot: Any, cameras: Build, frame: np.ndarray, encoding: str, message: str
 ) -> None:
-    robot = topic_robot()
     cameras(front=frame, wrist=picture()).encoding = encoding
     with pytest.raises(NotReady, match=message):
         env()
@@ -150,9 +147,8 @@ def test_unusable_camera_is_refused_at_the_start(
     ],
 )
 def test_failed_camera_stops_the_arm_and_then_the_episode(
-    env: Build, topic_robot: Build, cameras: Build, eventually: Build, names: Any, stamped: bool, message: str
+    env: Build, robot: Any, cameras: Build, eventually: Build, names: Any, stamped: bool, message: str
 ) -> None:
-    topic_robot()
     shown = cameras()
     e = env(picture_timeout=1000.0)
     e.reset(seed=0)
@@ -169,8 +165,7 @@ def test_failed_camera_stops_the_arm_and_then_the_episode(
             e.step(STILL)
 
 
-def test_same_picture_is_valid_until_the_arm_moves(env: Any, topic_robot: Any, cameras: Any, eventually: Any) -> None:
-    robot = topic_robot()
+def test_same_picture_is_valid_until_the_arm_moves(env: Any, robot: Any, cameras: Any, eventually: Any) -> None:
     shown = cameras()
     shown.repeats_pixels = True
     e = env()
@@ -208,9 +203,9 @@ def test_frame_is_cropped_about_its_centre_and_averaged() -> None:
 
 
 # ---- a classifier as the success test ----------------------------------------------------------------------------
-def test_classifier_judges_by_pictures(env: Build, topic_robot: Build, cameras: Build, verdict: Build) -> None:
+def test_classifier_judges_by_pictures(env: Build, robot: Any, cameras: Build, verdict: Build) -> None:
     """It needs no object pose."""
-    topic_robot().blind = True
+    robot.blind = True
     cameras()
     e = env(classifier=verdict(front=(12, 16), wrist=(8, 8)))
     for _ in range(2):
@@ -222,8 +217,7 @@ def test_classifier_judges_by_pictures(env: Build, topic_robot: Build, cameras: 
     assert not reward and not terminated and not infos["success"]
 
 
-def test_classifier_may_read_another_camera(env: Build, topic_robot: Build, cameras: Build, verdict: Build) -> None:
-    topic_robot()
+def test_classifier_may_read_another_camera(env: Build, robot: Any, cameras: Build, verdict: Build) -> None:
     cameras(front=picture())
     blind = replace(tasks.get("panda-lift").interface, horizon=20)
     e = env(blind, classifier=verdict(front=(12, 16)))
@@ -236,9 +230,8 @@ def test_classifier_may_read_another_camera(env: Build, topic_robot: Build, came
 
 @pytest.mark.parametrize(("always", "picture_timeout"), [(False, 1000.0), (True, 1e-9)])
 def test_no_success_without_the_classifier_or_with_old_pictures(
-    env: Build, topic_robot: Build, cameras: Build, verdict: Build, always: bool, picture_timeout: float
+    env: Build, robot: Any, cameras: Build, verdict: Build, always: bool, picture_timeout: float
 ) -> None:
-    robot = topic_robot()
     cameras()
     e = env(replace(SEES, horizon=6), verdict(always, front=(12, 16)), picture_timeout=picture_timeout)
     e.reset(seed=0)
@@ -248,8 +241,7 @@ def test_no_success_without_the_classifier_or_with_old_pictures(
     assert not any(bool(infos["success"]) for *_, infos in results) and bool(results[-1][3])
 
 
-def test_classifier_of_another_picture_size_is_refused(robot_env: Build, topic_robot: Build, verdict: Build) -> None:
-    topic_robot()
+def test_classifier_of_another_picture_size_is_refused(robot_env: Build, robot: Any, verdict: Build) -> None:
     with pytest.raises(UserError, match="front of 24x32 pixels, which is 12x16 pixels here"):
         robot_env(SEES, classifier=verdict(front=(24, 32)))
 

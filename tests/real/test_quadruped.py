@@ -144,9 +144,8 @@ def robot(start: Build) -> tuple[Process, Process]:
 
 
 @processes
-def test_policy_lies_down_at_its_end_and_when_interrupted(
-    robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
+def test_policy_lies_down_at_its_end(robot: Any, deploy: Any, watch: Watch, tmp_path: Path, eventually: Any) -> None:
+    """Also when it is interrupted."""
     twin, guard = robot
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
     policy = deploy("run", 3.0)
@@ -174,9 +173,7 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
 
 
 @processes
-def test_killed_policy_and_suspended_robot_are_damped(
-    robot: Any, deploy: Build, watch: Watch, eventually: Build, capsys: Any
-) -> None:
+def test_killed_policy_or_robot_is_damped(robot: Any, deploy: Any, watch: Watch, eventually: Any, capsys: Any) -> None:
     twin, guard = robot
     policy = deploy("run")
     eventually(lambda: watch.walking, "an episode", START)
@@ -209,9 +206,7 @@ def test_killed_policy_and_suspended_robot_are_damped(
 
 
 @processes
-def test_suspended_policy_stays_damped_after_it_continues(
-    robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
+def test_continued_policy_stays_damped(robot: Any, deploy: Any, watch: Watch, tmp_path: Path, eventually: Any) -> None:
     """It would pull the sunken robot up at full stiffness."""
     guard, policy = robot[1], deploy("run")
     eventually(lambda: watch.walking, "an episode", START)

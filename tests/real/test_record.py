@@ -258,8 +258,7 @@ def test_device_input_of_the_same_process() -> None:
 
 
 # ---- on a robot --------------------------------------------------------------------------------------------------
-def test_robot_waits_at_home_and_records_the_person(robot_env: Build, topic_robot: Build, tmp_path: Path) -> None:
-    robot = topic_robot()
+def test_robot_waits_at_home_and_records_the_person(robot_env: Build, robot: Any, tmp_path: Path) -> None:
     shown: list[Progress] = []
     ends = [AGAIN, WON, WON]
 
@@ -297,8 +296,7 @@ def test_robot_waits_at_home_and_records_the_person(robot_env: Build, topic_robo
     assert torch.allclose(columns["action"][:3, 1], torch.full((3,), 0.04)) and bool(columns["intervention"].all())
 
 
-def test_recording_without_a_person_ends(robot_env: Build, topic_robot: Build, hands: Build) -> None:
-    topic_robot()
+def test_recording_without_a_person_ends(robot_env: Build, robot: Any, hands: Build) -> None:
     nobody = hands()
     nobody.devices = 0
     env = robot_env(LIFT.interface, nobody)

@@ -108,8 +108,8 @@ def test_robot_is_steered_stopped_and_stands_up_again(
 
 
 # ---- an arm ------------------------------------------------------------------------------------------------------
-def test_stalled_policy_is_corrected_towards_the_object(topic_robot: Build, robot_env: Build) -> None:
-    robot, pipeline = topic_robot(), Pipeline(LIFT.interface)
+def test_stalled_policy_is_corrected_towards_the_object(robot: Any, robot_env: Build) -> None:
+    pipeline = Pipeline(LIFT.interface)
     with open_node("operator") as node, open_node("listener") as listener:
         operator = ArmOperator(node, pipeline, LIFT.make_expert(pipeline, 1, "STEADY", 0))
         assert operator.read() == RELEASED, "no episode runs"

@@ -81,8 +81,7 @@ def test_own_stall_explains_a_silence_but_not_a_limit(walking: Any, reason: str,
     assert (env.stalls, env.falls) == (stalls, 1 - stalls) and env.loop.stopped == reason + cause
 
 
-def test_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
-    topic_robot()
+def test_late_tick_is_an_event(robot: Any, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
     env = robot_env(tasks.get("panda-lift").interface)
     notes: list[Any] = []
     env.note = lambda event, what: notes.append((event, what))

@@ -127,9 +127,8 @@ def build(private_domain: int) -> Iterator[Build]:
 
 
 @pytest.fixture
-def policy(private_domain: int) -> Iterator[Node]:
-    with open_node("policy", "/still") as opened:
-        yield opened
+def policy(nodes: Build) -> Node:
+    return nodes("policy", namespace="/still")
 
 
 def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, eventually: Build) -> None:

@@ -40,9 +40,7 @@ def start(monkeypatch: pytest.MonkeyPatch, robot_env: Build, topic_quadruped: Bu
     """
     monkeypatch.setattr(standing, "RISE", RISE / 5)
 
-    def build(
-        horizon: int = 500, *, reset: bool = True, twin: bool = False, robot: Any = None, **options: Any
-    ) -> tuple[Any, Any, Any]:
+    def build(horizon: int = 500, *, reset: bool = True, twin: bool = False, robot: Any = None, **options: Any) -> Any:
         robot, operator = robot or topic_quadruped(twin=twin), options.pop("operator", hands())
         e = robot_env(replace(WALK, horizon=horizon), operator, **options)
         if twin:
