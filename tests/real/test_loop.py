@@ -488,8 +488,7 @@ def test_third_consecutive_overspeed_latches_damping(legged: Bench) -> None:
 def test_stop_damps_at_the_next_tick_until_reset(legged: Bench) -> None:
     legged.walk(0.1)
     legged.loop.stop("operator")
-    assert all(legged.walk(0.2))
-    assert legged.counts["stop"] == 1
+    assert all(legged.walk(0.2)) and legged.counts["stop"] == 1
     legged.loop.reset_stop()
     assert all(legged.run(0.2))
 

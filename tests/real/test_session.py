@@ -178,6 +178,8 @@ def test_pictures_are_copied_and_missing_ones_black(recorder: Callable[..., Reco
 def test_close_writes_episodes_and_the_next_recorder_appends(recorder: Callable[..., Recorder]) -> None:
     for expected in (3, 6):
         r = recorder()
+        with pytest.raises(DatasetError):
+            recorder()  # a second one at the same time
         for _ in range(3):
             r.add(step(1, done=True), {})
             r.end_episode({})
@@ -226,10 +228,3 @@ def test_errors_of_the_writer_are_raised(recorder: Any, monkeypatch: Any, eventu
     again = recorder()  # the lock is released, the dataset valid
     again.close()
     assert verify(again.writer.root) == []
-
-
-def test_second_recorder_of_a_dataset_is_refused(recorder: Callable[..., Recorder]) -> None:
-    r = recorder()
-    with pytest.raises(DatasetError):
-        recorder()
-    r.close()

@@ -99,9 +99,8 @@ def test_late_tick_is_an_event(robot: Any, robot_env: Build, eventually: Build, 
 
 
 @pytest.fixture
-def arm_twin(private_domain: int) -> Any:
-    with open_node("twin") as node, open_node("policy") as policy:
-        yield ArmTwin(node, tasks.get("panda-lift"), cameras=False), policy
+def arm_twin(nodes: Build) -> Any:
+    return ArmTwin(nodes("twin"), tasks.get("panda-lift"), cameras=False), nodes("policy")
 
 
 def test_twin_publishes_the_duration_of_its_stall(arm_twin: Any, eventually: Build, monkeypatch: Any) -> None:

@@ -364,11 +364,8 @@ def test_journal_records_command_sources_stops_and_resets(start: Build, tmp_path
     journal.close()
     events = rows(tmp_path / "events.jsonl")
     recorded = [(row["episode"], row["event"], row["what"]) for row in events]
-    assert recorded[:3] == [
-        (0, "phase", "resetting"),
-        (0, "command", {"from": "schedule", "asked": [0.5, 0.0, 0.0]}),
-        (0, "phase", "running"),
-    ]
+    schedule = {"from": "schedule", "asked": [0.5, 0.0, 0.0]}
+    assert recorded[:3] == [(0, "phase", "resetting"), (0, "command", schedule), (0, "phase", "running")]
     assert (0, "command", {"from": "operator", "asked": [0.0, 0.0, -1.0]}) in recorded
     assert (0, "stop", "operator") in recorded and (1, "reset", "operator") in recorded
     stop = next(row for row in events if row["event"] == "stop")

@@ -85,13 +85,14 @@ def test_later_arguments_take_precedence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_parameter_files_in_all_encodings_of_yaml(tmp_path: Path, encoding: str) -> None:
+def test_parameter_files_in_all_encodings_of_yaml_and_invalid_ones(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "p.yaml"
     file.write_bytes("/**: {ros__parameters: {k: Prüfstand}}".encode(encoding))
     assert parse("n", args=["--ros-args", "--params-file", str(file)]).parameters == {"k": "Prüfstand"}
-    file.write_bytes(b"\xfc: 1")
-    with pytest.raises(BusError, match="YAML"):
-        parse("n", args=["--ros-args", "--params-file", str(file)])
+    for content, reason in ((b"\xfc: 1", "YAML"), (b"rate: 50\n", "ros__parameters")):
+        file.write_bytes(content)
+        with pytest.raises(BusError, match=reason):
+            parse("n", args=["--ros-args", "--params-file", str(file)])
 
 
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
@@ -118,10 +119,3 @@ def test_parameter_file_patterns(pattern: str, hits: bool) -> None:
 def test_invalid_arguments_are_refused(args: list[str], message: str) -> None:
     with pytest.raises(BusError, match=message):
         parse("n", args=["--ros-args", *args])
-
-
-def test_parameter_file_without_ros_parameters_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text("rate: 50\n")
-    with pytest.raises(BusError, match="ros__parameters"):
-        parse("n", args=["--ros-args", "--params-file", str(file)])
