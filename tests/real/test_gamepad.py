@@ -202,8 +202,7 @@ def test_press_between_two_readings_counts_once(pad: Any, button: int, name: str
     with opened(pad) as gamepad:
         assert gamepad.read() == Operator(**{name: True}), "while it was opened"
         pad.send((BUTTON, button, 1), (BUTTON, button, 0))
-        assert gamepad.read() == Operator(**{name: True})
-        assert gamepad.read() == RELEASED
+        assert gamepad.read() == Operator(**{name: True}) and gamepad.read() == RELEASED
 
 
 def test_only_the_stop_counts_if_down_at_opening(pad: Any) -> None:

@@ -117,15 +117,13 @@ def changed(field: str, value: float) -> bytes:
     return WIRE.seal(command)
 
 
-@pytest.mark.parametrize(
-    ("silent", "stale", "reason"), [(0.049, 0.049, ""), (0.051, 0.049, "silence"), (0.049, 0.051, "stale state")]
-)
-def test_damps_after_fifty_milliseconds(monkeypatch: Any, silent: float, stale: float, reason: str) -> None:
+@pytest.mark.parametrize(("silent", "stale", "reason"), [(49, 49, ""), (51, 49, "silence"), (49, 51, "stale state")])
+def test_damps_after_fifty_milliseconds(monkeypatch: Any, silent: int, stale: int, reason: str) -> None:
     monkeypatch.setattr("real.control.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
     monkeypatch.setattr("real.control.guard.STATE_TIMEOUT", STATE_TIMEOUT)
     guard = check()
-    guard.latched, guard.alive = False, 100.0 - stale
-    assert guard.reason(100.0, received(1.0, 100.0 - silent)) == reason and guard.latched == bool(reason)
+    guard.latched, guard.alive = False, 100.0 - stale / 1000
+    assert guard.reason(100.0, received(1.0, 100.0 - silent / 1000)) == reason and guard.latched == bool(reason)
 
 
 def check() -> CommandCheck:

@@ -291,8 +291,7 @@ def test_cli_refuses_invalid_arguments(argv: list[str], message: str, capsys: py
 
 
 def test_cli_lists_files_and_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 2
-    assert cli.main(["--help"]) == 0
+    assert cli.main([]) == 2 and cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(summary in out for summary in files().values())
     assert cli.main(["arm", "--show-args"]) == 0

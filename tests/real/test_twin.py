@@ -120,10 +120,10 @@ def test_killed_twin_is_reported_and_the_command_loop_holds(twin: Any, node: Nod
 
 # ---- single ticks ------------------------------------------------------------------------------------------------
 @pytest.fixture
-def build(private_domain: int) -> Iterator[Build]:
+def build(nodes: Build) -> Build:
     """Build twins that do not run; their topics are in another namespace than the process's."""
-    with open_node("twin", "/still") as opened:
-        yield lambda task=LIFT, *args, **options: ArmTwin(opened, task, *args, cameras=False, **options)
+    node = nodes("twin", namespace="/still")
+    return lambda task=LIFT, *args, **options: ArmTwin(node, task, *args, cameras=False, **options)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ MOTORS = Motors(GO2)
 FR_CALF = 2  # motor number 2 is the front right calf, joint 5 of the spec
 
 
-def test_command_has_the_motors_order_and_the_specs_gains() -> None:
+def test_command_has_the_motors_order_and_the_specs_gains_and_damping_no_stiffness() -> None:
     command = MOTORS.command(np.array(GO2.home), stiffness_scale=0.5)
     motors = command["motor_cmd"]
     assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
@@ -122,8 +122,6 @@ def test_command_has_the_motors_order_and_the_specs_gains() -> None:
     assert MOTORS.refusal(command) == ""
     assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
 
-
-def test_damping_command_has_no_stiffness() -> None:
     motors = MOTORS.damp()["motor_cmd"][:12]
     assert not motors["kp"].any() and (motors["kd"] == DAMPING).all() and not motors["dq"].any()
     assert MOTORS.refusal(MOTORS.damp()) == ""

@@ -89,8 +89,7 @@ def test_description_of_the_bound_ports(scope: str) -> None:
 
 
 def test_domain_id_and_discovery_range() -> None:
-    assert domain.domain_id(None, {}) == 0
-    assert domain.domain_id(None, {"ROS_DOMAIN_ID": "42"}) == 42
+    assert domain.domain_id(None, {}) == 0 and domain.domain_id(None, {"ROS_DOMAIN_ID": "42"}) == 42
     assert domain.domain_id(7, {"ROS_DOMAIN_ID": "42"}) == 7
     for given, env in ((233, {}), (-1, {}), (None, {"ROS_DOMAIN_ID": "x"}), (None, {"ROS_DOMAIN_ID": "300"})):
         with pytest.raises(BusError, match="0 to 232"):

@@ -55,8 +55,7 @@ def test_state_and_image_go_both_ways(node: Node, peer: Any) -> None:
     assert np.array_equal(image.msg.data, pixels) and image.msg is image.msg
 
     for i in range(100):  # without loss, as it is reliable
-        assert out["state"].publish(make(STATE, position=[float(i)]))
-        assert back["state"].wait(WAIT, after=1 + i)
+        assert out["state"].publish(make(STATE, position=[float(i)])) and back["state"].wait(WAIT, after=1 + i)
     assert back["state"].latest.msg.position.tolist() == [99.0]
 
 
@@ -66,10 +65,8 @@ def test_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
     for text in ("old", "<robot/>"):
         latched.publish(make("std_msgs/msg/String", data=text))
         plain.publish(make("std_msgs/msg/String", data=text))
-    peer.do(
-        f"{IMPORT}\nnode = open_node('late')\nargs = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
-    )
-    peer.do("first = node.subscribe(*args); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
+    peer.do(f"{IMPORT}\nnode = open_node('late')\na = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)")
+    peer.do("first = node.subscribe(*a); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
     assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == ("<robot/>", 1)
     assert peer.do("node.wait_for(lambda: missed.matched == 1, 10) and missed.latest is None")
 

@@ -54,8 +54,7 @@ def test_golden_bytes() -> None:
 def test_default_messages_round_trip() -> None:
     for name in TYPES:
         raw = bytes(encode(make(name), name))
-        assert len(raw) % 4 == 0
-        assert bytes(encode(decode(raw, name), name)) == raw, name
+        assert len(raw) % 4 == 0 and bytes(encode(decode(raw, name), name)) == raw, name
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
