@@ -15,6 +15,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,16 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
-WAIT = 30.0
-"""Time limit for conditions that normally hold within a second, s: the machine may be busy."""
+from real.bus import make, open_node, qos
+from real.control import clock
+from real.control.safety import SafetyConfig
+from real.episode.env import RobotEnv
+from real.recording.session import stop_on_signals
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.teleop.commands import RELEASED
+from robot_rl.robots import robots
+
+WAIT = 30.0  # time limit for conditions that normally hold within a second, s: the machine may be busy
 
 
 def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: float = WAIT) -> Any:
@@ -38,11 +47,9 @@ def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: flo
     return value
 
 
-STALL = 0.025
-"""Stall after which a failed test is repeated, s: half of the time-outs of guard and command loop."""
+STALL = 0.025  # stall after which a failed test is repeated, s: half of the time-outs of guard and command loop
 ATTEMPTS = 3
-QUIET = 5.0
-"""Time without a stall before a test is repeated, s; waits at most 30 s."""
+QUIET = 5.0  # time without a stall before a test is repeated, s; waits at most 30 s
 
 
 class Witness(threading.Thread):
@@ -106,8 +113,6 @@ def stopping() -> Iterator[None]:
     """Install the signal handlers of a session on a robot."""
     names = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGTSTP", "SIGHUP")
     before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
-    from real.recording.session import stop_on_signals
-
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     stop_on_signals()
     yield
@@ -153,7 +158,6 @@ class Pad:
         Path(self.map_file).write_text(f"# pads\n{guid},fifo,{pairs},platform:Linux,\n")
 
     def write(self, data: bytes) -> None:
-        assert self.wire is not None
         os.write(self.wire, data)
 
     def send(self, *events: tuple[int, int, int]) -> None:
@@ -177,8 +181,7 @@ def pad_in() -> Callable[[Path], Pad]:
 
 @pytest.fixture
 def pad(tmp_path: Path) -> Iterator[Pad]:
-    pad = Pad(tmp_path)
-    yield pad
+    yield (pad := Pad(tmp_path))
     pad.unplug()
 
 
@@ -204,17 +207,8 @@ class Periodic:
 
 
 def _built(kind: type[Periodic]) -> Iterator[Callable[..., Any]]:
-    from real.bus import open_node
-
-    built: list[Periodic] = []
-
-    def build(**options: Any) -> Periodic:
-        built.append(kind(open_node("robot"), **options))
-        return built[-1]
-
-    yield build
-    for robot in built:
-        robot.close()
+    with ExitStack() as built:
+        yield lambda **options: built.enter_context(closing(kind(open_node("robot"), **options)))
 
 
 class TopicRobot(Periodic):
@@ -227,9 +221,6 @@ class TopicRobot(Periodic):
     rate = 200
 
     def __init__(self, node: Any, places_objects: bool = True):
-        from real.bus import qos
-        from robot_rl.robots import robots
-
         self.robot = robots.get("panda")
         ros = self.robot.ros
         self.position = np.array(self.robot.home)
@@ -247,12 +238,9 @@ class TopicRobot(Periodic):
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
-        self.wall = np.inf
-        """Upper limit of joint 1, rad."""
-        self.thick = 0.0
-        """Width of the object between the fingers, m."""
-        self.silent = self.blind = False
-        """No joint states; no object poses."""
+        self.wall = np.inf  # upper limit of joint 1, rad
+        self.thick = 0.0  # width of the object between the fingers, m
+        self.silent = self.blind = False  # no joint states; no object poses
         self.start(node)
 
     def _commanded(self, sample: Any) -> None:
@@ -269,8 +257,6 @@ class TopicRobot(Periodic):
         self.cube = np.array([0.5, 0.0, 0.022])
 
     def tick(self) -> None:
-        from real.bus import make
-
         if self.silent:
             return
         fingers = self.robot.gripper.joints
@@ -288,6 +274,11 @@ def topic_robot(private_domain: int) -> Iterator[Callable[..., TopicRobot]]:
     yield from _built(TopicRobot)
 
 
+@pytest.fixture
+def robot(topic_robot: Callable[..., TopicRobot]) -> TopicRobot:
+    return topic_robot()
+
+
 class TopicQuadruped(Periodic):
     """Go2 without dynamics that jumps to each commanded position and folds while damped.
 
@@ -297,10 +288,6 @@ class TopicQuadruped(Periodic):
     rate = 250
 
     def __init__(self, node: Any, commands: str = "lowcmd_wanted", twin: bool = False, lying: bool = True):
-        from real.bus import qos
-        from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-        from robot_rl.robots import robots
-
         self.robot = robots.get("go2")
         self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
         self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
@@ -313,15 +300,12 @@ class TopicQuadruped(Periodic):
         self.commands: list[tuple[float, np.ndarray]] = []
         """Arrival of each command, monotonic s, and its motors in the order of the spec."""
         self.seeds: list[int] = []
-        self.silent = self.frozen = False
-        """No states; the same state again and again."""
+        self.silent = self.frozen = False  # no states; the same state again and again
         self._tick = 0
-        self.guard: dict[str, Any] | None = None
-        """Guard's report; None: no reports."""
+        self.guard: dict[str, Any] | None = None  # guard's report; None: no reports
         if commands == "lowcmd_wanted":
             self.guard = {"damping": "", "latched": False, "damped": {}}
-        self.height: float | None = None
-        """Trunk height that a twin reports, m; None: no reports."""
+        self.height: float | None = None  # trunk height that a twin reports, m; None: no reports
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
         self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
@@ -360,8 +344,6 @@ class TopicQuadruped(Periodic):
         return message
 
     def tick(self) -> None:
-        from real.bus import make
-
         if not self.silent:
             self.states.publish(self._state.seal(self.message()))
         if self.reports and self.guard is not None:
@@ -376,32 +358,46 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
     yield from _built(TopicQuadruped)
 
 
-@pytest.fixture
-def twin(private_domain: int) -> Iterator[Callable[..., None]]:
-    """Start a Panda's twin process of a task and wait until it is up."""
-    import subprocess
-    import sys
-
-    running: list[subprocess.Popen[str]] = []
-
-    def start(task: str, *options: str) -> None:
-        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--task", task, *options]
-        running.append(process := subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "twin of panda is up" in first, first + process.stderr.read()
-
-    yield start
-    for process in running:
+@contextmanager
+def _twin_process(robot: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "robot_rl.cli.main", "twin", robot, *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    first = process.stderr.readline()
+    assert f"twin of {robot} is up" in first, first + process.stderr.read()
+    try:
+        yield process
+    finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def twin_process() -> Callable[..., Any]:
+    """Start a robot's twin process, wait until it is up, and end it with the context."""
+    return _twin_process
+
+
+@pytest.fixture
+def twin(private_domain: int) -> Iterator[Callable[..., Any]]:
+    """Start a Panda's twin process of a task."""
+    with ExitStack() as running:
+        yield lambda task, *options: running.enter_context(_twin_process("panda", "--task", task, *options))
+
+
+@pytest.fixture
+def nodes(private_domain: int) -> Iterator[Callable[..., Any]]:
+    with ExitStack() as opened:
+        yield lambda name, **options: opened.enter_context(open_node(name, **options))
+
+
+@pytest.fixture
+def node(nodes: Callable[..., Any]) -> Any:
+    return nodes("policy")
 
 
 @pytest.fixture
 def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the idle loop beside a deployed policy for half a second instead of two."""
-    from real.control import clock
-
     measure = clock.bare_loop
     monkeypatch.setattr(clock, "bare_loop", lambda rate: measure(rate, 0.5))
 
@@ -409,8 +405,6 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steady() -> Any:
     """Time limits that tolerate stalls of a third of a second, as on shared machines."""
-    from real.control.safety import SafetyConfig
-
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
 
 
@@ -419,25 +413,19 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
     """Environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     monkeypatch.setattr("real.control.loop.STALL", 10.0)  # most tests must tolerate stalls
-    from real.bus import open_node
-    from real.episode.env import RobotEnv
+    with ExitStack() as opened:
 
-    opened = []
+        def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
+            node = opened.enter_context(open_node("policy"))
+            env = RobotEnv(node, interface, operator=hands, **{"safety": steady} | options)
+            return opened.enter_context(closing(env))
 
-    def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
-        opened.append(open_node("policy"))
-        opened.append(RobotEnv(opened[-1], interface, operator=hands, **{"safety": steady} | options))
-        return opened[-1]
-
-    yield build
-    for one in reversed(opened):
-        one.close()
+        yield build
 
 
 @pytest.fixture
 def hands() -> Callable[..., Any]:
     """Operator input from the test: `hands.now = Operator(...)`, or `script` for one input per reading."""
-    from real.teleop.commands import RELEASED
 
     def build(*script: Any) -> Any:
         queue = list(script)
@@ -514,12 +502,5 @@ class TerminalProcess:
 
 @pytest.fixture
 def in_terminal() -> Iterator[Callable[..., TerminalProcess]]:
-    started: list[TerminalProcess] = []
-
-    def start(*words: str) -> TerminalProcess:
-        started.append(TerminalProcess(*words))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
+    with ExitStack() as started:
+        yield lambda *words: started.enter_context(closing(TerminalProcess(*words)))

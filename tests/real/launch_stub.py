@@ -6,7 +6,7 @@ Parameter names and checks are those of the real classes.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, make_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -66,14 +66,8 @@ class OpaqueFunction(Action):
         return self.function(context, *self.args, **self.kwargs)
 
 
-@dataclass(kw_only=True)
-class LogInfo(Action):
-    msg: str
-
-
-@dataclass(kw_only=True)
-class Shutdown(Action):
-    reason: str = "reason not given"
+LogInfo = make_dataclass("LogInfo", [("msg", str)], bases=(Action,), kw_only=True)
+Shutdown = make_dataclass("Shutdown", [("reason", str, "reason not given")], bases=(Action,), kw_only=True)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,9 +86,7 @@ class _Process(Action):
         assert isinstance(self.sigterm_timeout, str) and isinstance(self.sigkill_timeout, str)
 
 
-@dataclass(kw_only=True, eq=False)
-class ExecuteProcess(_Process):
-    cmd: list[str]
+ExecuteProcess = make_dataclass("ExecuteProcess", [("cmd", list)], bases=(_Process,), kw_only=True, eq=False)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -107,15 +99,8 @@ class Node(_Process):
     arguments: list[str] | None = None
 
 
-@dataclass(kw_only=True)
-class OnProcessStart:
-    target_action: Action
-    on_start: list[Action]
-
-
-@dataclass
-class RegisterEventHandler(Action):
-    event_handler: OnProcessStart
+OnProcessStart = make_dataclass("OnProcessStart", [("target_action", Action), ("on_start", list)], kw_only=True)
+RegisterEventHandler = make_dataclass("RegisterEventHandler", [("event_handler", OnProcessStart)], bases=(Action,))
 
 
 class PackageNotFoundError(KeyError):
@@ -127,7 +112,7 @@ def run(description: LaunchDescription, configurations: dict[str, str]) -> list[
     context = Context(configurations)
     waiting = list(description.entities)
     visited: list[Any] = []
-    handlers: list[OnProcessStart] = []
+    handlers: list[Any] = []
     while waiting:
         action = waiting.pop(0)
         visited.append(action)

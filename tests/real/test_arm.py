@@ -34,19 +34,6 @@ NAMES = [*PANDA.joint_names, *PANDA.gripper.joints]
 VALUES = np.array([*PANDA.home, 0.03, 0.03])
 
 
-@pytest.fixture
-def nodes(private_domain: int) -> Iterator[Callable[[str], Node]]:
-    opened = []
-
-    def build(name: str, **options: Any) -> Node:
-        opened.append(open_node(name, **options))
-        return opened[-1]
-
-    yield build
-    for node in opened:
-        node.close()
-
-
 @pytest.fixture(scope="module")
 def nodes_of_all(private_domain: int) -> Iterator[Node]:
     with open_node("policy", "/all") as node:
@@ -63,9 +50,8 @@ class Wire:
         self.states = self.robot.publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
         self.commands: list[np.ndarray] = []
         array = "std_msgs/msg/Float64MultiArray"
-        self.arm = self.robot.subscribe(
-            array, PANDA.ros.command, profiles.COMMAND, lambda s: self.commands.append(s.msg.data)
-        )
+        heard = lambda sample: self.commands.append(sample.msg.data)  # noqa: E731
+        self.arm = self.robot.subscribe(array, PANDA.ros.command, profiles.COMMAND, heard)
         self.hand = self.robot.subscribe(array, PANDA.ros.gripper_command, profiles.COMMAND)
         assert self.robot.wait_for(lambda: self.states.matched == 1, 30)
 
@@ -106,21 +92,22 @@ def wire(nodes: Callable[[str], Node], eventually: Eventually) -> Callable[..., 
     return lambda **options: Wire(nodes, eventually, **options)
 
 
+@pytest.fixture
+def w(wire: Callable[..., Wire]) -> Wire:
+    return wire()
+
+
 # ---- joint states ------------------------------------------------------------------------------------------------
-def test_joints_are_matched_by_name(wire: Callable[..., Wire]) -> None:
-    w = wire()
-    order = [4, 8, 0, 3, 7, 1, 2, 6, 5]
+def test_joints_are_matched_by_name(w: Wire) -> None:
+    order, speeds = [4, 8, 0, 3, 7, 1, 2, 6, 5], np.arange(9) / 10
     names = ["wheel", *(NAMES[k] for k in order), "lamp"]
-    speeds = np.arange(9) / 10
     w.say(names, [9.0, *VALUES[order], -9.0], [5.0, *speeds[order], 5.0])
     reading = w.driver.reading()
-    assert reading is not None
     assert np.array_equal(reading.position, VALUES[:7]) and np.array_equal(reading.velocity, speeds[:7])
     assert reading.gripper == pytest.approx(0.06)
 
 
-def test_state_from_two_messages_is_as_old_as_the_older_one(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_state_from_two_messages_is_as_old_as_the_older_one(w: Wire) -> None:
     w.say(NAMES[:7], VALUES[:7])
     assert w.driver.reading() is None, "the fingers are unknown"
     w.say(NAMES[7:], VALUES[7:])
@@ -136,8 +123,7 @@ def test_state_from_two_messages_is_as_old_as_the_older_one(wire: Callable[..., 
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_nonfinite_position_is_rejected(wire: Callable[..., Wire], bad: float) -> None:
-    w = wire()
+def test_nonfinite_position_is_rejected(w: Wire, bad: float) -> None:
     w.say(NAMES, [bad, *VALUES[1:]])
     assert w.driver.reading() is None and w.driver.rejected == 1
     w.say(NAMES, VALUES)
@@ -161,8 +147,7 @@ def test_nonfinite_pose_is_rejected_and_the_last_pose_ages(wire: Callable[..., W
     assert w.driver.rejected_poses == 2 and w.driver.accepted == {"cube": 1}
 
 
-def test_missing_position_is_rejected_but_a_foreign_joints_nan_is_not(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_missing_position_is_rejected_but_a_foreign_joints_nan_is_not(w: Wire) -> None:
     w.say(NAMES, VALUES[:8])
     assert w.driver.reading() is None and w.driver.rejected == 1
     w.say([*NAMES, "lamp"], [*VALUES, float("nan")])
@@ -244,9 +229,7 @@ def test_states_in_quick_succession_give_a_bounded_velocity(timed: Timed) -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.floats(), st.integers(0, 2**31 - 1), st.lists(st.floats(), max_size=10)), max_size=6))
-def test_any_joint_state_leaves_a_finite_reading_or_none(
-    nodes_of_all: Node, states: list[tuple[float, int, list[float]]]
-) -> None:
+def test_any_joint_state_leaves_a_finite_reading_or_none(nodes_of_all: Node, states: Any) -> None:
     driver = ArmDriver(nodes_of_all, PANDA, dry_run=True)
     for k, (angle, nanosec, velocity) in enumerate(states):
         header = {"stamp": {"sec": k, "nanosec": nanosec % 10**9}}
@@ -284,15 +267,13 @@ def test_prefix_must_be_text(nodes: Callable[..., Node]) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["fer_", "gen3/"])
-def test_missing_prefix_is_suggested(wire: Callable[..., Wire], prefix: str) -> None:
-    w = wire()
+def test_missing_prefix_is_suggested(w: Wire, prefix: str) -> None:
     w.say([prefix + name for name in NAMES[:7]], VALUES[:7])
     with pytest.raises(NotReady, match=f"joint_prefix:={prefix}[ )]"):
         w.driver.wait_ready(0.05)
 
 
-def test_unknown_names_are_reported_with_the_spec_field(wire: Callable[..., Wire]) -> None:
-    w = wire()
+def test_unknown_names_are_reported_with_the_spec_field(w: Wire) -> None:
     w.say(["shoulder", "elbow"], [0.0, 0.0])
     with pytest.raises(NotReady, match=r"shoulder, elbow; .*ros\.joint_names"):
         w.driver.wait_ready(0.05)
@@ -342,13 +323,11 @@ def test_orientation_is_normalized_or_refused(wire: Callable[..., Wire], norm: f
         assert w.driver.object_poses()[0]["cube"][0, 3:].tolist() == pytest.approx([0.6, 0.0, 0.0, 0.8])
 
 
-def test_later_peer_with_another_type_is_warned_of_once(
-    wire: Callable[..., Wire], nodes: Callable[..., Node], eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_later_peer_with_another_type_is_warned_of_once(wire: Any, nodes: Callable[..., Node], caplog: Any) -> None:
     w = wire(objects=("cube",))
     w.driver.warn_of_mismatches()
     nodes("tracker").publisher("geometry_msgs/msg/PoseWithCovarianceStamped", "objects/cube/pose")
-    eventually(lambda: w.driver.node.incompatible())
+    w.eventually(lambda: w.driver.node.incompatible())
     for _ in range(2):
         w.driver.warn_of_mismatches()
     assert len([r for r in caplog.records if "PoseWithCovarianceStamped" in r.getMessage()]) == 1
@@ -359,6 +338,8 @@ def test_nothing_is_sent_before_the_first_complete_state(wire: Callable[..., Wir
     w = wire(objects=("cube",))
     pipeline = Pipeline(tasks.get("panda-lift").interface)
     loop = CommandLoop(w.driver, pipeline)
+    with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
+        w.driver.wait_ready(0.1)
     w.say(NAMES[:7], VALUES[:7])
     with pytest.raises(NotReady, match=r"finger_joint1, finger_joint2 on /joint_states .* and no pose on /objects"):
         w.driver.wait_ready(0.2)
@@ -384,7 +365,6 @@ def test_incompatible_peers_are_named(nodes: Callable[[str], Node]) -> None:
         driver.wait_ready(0.1)
 
 
-# ---- commands ----------------------------------------------------------------------------------------------------
 # ---- the state views ---------------------------------------------------------------------------------------------
 def test_state_views_are_complete_or_none(wire: Callable[..., Wire]) -> None:
     w = wire(objects=("cube",))
@@ -437,10 +417,7 @@ def test_pictures_may_have_padded_rows_and_two_encodings(wire: Callable[..., Wir
 
 
 # ---- one robot ---------------------------------------------------------------------------------------------------
-def test_two_robots_on_one_domain_are_refused(
-    wire: Callable[..., Wire], nodes: Callable[[str], Node], eventually: Eventually
-) -> None:
-    w = wire()
+def test_two_robots_on_one_domain_are_refused(w: Wire, nodes: Callable[[str], Node], eventually: Eventually) -> None:
     second = nodes("second").publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
     eventually(lambda: w.driver.joints.matched == 2)
     w.say(NAMES, VALUES)
@@ -451,10 +428,7 @@ def test_two_robots_on_one_domain_are_refused(
     w.driver.wait_ready(30)
 
 
-def test_two_publishers_that_share_the_joints_are_one_robot(
-    wire: Callable[..., Wire], nodes: Callable[[str], Node], eventually: Eventually
-) -> None:
-    w = wire()
+def test_two_publishers_that_share_the_joints_are_one_robot(w: Wire, nodes: Any, eventually: Eventually) -> None:
     nodes("hand").publisher(STATE, PANDA.ros.joint_states, profiles.SENSOR)
     eventually(lambda: w.driver.joints.matched == 2)
     w.say(NAMES[:7], VALUES[:7])
@@ -462,9 +436,7 @@ def test_two_publishers_that_share_the_joints_are_one_robot(
     w.driver.wait_ready(0.3)
 
 
-def test_message_during_the_constructor_is_processed(
-    nodes: Callable[[str], Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_during_the_constructor_is_processed(nodes: Callable[[str], Node], monkeypatch: Any) -> None:
     """Callbacks run in another thread as soon as a subscription exists."""
     node = nodes("policy")
     subscribe = node.subscribe

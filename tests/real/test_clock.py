@@ -12,6 +12,8 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -54,8 +56,7 @@ def test_deadlines_are_absolute(time: Clock) -> None:
     for k in range(1000):
         time.now += 0.6 * PERIOD * (k % 2)  # work
         late = ticker.wait()
-        assert 0 <= late < 1e-4
-        assert time.now == pytest.approx(first + k * PERIOD, abs=1e-4)
+        assert 0 <= late < 1e-4 and time.now == pytest.approx(first + k * PERIOD, abs=1e-4)
     assert ticker.timing.missed == 0 and len(ticker.timing.late) == 1000
 
 
@@ -75,8 +76,7 @@ def test_missed_deadline_is_skipped(time: Clock) -> None:
     ticker.wait()
     ticker.wait()
     time.now = start + 4.4 * PERIOD  # deadlines 3 and 4 pass
-    assert ticker.wait() == pytest.approx(1.4 * PERIOD, abs=1e-5)
-    assert ticker.timing.missed == 1
+    assert ticker.wait() == pytest.approx(1.4 * PERIOD, abs=1e-5) and ticker.timing.missed == 1
     ticker.wait()
     assert time.now == pytest.approx(start + 5 * PERIOD, abs=1e-5)
     ticker.wait()
@@ -201,13 +201,8 @@ def test_real_time_priority_is_not_inherited() -> None:
     assert children == [os.SCHED_OTHER]
 
 
-def test_refused_real_time_priority_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+def test_refused_real_time_priority_is_warned_of(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
     with caplog.at_level(logging.WARNING):
         assert prefer_realtime() is False
     assert "`robot-rl doctor`" in caplog.text

@@ -27,25 +27,17 @@ LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
 
 
 @pytest.fixture
-def bundle(residual: Callable[..., Any], tmp_path: Path) -> Callable[[float], None]:
-    """Save a policy with random weights, scaled by a factor."""
+def deploy(topic_robot: Callable[..., Any], residual: Callable[..., Any], tmp_path: Path, capsys: Any) -> Any:
+    """Deploy a policy whose random weights are scaled by a factor."""
 
-    def save(weight: float) -> None:
+    def run(weight: float, episodes: int = 1, **options: Any) -> tuple[int, dict[str, Any]]:
+        topic_robot(**options)
         pipeline = Pipeline(LIFT)
         policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
         with torch.no_grad():
             for parameter in policy.actor.parameters():
                 parameter.mul_(weight)
         save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
-
-    return save
-
-
-@pytest.fixture
-def deploy(topic_robot: Callable[..., Any], bundle: Callable[[float], None], tmp_path: Path, capsys: Any) -> Any:
-    def run(weight: float, episodes: int = 1, **options: Any) -> tuple[int, dict[str, Any]]:
-        topic_robot(**options)
-        bundle(weight)
         code = Deploy(tmp_path / "bundle", episodes=episodes, video_episodes=0, out=tmp_path / "run", json=True).run()
         return code, json.loads(capsys.readouterr().out)
 
@@ -71,9 +63,7 @@ def test_failed_task_is_a_valid_result_and_the_settings_are_recorded(deploy: Any
 
 
 @pytest.mark.parametrize("finished", [0, 2])
-def test_interrupt_keeps_the_results_of_finished_episodes(
-    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int
-) -> None:
+def test_interrupt_keeps_finished_episodes(deploy: Any, tmp_path: Path, monkeypatch: Any, finished: int) -> None:
     reset, begun = RobotEnv.reset, 0
 
     def interrupted(self: RobotEnv, **words: Any) -> Any:
@@ -95,9 +85,7 @@ def test_interrupt_keeps_the_results_of_finished_episodes(
         assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
 
 
-def test_interrupt_after_an_episode_keeps_rows_and_results_consistent(
-    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_after_an_episode_leaves_consistent_results(deploy: Any, tmp_path: Path, monkeypatch: Any) -> None:
     step, ended = RobotEnv.step, 0
 
     def interrupted(self: RobotEnv, action: torch.Tensor) -> Any:
@@ -122,9 +110,7 @@ def test_without_a_twin_or_a_person_nothing_is_evaluated(deploy: Any, tmp_path: 
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
-def test_corrected_and_marked_episodes_are_not_evaluated(
-    deploy: Any, tmp_path: Path, hands: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corrected_episodes_are_not_evaluated(deploy: Any, tmp_path: Path, hands: Any, monkeypatch: Any) -> None:
     """Three episodes; in the second, a person takes over and marks a success."""
     held = Operator(held=True)
     script = [RELEASED] * 8 + [RELEASED, held, RELEASED, held, Operator(success=True)] + [RELEASED] * 8

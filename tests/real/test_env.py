@@ -55,7 +55,6 @@ class Recorded:
 
     def __init__(self, node: Any):
         robot = Pipeline(LIFT).robot
-        assert robot.gripper is not None
         self.names = [*robot.joint_names, *robot.gripper.joints]
         self.states = node.publisher("sensor_msgs/msg/JointState", robot.ros.joint_states, qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
@@ -73,9 +72,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("turn", [0.0, 0.1])
-def test_same_state_gives_same_views_observation_and_target_as_simulation(
-    private_domain: int, eventually: Build, task: Build, turn: float
-) -> None:
+def test_views_and_targets_equal_simulation(private_domain: int, eventually: Build, task: Build, turn: float) -> None:
     controller: Any = replace(LIFT.controller, turn=turn)
     terms = (*LIFT.observations, "joint_velocity", "tool_rotation", "object_in_tool:cube")
     simulation = TaskEnv(task(observations=terms, controller=controller), 1, threads=1, seed=3)
@@ -141,8 +138,7 @@ def test_loaded_bundle_acts_like_the_trained_policy(start: Build, residual: Buil
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------------
-def test_reset_goes_home_opens_places_and_announces(start: Build, topic_robot: Build, eventually: Build) -> None:
-    robot = topic_robot()
+def test_reset_goes_home_opens_places_and_announces(start: Build, robot: Any, eventually: Build) -> None:
     away = np.array(robot.robot.home)
     away[0] += 0.3
     robot.position, robot.width, robot.cube = away, 0.01, np.array([0.4, 0.1, 0.3])
@@ -200,8 +196,7 @@ def test_shapes_spaces_and_pace(start: Build) -> None:
     assert e.summary()["inference_ms"]["max"] > 0 and e.summary()["shield"] == {}
 
 
-def test_success_requires_the_hold_time(robot_env: Build, topic_robot: Build) -> None:
-    robot = topic_robot()
+def test_success_requires_the_hold_time(robot_env: Build, robot: Any) -> None:
     e = robot_env(replace(LIFT, horizon=60, success_hold=4))
     e.reset(seed=0)
     robot.cube = e.state.tool_position[0].double().numpy()
@@ -364,8 +359,7 @@ def test_stop_ends_the_episode_and_is_latched_until_reset(start: Build, eventual
     assert stopped[:5] == ["operator"] * 4 + [""]
 
 
-def test_stop_works_while_the_arm_goes_home(start: Build, topic_robot: Build) -> None:
-    robot = topic_robot()
+def test_stop_works_while_the_arm_goes_home(start: Build, robot: Any) -> None:
     robot.position = np.array(robot.robot.home) + 0.6 * np.eye(7)[0]
     away = robot.position[0]
     _, e, operator = start(robot=robot, reset=False)
@@ -421,9 +415,7 @@ def test_read_waits_for_a_new_state_before_it_reports_silence(start: Build, even
     assert e.read().joint_position.shape == (1, 7)
 
 
-def test_loop_starts_with_a_state_from_after_the_garbage_collection(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loop_starts_with_a_state_after_garbage_collection(start: Build, eventually: Build, monkeypatch: Any) -> None:
     # Hold the interpreter lock for a second, as a long collection does.
     monkeypatch.setattr("real.control.loop.gc.collect", lambda: ctypes.PyDLL(None).usleep(1_000_000))
     _, e, _ = start(reset=False, safety=IMPATIENT)

@@ -28,9 +28,12 @@ from real.recording.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.data.recording import episodes_of
+from robot_rl.data.replay import Sampling
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.training.human_in_the_loop import corrections, publish
+from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
@@ -129,8 +132,7 @@ def test_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     with LearnerProcess([sys.executable, "-c", code], NOWHERE) as learner:
         process: Any = learner.process
-        waited = []
-        wait = process.wait
+        wait, waited = process.wait, []
 
         def patient(timeout: float | None = None) -> int:
             if timeout is not None:  # the grace is over
@@ -157,13 +159,12 @@ class NoLearner:
 
 
 @pytest.fixture
-def session(private_domain: int, topic_robot: Build, residual: Build, steady: Any, tmp_path: Path) -> Iterator[Build]:
+def session(robot: Any, hands: Build, residual: Build, steady: Any, tmp_path: Path) -> Iterator[Build]:
+    """Open a session whose operator follows a script in the arbiter's decisions."""
     opened: list[Any] = []
-    robots: list[Any] = []
 
-    def build(hands: Any, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> FinetuneSession:
-        robots[:] = robots or [topic_robot()]  # a resumed session uses the robot of the first
-        robot = robots[0]
+    def build(*script: Operator, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> FinetuneSession:
+        operator = hands(*script)
         if camera:
             images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
             picture = np.full(16 * 16 * 3, 90, np.uint8)
@@ -180,10 +181,10 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
             sending = threading.Thread(target=send)
             sending.start()
         cameras = ("front",) if camera else ()
-        env = RobotEnv(node, interface, cameras=cameras, operator=hands, safety=steady)
+        env = RobotEnv(node, interface, cameras=cameras, operator=operator, safety=steady)
         if camera:
             sending.join()
-        hands.only_in_decisions(env.arbiter)
+        operator.only_in_decisions(env.arbiter)
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
@@ -193,6 +194,16 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
     yield build
     for one in reversed(opened):
         one.close()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Folder of the session's run."""
+    return tmp_path / "run"
+
+
+def read_rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -210,18 +221,13 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return run
 
 
-def test_episodes_are_recorded_with_corrections_and_marks(
-    session: Build, hands: Build, play: Build, tmp_path: Path
-) -> None:
+def test_episodes_are_recorded_with_corrections_and_marks(session: Any, play: Any, out: Path) -> None:
     held = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=1.0)
     # Eight steps under the policy; then two corrections, and the operator's mark.
-    operator = hands(*[RELEASED] * 8, *[RELEASED] * 3, held, held, RELEASED, held, Operator(success=True))
-    s = session(operator, camera=True)
+    s = session(*[RELEASED] * 11, held, held, RELEASED, held, Operator(success=True), camera=True)
     assert play(s, 2) == ["s, 1 episodes: 0/1 won, 0 helped, v-1", "s, 2 episodes: 1/2 won, 1 helped, v-1"]
-    root = tmp_path / "run" / "dataset"
-    assert verify(root) == []
-    data = Dataset(root)
-    assert [e.length for e in data.episodes] == [8, 8]
+    data = Dataset(out / "dataset")
+    assert verify(data.root) == [] and [e.length for e in data.episodes] == [8, 8]
     columns = data.columns(["action", "action.policy", "intervention", "next.success", "next.done"])
     flags = columns["intervention"].flatten().tolist()
     assert flags == [False] * 8 + [False] * 3 + [True] * 2 + [False, True, False]
@@ -232,10 +238,9 @@ def test_episodes_are_recorded_with_corrections_and_marks(
     assert columns["next.success"].flatten().nonzero().flatten().tolist() == [15]
     assert columns["next.done"].flatten().nonzero().flatten().tolist() == [7, 15]
     assert "observation.images.front" in data.features
-    rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    rows, events = read_rows(out / "episodes.jsonl"), read_rows(out / "events.jsonl")
     figures = [[r[key] for key in ("index", "success", "takeovers", "intervention_steps")] for r in rows]
     assert figures == [[0, False, 0, 0], [1, True, 2, 3]]
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     phases = [e["what"] for e in events if e["event"] == "phase"]
     assert phases == ["resetting", "running", "failure", "resetting", "running", "success"]
     assert "correcting" in [e["what"] for e in events if e["event"] == "operator" and e["episode"] == 1]
@@ -249,75 +254,66 @@ def test_episodes_are_recorded_with_corrections_and_marks(
         assert torch.allclose(part["action"], torch.tensor([0.0, 0.3, 0.0, 1.0]), atol=1e-5)
 
 
-def test_episode_that_ends_by_the_failure_test_is_no_success(session: Build, hands: Build, play: Build) -> None:
-    s = session(hands(), interface=replace(LIFT, success="", failure="reached:cube:2"))  # always true
+def test_episode_that_ends_by_the_failure_test_is_no_success(session: Build, play: Build) -> None:
+    s = session(interface=replace(LIFT, success="", failure="reached:cube:2"))  # always true
     play(s, 1)
     assert s.episodes[0]["steps"] == 1 and s.episodes[0]["success"] is False and s.summary()["success"] == 0
 
 
 @pytest.mark.parametrize(("timeout", "stale"), [(1000.0, 0), (0.01, 8)])
-def test_stale_pictures_are_counted_in_the_record(
-    session: Build, hands: Build, play: Build, tmp_path: Path, timeout: float, stale: int
-) -> None:
+def test_stale_pictures_are_counted(session: Build, play: Build, out: Path, timeout: float, stale: int) -> None:
     """The camera sent one picture, long before the episode: each video frame repeats it."""
-    s = session(hands(), camera=True)
+    s = session(camera=True)
     s.env.loop.safety = replace(s.env.loop.safety, picture_timeout=timeout)
     play(s, 1)
     assert s.episodes[0]["steps"] == 8 and s.episodes[0]["stale_pictures"] == stale
     assert s.env.summary()["shield"].get("stale picture", 0) == stale
-    row = json.loads((tmp_path / "run" / "episodes.jsonl").read_text())
-    data = Dataset(tmp_path / "run" / "dataset")
+    row = json.loads((out / "episodes.jsonl").read_text())
+    data = Dataset(out / "dataset")
     assert verify(data.root) == [] and data.episodes[0].length == 8
     assert row["stale_pictures"] == data.episodes[0].record["stale_pictures"] == stale
     frames = data.frames("observation.images.front", range(8)).float()
     assert (frames - 90).abs().max() <= 3, "the last picture, not black"
 
 
-def test_recorded_pictures_precede_the_action(
-    session: Build, hands: Build, play: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_recorded_pictures_precede_the_action(session: Build, play: Build, monkeypatch: Any, out: Path) -> None:
     """As in demonstrations in simulation."""
-    s = session(hands(), camera=True)
+    s = session(camera=True)
     monkeypatch.setattr(s.env.driver, "image", lambda name: np.full((16, 16, 3), 20 * s.env.steps, np.uint8))
     play(s, 2)
-    frames = Dataset(tmp_path / "run" / "dataset").frames("observation.images.front", range(16)).float()
+    frames = Dataset(out / "dataset").frames("observation.images.front", range(16)).float()
     assert (frames.flatten(1).mean(1) - 20 * (torch.arange(16) % 8)).abs().max() < 5
 
 
-def test_weights_are_loaded_between_episodes_and_the_session_resumes(
-    session: Build, hands: Build, play: Build, tmp_path: Path, residual: Build, same: Build
-) -> None:
+def test_newer_weights_load_and_sessions_resume(session: Any, play: Any, out: Path, residual: Any, same: Any) -> None:
     """A killed session may leave a row of an episode that was not written: its row is dropped."""
-    s = session(hands())
+    s = session()
     newer = residual(SIZE, 4, std=None, zero_init=False)
 
     def learn(call: int) -> None:
-        publish(
-            tmp_path / "run", SimpleNamespace(updates=SimpleNamespace(critic=call), average=newer.actor, policy=newer)
-        )
+        updates = SimpleNamespace(critic=call)
+        publish(out, SimpleNamespace(updates=updates, average=newer.actor, policy=newer))
 
     play(s, 3, NoLearner(learn))
     assert [e["policy_version"] for e in s.episodes] == [-1, 1, 2], "published in episode k, used from k + 1 on"
     assert same(s.policy.actor.state_dict(), newer.actor.state_dict())
     for part in (s.run, s.env, s.env.node):
         part.close()
-    path = tmp_path / "run" / "episodes.jsonl"
+    path = out / "episodes.jsonl"
     path.write_text(path.read_text() + json.dumps(s.episodes[-1] | {"index": 3, "lost": True}) + "\n")
 
-    again = session(hands(), resume=True)
+    again = session(resume=True)
     assert again.recorder.writer.num_episodes == 3
     play(again, 1)
     assert [e["policy_version"] for e in again.episodes] == [3], "the last published weights"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     assert [r["index"] for r in rows] == [0, 1, 2, 3] and "lost" not in rows[3]
-    data = Dataset(tmp_path / "run" / "dataset")
+    data = Dataset(out / "dataset")
     assert data.num_episodes == 4 and verify(data.root) == []
 
 
-def test_interrupted_episode_is_dropped_and_earlier_ones_are_kept(
-    session: Build, hands: Build, play: Build, tmp_path: Path
-) -> None:
-    s = session(hands())
+def test_interrupted_episode_is_dropped_and_earlier_ones_are_kept(session: Build, play: Build, out: Path) -> None:
+    s = session()
     steps = []
 
     def interrupted(step: dict[str, Any]) -> None:
@@ -329,14 +325,12 @@ def test_interrupted_episode_is_dropped_and_earlier_ones_are_kept(
     with pytest.raises(KeyboardInterrupt):
         play(s, 9)
     s.close()
-    data = Dataset(tmp_path / "run" / "dataset")
+    data = Dataset(out / "dataset")
     assert [e.length for e in data.episodes] == [8] and verify(data.root) == []
 
 
-def test_signal_at_the_end_of_an_episode_keeps_row_and_record_consistent(
-    stopping: None, session: Build, hands: Build, play: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    s = session(hands())
+def test_signal_after_an_episode_keeps_it(stopping: None, session: Any, play: Any, monkeypatch: Any, out: Path) -> None:
+    s = session()
     write = s.journal._write
 
     def write_and_stop(name: str, row: dict[str, Any]) -> None:
@@ -348,14 +342,12 @@ def test_signal_at_the_end_of_an_episode_keeps_row_and_record_consistent(
     with pytest.raises(KeyboardInterrupt):
         play(s, 9)
     s.close()
-    data = Dataset(tmp_path / "run" / "dataset")
+    data = Dataset(out / "dataset")
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
-def test_signal_while_an_episode_is_written_takes_effect_afterwards(
-    stopping: None, session: Build, hands: Build, play: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    s = session(hands())
+def test_signal_waits_for_writing_to_end(stopping: None, session: Any, play: Any, monkeypatch: Any, out: Path) -> None:
+    s = session()
     closing, add, close = threading.Event(), s.recorder.writer.add_episode, s.recorder.close
 
     def add_late(*episode: Any) -> None:
@@ -371,21 +363,15 @@ def test_signal_while_an_episode_is_written_takes_effect_afterwards(
     monkeypatch.setattr(s.recorder, "close", close_now)
     with pytest.raises(KeyboardInterrupt):
         play(s, 1)
-    data = Dataset(tmp_path / "run" / "dataset")
+    data = Dataset(out / "dataset")
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
 @pytest.mark.parametrize(("end", "terminated"), [("failure", True), ("stop", False), ("", False)])
-def test_only_a_failure_is_learned_as_terminal(
-    session: Build, hands: Build, play: Build, tmp_path: Path, end: str, terminated: bool
-) -> None:
-    from robot_rl.data.replay import Sampling
-    from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-    from robot_rl.training.off_policy import demo_replay
-
-    s = session(hands(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED))
+def test_only_a_failure_is_learned_as_terminal(session: Any, play: Any, out: Path, end: str, terminated: bool) -> None:
+    s = session(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED)
     play(s, 1)
-    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)
+    (episode,) = episodes_of(Dataset(out / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)
     steps = len(episode["action"])
     assert steps == (4 if end else LIFT.horizon) and not episode["reward"].any()
     assert episode["terminated"].tolist() == [False] * (steps - 1) + [terminated]
@@ -394,11 +380,9 @@ def test_only_a_failure_is_learned_as_terminal(
     assert bool((batch["discount"] == 0).any()) is terminated, "no bootstrapping after a failure"
 
 
-def test_policy_plans_a_new_chunk_after_a_correction(
-    session: Build, hands: Build, play: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_plans_a_new_chunk_after_a_correction(session: Any, play: Any, monkeypatch: Any) -> None:
     held = Operator(held=True)
-    s = session(hands(held, held, RELEASED))
+    s = session(held, held, RELEASED)
     planned_at: list[int] = []
     infer = s.policy.base.infer
 

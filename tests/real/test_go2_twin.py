@@ -49,9 +49,7 @@ FELL = row(standing=False, falls=1, stopped="tilt")
         ([{"seed": 0, "status": 1}], ["failed: 1 of 1 runs", "only 0 of 1 runs"]),
     ],
 )
-def test_exit_status(
-    rows: list[dict[str, Any]], words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_exit_status(rows: list[dict[str, Any]], words: list[str], monkeypatch: Any, tmp_path: Path) -> None:
     """0 if at least 95 % of runs end standing, no process fails, and only the tilt limit stops runs."""
     from benchmarks import go2_twin
 

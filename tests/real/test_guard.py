@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pytest
 from real.bus import open_node, qos
 from real.control.guard import COMMAND_TIMEOUT, CommandCheck, Guard, ReceivedCommand
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
+from real.robots.unitree import UnitreeDriver
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
@@ -36,20 +37,16 @@ raise SystemExit(main())
 """`robot-rl` with the time limits of `patient`."""
 
 
-class Bench:
-    """A running guard, its robot, and a policy that sends `self.raw` at 200 Hz unless None."""
+class Policy:
+    """A policy that sends `self.raw` at 200 Hz unless None, and its robot."""
 
-    def __init__(self, robot: Any, say: Callable[[str], None] = lambda _text: None):
-        self.robot = robot
-        self.nodes = [open_node("guard"), open_node("policy")]
-        self.guard = Guard(self.nodes[0], GO2)
-        self.output = self.nodes[1].publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
-        assert self.nodes[1].wait_for(lambda: self.output.matched == 1, 30)
+    def __init__(self, robot: Any):
+        self.robot, self.node = robot, open_node("policy")
+        self.output = self.node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
+        assert self.node.wait_for(lambda: self.output.matched == 1, 30)
         self.raw: bytes | None = None
-        self.threads = [threading.Thread(target=f, daemon=True) for f in (lambda: self.guard.run(say), self._command)]
-        self._ended = threading.Event()
-        for thread in self.threads:
-            thread.start()
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._command, daemon=True)
+        self._thread.start()
 
     def _command(self) -> None:
         while not self._ended.wait(1 / 200):
@@ -58,11 +55,25 @@ class Bench:
 
     def close(self) -> None:
         self._ended.set()
+        self._thread.join(30)
+        self.node.close()
+
+
+class Bench(Policy):
+    """A running guard in this process, with a policy and its robot."""
+
+    def __init__(self, robot: Any, say: Callable[[str], None] = lambda _text: None):
+        self.guard_node = open_node("guard")
+        self.guard = Guard(self.guard_node, GO2)
+        super().__init__(robot)
+        self.thread = threading.Thread(target=self.guard.run, args=(say,), daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        super().close()
         self.guard.close()
-        for thread in self.threads:
-            thread.join(30)
-        for node in self.nodes:
-            node.close()
+        self.thread.join(30)
+        self.guard_node.close()
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +88,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
     robot = topic_quadruped(commands="lowcmd")
     built = Bench(robot)
-    try:
+    with closing(built):
         eventually(lambda: robot.is_damped)
         yield built
-    finally:
-        built.close()
 
 
-def stand_up(bench: Bench, eventually: Build) -> None:
+def stand_up(bench: Policy, eventually: Build) -> None:
     """Send the first command of standing up, then full stiffness."""
     bench.raw = WIRE.seal(MOTORS.command(bench.robot.position, 0.05))
     eventually(lambda: bench.robot.commands and not bench.robot.is_damped)
@@ -99,30 +108,22 @@ def ticks(robot: Any, eventually: Build, count: int = 50) -> None:
 
 
 def changed(field: str, value: float) -> bytes:
+    """Return set-points of which one differs, or with `off` the command to switch off the battery."""
     command = STAND.copy()
-    command["motor_cmd"][field][4] = value
+    if field == "off":
+        command["bms_cmd"]["off"] = value
+    else:
+        command["motor_cmd"][field][4] = value
     return WIRE.seal(command)
 
 
-def battery_off() -> bytes:
-    """Return valid set-points with the command to switch off the battery."""
-    command = STAND.copy()
-    command["bms_cmd"]["off"] = 0xA5
-    return WIRE.seal(command)
-
-
-@pytest.mark.parametrize(
-    ("silent", "stale", "reason"), [(0.049, 0.049, ""), (0.051, 0.049, "silence"), (0.049, 0.051, "stale state")]
-)
-def test_damps_after_fifty_milliseconds(
-    monkeypatch: pytest.MonkeyPatch, silent: float, stale: float, reason: str
-) -> None:
+@pytest.mark.parametrize(("silent", "stale", "reason"), [(49, 49, ""), (51, 49, "silence"), (49, 51, "stale state")])
+def test_damps_after_fifty_milliseconds(monkeypatch: Any, silent: int, stale: int, reason: str) -> None:
     monkeypatch.setattr("real.control.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
     monkeypatch.setattr("real.control.guard.STATE_TIMEOUT", STATE_TIMEOUT)
     guard = check()
-    guard.latched, guard.alive = False, 100.0 - stale
-    assert guard.reason(100.0, received(1.0, 100.0 - silent)) == reason
-    assert guard.latched == bool(reason)
+    guard.latched, guard.alive = False, 100.0 - stale / 1000
+    assert guard.reason(100.0, received(1.0, 100.0 - silent / 1000)) == reason and guard.latched == bool(reason)
 
 
 def check() -> CommandCheck:
@@ -139,9 +140,7 @@ def received(stiffness_scale: float, at: float, position: Any = GO2.home) -> Rec
 
 @pytest.mark.parametrize(("seconds", "last"), [(0.3, 1.0), (0.6, 1.5)], ids=["folds", "rises"])
 @pytest.mark.parametrize("gap", [0.0, 0.049], ids=["on time", "with a gap"])
-def test_stiffness_may_grow_as_fast_as_in_standing_up(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, last: float, gap: float
-) -> None:
+def test_stiffness_may_grow_as_in_standing_up(monkeypatch: Any, seconds: float, last: float, gap: float) -> None:
     """The ramps of real/episode/standing.py: a step every 20 ms, one of them late."""
     monkeypatch.setattr("real.control.guard.JUMP", JUMP)
     for late in range(1, 30):
@@ -174,7 +173,6 @@ def test_standing_up_begins_softly_and_at_the_measured_position(scale: float, di
     wanted = received(scale, 0.0, np.array(GO2.home) + distance * np.eye(12)[4])
     assert guard.reason(0.0, wanted) == ("" if arms else "silence") and guard.latched != arms
     partial_command = received(0.05, 0.0)
-    assert partial_command.command is not None
     partial_command.command["motor_cmd"]["kp"][3] = 0.0
     assert check().reason(0.0, partial_command) == "silence", "a joint without stiffness"
     unknown = check()
@@ -199,7 +197,7 @@ def send(raw: bytes | None) -> Callable[[Bench, Build], None]:
         (send(None), "silence"),
         (send(changed("q", float("nan"))), "nonfinite command"),
         (send(changed("kp", 200.0)), "gain out of limits"),
-        (send(battery_off()), "more than set-points and gains"),
+        (send(changed("off", 0xA5)), "more than set-points and gains"),
         (send(WIRE.seal(STAND.copy())[:-1] + b"\x00"), "damaged command"),
         (lambda bench, _: setattr(bench.robot, "silent", True), "stale state"),
         (lambda bench, _: setattr(bench.robot, "frozen", True), "stale state"),
@@ -255,9 +253,7 @@ def test_refusal_after_a_silence_is_reported(bench: Bench, eventually: Build) ->
 
 
 def test_driver_receives_the_guards_reports(bench: Bench, eventually: Build) -> None:
-    from real.robots.unitree import UnitreeDriver
-
-    driver = UnitreeDriver(bench.nodes[1], GO2)
+    driver = UnitreeDriver(bench.node, GO2)
     driver.command.close()  # the bench sends the commands
     stand_up(bench, eventually)
     eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
@@ -273,9 +269,9 @@ def test_close_waits_for_the_end_of_commands(bench: Bench, eventually: Build) ->
     stand_up(bench, eventually)
     bench.guard.close()
     ticks(bench.robot, eventually)
-    assert not bench.robot.is_damped and bench.threads[0].is_alive()
+    assert not bench.robot.is_damped and bench.thread.is_alive()
     bench.raw = None
-    bench.threads[0].join(30)
+    bench.thread.join(30)
     eventually(lambda: bench.robot.is_damped)
     assert bench.guard.timing["rate"] == 500 and "silence" in bench.guard.summary()
 
@@ -285,7 +281,7 @@ def test_second_close_ends_at_once(bench: Bench, eventually: Build) -> None:
     bench.guard.close()
     bench.guard.close()
     begin = time.monotonic()
-    bench.threads[0].join(30)
+    bench.thread.join(30)
     assert time.monotonic() - begin < 1
     eventually(lambda: bench.robot.is_damped)
 
@@ -294,8 +290,8 @@ def test_second_close_ends_at_once(bench: Bench, eventually: Build) -> None:
 def test_an_error_ends_with_damping(bench: Bench, eventually: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_up(bench, eventually)
     monkeypatch.setattr(bench.guard, "reason", lambda *_: 1 / 0)
-    bench.threads[0].join(30)
-    assert not bench.threads[0].is_alive()
+    bench.thread.join(30)
+    assert not bench.thread.is_alive()
     eventually(lambda: bench.robot.is_damped)
 
 
@@ -323,49 +319,30 @@ def test_blocked_or_closed_output_does_not_delay_the_guard(topic_quadruped: Buil
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name)
-def test_signal_with_closed_output_ends_with_damping(
-    topic_quadruped: Build, eventually: Build, number: signal.Signals
-) -> None:
+def test_signal_with_closed_output_ends_with_damping(topic_quadruped: Build, eventually: Build, number: Any) -> None:
     """A closed terminal or a killed launcher: no reader, and a signal."""
-    robot = topic_quadruped(commands="lowcmd")
+    robot, pipe = topic_quadruped(commands="lowcmd"), subprocess.PIPE
     command = [sys.executable, "-c", PATIENT, "guard", "go2"]
-    ended = threading.Event()
     default = partial(signal.signal, number, signal.SIG_DFL)  # tests may run under nohup
-    with (
-        open_node("policy") as node,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=default) as process,
-    ):
-        assert process.stdout and process.stderr
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, preexec_fn=default) as process:
         try:
             while b"guard of go2 is up" not in (line := process.stderr.readline()):
                 assert line  # a warning about real-time priority may come first
             process.stdout.close()
             process.stderr.close()
-            bench = SimpleNamespace(robot=robot, raw=None)
-            output = node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
-            assert node.wait_for(lambda: output.matched == 1, 30)
-
-            def send() -> None:
-                while not ended.wait(1 / 200):
-                    if bench.raw is not None:
-                        output.publish(bench.raw)
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            stand_up(bench, eventually)
-            ticks(robot, eventually)
-            assert process.poll() is None and not robot.is_damped
-            for sent in (signal.SIGTSTP, number):
-                process.send_signal(sent)
+            with closing(Policy(robot)) as policy:
+                stand_up(policy, eventually)
                 ticks(robot, eventually)
-            assert process.poll() is None and not robot.is_damped, "waits for the policy to stop sending"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-            eventually(lambda: robot.is_damped)
+                assert process.poll() is None and not robot.is_damped
+                for sent in (signal.SIGTSTP, number):
+                    process.send_signal(sent)
+                    ticks(robot, eventually)
+                assert process.poll() is None and not robot.is_damped, "waits for the policy to stop sending"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(30) == 0
+                eventually(lambda: robot.is_damped)
         finally:
-            ended.set()
             process.kill()
-        thread.join()
 
 
 def test_second_publisher_at_the_start_is_refused(topic_quadruped: Build, eventually: Build) -> None:
@@ -379,13 +356,11 @@ def test_second_publisher_at_the_start_is_refused(topic_quadruped: Build, eventu
             Guard(node, GO2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "topic"), [(LOW_COMMAND, "lowcmd"), (LOW_COMMAND, "lowcmd_wanted"), (LOW_STATE, "lowstate")]
-)
-def test_later_publisher_damps_the_robot(bench: Bench, eventually: Build, kind: str, topic: str) -> None:
+@pytest.mark.parametrize("topic", ["lowcmd", "lowcmd_wanted", "lowstate"])
+def test_later_publisher_damps_the_robot(bench: Bench, eventually: Build, topic: str) -> None:
     stand_up(bench, eventually)
     with open_node("sport_mode") as rival:
-        rival.publisher(kind, topic, qos.COMMAND)
+        rival.publisher(LOW_STATE if topic == "lowstate" else LOW_COMMAND, topic, qos.COMMAND)
         eventually(lambda: bench.robot.is_damped and bench.guard.damping)
         assert "/sport_mode" in bench.guard.damping and f"/{topic}" in bench.guard.damping and bench.guard.latched
         assert bench.guard.foreign_publisher

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.episode.intervention import Arbiter, Phase
+from real.teleop import commands
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
 from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.pipeline import Pipeline
@@ -24,8 +25,7 @@ HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
 STOP = Operator(stop=True)
 LOST = Operator(lost=True)
 POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
-STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
-"""No motion; the gripper's last command."""
+STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])  # no motion; the gripper's last command
 TOOL = Pipeline(tasks.get("panda-lift").interface).controller
 Hands = Callable[..., Any]
 
@@ -63,13 +63,10 @@ def test_without_a_device_the_policy_acts() -> None:
     assert decision.action is POLICY and decision.phase is A and decision.operator is None
 
 
-def test_gripper_value_of_zero_keeps_the_gripper(hands: Hands) -> None:
+def test_persons_action_is_clipped_and_gripper_0_keeps_the_gripper(hands: Hands) -> None:
     arbiter = Arbiter(hands(*[Operator(held=True, gripper=g) for g in (0.0, 1.0, -0.0)]), TOOL)
     widths = [float(arbiter.decide(POLICY, STILL).action[0, -1]) for _ in range(3)]
     assert widths == [pytest.approx(-0.7), 1.0, pytest.approx(-0.7)]
-
-
-def test_persons_action_is_clipped(hands: Hands) -> None:
     arbiter = Arbiter(hands(Operator(held=True, motion=(3.0, -3.0, 0.0), gripper=5.0)), TOOL)
     assert arbiter.decide(POLICY, STILL).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
 
@@ -94,8 +91,6 @@ def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operat
 
 def test_silence_during_a_correction_holds_until_the_device_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy's motion, which the person corrected, must not resume."""
-    from real.teleop import commands
-
     clock = SimpleNamespace(now=50.0)
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
     node = SimpleNamespace(subscribe=lambda *_, **__: None)

@@ -44,10 +44,7 @@ def until_stopped(env: Any, steps: int = 400) -> str:
 
 
 @pytest.mark.parametrize(("kind", "topic"), FOREIGN, ids=lambda value: value.rpartition("/")[2])
-def test_later_publisher_stops_the_arm_and_is_named(
-    topic_robot: Build, robot_env: Build, tmp_path: Path, eventually: Build, kind: str, topic: str
-) -> None:
-    topic_robot()
+def test_later_publisher_stops_arm(robot: Any, robot_env: Build, tmp_path: Path, kind: str, topic: str) -> None:
     with open_node("person") as person, open_node("rival", "/x") as rival, open_node("ears") as ears:
         env = robot_env(replace(LIFT, horizon=1000), OperatorInput(ears, "panda"))
         person.publisher("sensor_msgs/msg/Joy", "teleop/panda/joy", qos.SENSOR)
@@ -63,10 +60,7 @@ def test_later_publisher_stops_the_arm_and_is_named(
     assert {"foreign_publisher", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
 
 
-def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(
-    topic_robot: Build, robot_env: Build, eventually: Build
-) -> None:
-    robot = topic_robot()
+def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(robot: Any, robot_env: Build) -> None:
     env = robot_env(replace(LIFT, horizon=1000))
     env.reset(seed=0)
     robot.arm.close()
@@ -75,10 +69,7 @@ def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(
         env.driver.wait_ready(0.3)
 
 
-def test_unresponsive_and_blocked_arm_have_different_errors(
-    topic_robot: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    robot = topic_robot()
+def test_unresponsive_and_blocked_arm_have_different_errors(robot: Any, robot_env: Any, monkeypatch: Any) -> None:
     robot.position[0] -= 0.5
     robot.follows = False
     env = robot_env(LIFT)

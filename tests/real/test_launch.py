@@ -16,6 +16,7 @@ import pytest
 import robot_rl.cli.launch as cli
 from real.launching.launch import arguments, describe, files
 from real.launching.node import LaunchError
+from robot_rl.cli.deploy import Deploy
 from robot_rl.cli.main import COMMANDS, main, parse
 from robot_rl.util.errors import UnknownName, UserError
 
@@ -38,11 +39,11 @@ stub = load(Path(__file__).with_name("launch_stub.py"))
 
 def commands(file: str, **values: str) -> dict[str, dict[str, str]]:
     """Return each started node's options, flags as "" and the positional arguments under ""."""
-    texts = {n.name: " ".join(n.command) + " " for n in describe(file, REQUIRED[file] | values) if n.condition}
-    return {
-        name: dict(re.findall(r"--(\S+) (?:([^-]\S*) )?", text)) | {"": text.split(" --")[0].strip()}
-        for name, text in texts.items()
-    }
+    found = {}
+    for node in (node for node in describe(file, REQUIRED[file] | values) if node.condition):
+        text = " ".join(node.command) + " "
+        found[node.name] = dict(re.findall(r"--(\S+) (?:([^-]\S*) )?", text)) | {"": text.split(" --")[0].strip()}
+    return found
 
 
 # ---- descriptions ------------------------------------------------------------------------------------------------
@@ -86,9 +87,8 @@ def test_arguments_reach_the_nodes(file: str) -> None:
         assert "resume" in commands(file, resume="true", dataset="datasets/mine")["finetune"]
     else:
         changed = commands(file, runtime="onnx", seconds="7", first_episode="5", episodes="3", dry_run="true")["deploy"]
-        assert {name: changed[name] for name in ("runtime", "seconds", "seed", "episodes", "dry-run")} == {
-            "runtime": "onnx", "seconds": "7", "seed": "5", "episodes": "3", "dry-run": ""
-        }  # fmt: skip
+        expected = {"runtime": "onnx", "seconds": "7", "seed": "5", "episodes": "3", "dry-run": ""}
+        assert {name: changed[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,10 @@ def test_quadruped_has_a_guard_unless_in_a_dry_run() -> None:
     assert list(commands("quadruped", dry_run="true")) == ["deploy"], "a guard without commands damps the robot"
 
 
-@pytest.mark.parametrize(
-    ("values", "source"),
-    [({}, "person"), ({"twin": "true"}, "schedule"), ({"commands": "schedule"}, "schedule"),
-     ({"commands": "person", "twin": "true"}, "person")],
-)  # fmt: skip
-def test_only_a_twin_walks_without_a_person_by_default(values: dict[str, str], source: str) -> None:
-    assert commands("quadruped", **values)["deploy"]["commands"] == source
+def test_only_a_twin_walks_without_a_person_by_default() -> None:
+    twin, schedule, person = {"twin": "true"}, {"commands": "schedule"}, {"commands": "person"}
+    for values, source in (({}, "person"), (twin, "schedule"), (schedule, "schedule"), (person | twin, "person")):
+        assert commands("quadruped", **values)["deploy"]["commands"] == source
 
 
 @pytest.mark.parametrize("file", files())
@@ -136,22 +133,16 @@ def test_ros_arguments_and_environment_reach_every_node(file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("arn", {}, "did you mean arm?"),
-        ("arm", {}, "needs policy:="),
-        ("arm", {"policy": ""}, "needs policy:="),
-        ("record", {"twin": "true"}, "needs task:="),
-        ("arm", {**POLICY, "polcy": "x"}, "did you mean policy?"),
-        ("arm", {**POLICY, "teleop": "keybord"}, "did you mean keyboard?"),
-        ("arm", {**POLICY, "seconds": "-1"}, "seconds:=-1"),
-        ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda"),
-        ("arm", {**POLICY, "episodes": "0"}, "1 or more"),
-        ("arm", {**POLICY, "episodes": "2.5"}, "whole number"),
-        ("finetune", {**POLICY, "minutes": "nan"}, "minutes:=nan"),
-        ("twin", {"domain_id": "233"}, "domain_id:=233"),
-        ("twin", {"namespace": "left arm"}, "namespace:=left arm"),
-        ("twin", {"joint_prefix": "3_"}, "joint_prefix:=3_"),
+        ("arn", {}, "did you mean arm?"), ("arm", {}, "needs policy:="), ("arm", {"policy": ""}, "needs policy:="),
+        ("record", {"twin": "true"}, "needs task:="), ("arm", POLICY | {"polcy": "x"}, "did you mean policy?"),
+        ("arm", POLICY | {"teleop": "keybord"}, "did you mean keyboard?"),
+        ("arm", POLICY | {"seconds": "-1"}, "seconds:=-1"), ("arm", POLICY | {"robot": "pandas"}, "did you mean panda"),
+        ("arm", POLICY | {"episodes": "0"}, "1 or more"), ("arm", POLICY | {"episodes": "2.5"}, "whole number"),
+        ("finetune", POLICY | {"minutes": "nan"}, "minutes:=nan"),
+        *(("twin", {name: text}, f"{name}:={text}")
+          for name, text in (("domain_id", "233"), ("namespace", "left arm"), ("joint_prefix", "3_"))),
     ],
-)
+)  # fmt: skip
 def test_invalid_arguments_are_refused(file: str, values: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
         describe(file, values)
@@ -165,8 +156,6 @@ def test_defaults_are_valid() -> None:
 
 
 def test_values_that_look_like_options_stay_values() -> None:
-    from robot_rl.cli.deploy import Deploy
-
     values = {"policy": "--twin", "label": "--debug", "out": "-o"}
     (node,) = [node for node in describe("arm", values) if node.condition]
     parsed = parse(Deploy, list(node.command[1:]), "deploy")
@@ -287,15 +276,12 @@ def test_cli_runs_the_description(monkeypatch: pytest.MonkeyPatch, capfd: pytest
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["arn"], "did you mean arm?"),
-        (["arm", "robot=panda"], "did you mean robot:=panda?"),
-        (["arm", "panda"], "did you mean panda:=VALUE?"),
-        (["arm", ":=panda"], "is not name:=value"),
+        (["arn"], "did you mean arm?"), (["arm"], "needs policy:="), (["arm", ":=panda"], "is not name:=value"),
+        (["arm", "robot=panda"], "did you mean robot:=panda?"), (["arm", "panda"], "did you mean panda:=VALUE?"),
         (["arm", "policy:=x", "robt:=panda"], "did you mean robot"),
         (["arm", "policy:=x", "--twin"], "unknown flag --twin"),
-        (["arm"], "needs policy:="),
     ],
-)
+)  # fmt: skip
 def test_cli_refuses_invalid_arguments(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", *argv]) == 2
     captured = capsys.readouterr()
@@ -305,8 +291,7 @@ def test_cli_refuses_invalid_arguments(argv: list[str], message: str, capsys: py
 
 
 def test_cli_lists_files_and_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 2
-    assert cli.main(["--help"]) == 0
+    assert cli.main([]) == 2 and cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(summary in out for summary in files().values())
     assert cli.main(["arm", "--show-args"]) == 0

@@ -9,9 +9,9 @@ import sys
 import threading
 import time as real_time
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -110,6 +110,11 @@ class Bench:
                 self.loop._tick(self.now)
         return [command is None for command in self.driver.sent[before:]]
 
+    def goal(self, goal: torch.Tensor, seconds: float = PERIOD) -> None:
+        """Post a goal for the next control period, and run."""
+        self.loop.set_goal(goal, 0.08, PERIOD)
+        self.run(seconds)
+
     def move(self, seconds: float = 0.3) -> None:
         """Run a motion of 1 rad/s for a part of its half second."""
         self.loop.set_goal(HOME, 0.08, PERIOD)
@@ -139,8 +144,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    return partial(Bench, monkeypatch)
+def b(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
 
 
 @pytest.fixture
@@ -156,17 +161,15 @@ def turned(angle: float) -> torch.Tensor:
 
 
 # ---- seeding -----------------------------------------------------------------------------------------------------
-def test_starts_at_the_measured_position_and_holds_it(bench: Callable[..., Bench]) -> None:
+def test_starts_at_the_measured_position_and_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = HOME[0] + torch.tensor([0.1, -0.1, 0.05, 0.1, 0.0, -0.1, 0.2])
-    b = bench(position=measured.tolist())
+    b = Bench(monkeypatch, position=measured.tolist())
     b.run(0.5)
-    assert (b.sent - measured).abs().max() < 1e-6
-    assert b.driver.widths == [0.05] * 100
+    assert (b.sent - measured).abs().max() < 1e-6 and b.driver.widths == [0.05] * 100
 
 
-def test_first_goal_far_from_the_arm_is_refused(bench: Callable[..., Bench]) -> None:
+def test_first_goal_far_from_the_arm_is_refused(b: Bench) -> None:
     """It comes from a policy that observes another robot."""
-    b = bench()
     assert not b.loop.set_goal(turned(0.6), 0.08, PERIOD)
     b.run(0.15)
     assert b.counts["start mismatch"] == 1
@@ -174,17 +177,15 @@ def test_first_goal_far_from_the_arm_is_refused(bench: Callable[..., Bench]) -> 
 
 
 # ---- following ---------------------------------------------------------------------------------------------------
-def test_stream_of_goals_is_followed_as_in_simulation(bench: Callable[..., Bench]) -> None:
+def test_stream_of_goals_is_followed_as_in_simulation(b: Bench) -> None:
     """`sim.env` follows a ramp through each goal; the loop sends the same within 4 mrad.
 
     At each goal the loop does not know yet that another one follows, and brakes for one tick.
     """
-    b = bench()
     position, velocity, goal = HOME, torch.zeros_like(HOME), HOME
     simulated = []
     for k in range(1, 11):
-        b.loop.set_goal(turned(0.02 * k), 0.08, PERIOD)
-        b.run(PERIOD)
+        b.goal(turned(0.02 * k))
         path, step = ramp(goal, turned(0.02 * k), TICKS)
         for t in range(TICKS):
             position, velocity = PIPELINE.shield.follow(position, velocity, path[t], step / TICK, TICK)
@@ -196,8 +197,7 @@ def test_stream_of_goals_is_followed_as_in_simulation(bench: Callable[..., Bench
 
 
 # ---- watchdogs ---------------------------------------------------------------------------------------------------
-def test_stale_state_brakes_holds_and_is_counted_once(bench: Callable[..., Bench]) -> None:
-    b = bench()
+def test_stale_state_brakes_holds_and_is_counted_once(b: Bench) -> None:
     b.move(0.2)
     b.driver.received = b.now  # the driver falls silent
     b.run(0.05)
@@ -208,31 +208,26 @@ def test_stale_state_brakes_holds_and_is_counted_once(bench: Callable[..., Bench
     b.run(0.2)
     assert (b.sent[-20:] - held).abs().max() < 1e-6 and len(b.driver.sent) == 150, "keeps sending the held position"
     b.driver.received = None
-    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
-    b.run(0.1)
+    b.goal(turned(float(held[0]) + 0.01), 0.1)
     assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4), "moves again with new states"
 
 
-def test_stale_goal_holds(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    b.loop.set_goal(turned(0.02), 0.08, PERIOD)
-    b.run(PERIOD + 0.14)
+def test_stale_goal_holds(b: Bench) -> None:
+    b.goal(turned(0.02), PERIOD + 0.14)
     assert "stale goal" not in b.counts
     b.run(0.05)
     assert b.counts == {"stale goal": 1}
     held = b.sent[-1]
     b.run(0.3)
     assert (b.sent[-60:] - held).abs().max() < 1e-6
-    b.loop.set_goal(turned(0.03), 0.08, PERIOD)
-    b.run(PERIOD)
+    b.goal(turned(0.03))
     assert b.counts == {"stale goal": 1}
     b.run(0.5)
     assert b.counts == {"stale goal": 2}, "a second silence is a second event"
 
 
-def test_path_after_a_hold_begins_at_the_measured_position(bench: Callable[..., Bench]) -> None:
+def test_path_after_a_hold_begins_at_the_measured_position(b: Bench) -> None:
     """For example after a push."""
-    b = bench()
     b.run(0.5)
     b.driver.follows = False
     b.driver.position[0] += 0.05
@@ -241,9 +236,8 @@ def test_path_after_a_hold_begins_at_the_measured_position(bench: Callable[..., 
     assert b.sent[-1][0] == pytest.approx(0.055, abs=1e-3), "halfway from 0.05 to 0.06"
 
 
-def test_stopped_arm_moved_by_hand_is_held_there(bench: Callable[..., Bench]) -> None:
+def test_stopped_arm_moved_by_hand_is_held_there(b: Bench) -> None:
     """After its own brake was used and its drives come back, the command must not jerk it back."""
-    b = bench()
     b.loop.stop("operator")
     b.driver.follows = False
     b.run(0.1)
@@ -269,9 +263,8 @@ def test_stopped_arm_moved_by_hand_is_held_there(bench: Callable[..., Bench]) ->
     assert b.sent[-1][0] == pytest.approx(float(PIPELINE.shield.high[0]), abs=1e-6), "within the limits of commands"
 
 
-def test_after_a_suspension_the_command_starts_at_rest(bench: Callable[..., Bench]) -> None:
+def test_after_a_suspension_the_command_starts_at_rest(b: Bench) -> None:
     """SIGSTOP in full motion: the arm has come to rest at the last command."""
-    b = bench()
     b.move()
     last = b.sent[-1]
     b.now += 5.0
@@ -284,29 +277,24 @@ def test_after_a_suspension_the_command_starts_at_rest(bench: Callable[..., Benc
 
 # ---- not finite --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_three_consecutive_nonfinite_goals_latch_a_stop(bench: Callable[..., Bench], bad: float) -> None:
-    b = bench()
+def test_three_consecutive_nonfinite_goals_latch_a_stop(b: Bench, bad: float) -> None:
     goal = HOME.clone()
     goal[0, 3] = bad
     for _ in range(2):
-        b.loop.set_goal(goal, 0.08, PERIOD)
-        b.run(PERIOD)
-    b.loop.set_goal(turned(0.01), 0.08, PERIOD)
-    b.run(PERIOD)
+        b.goal(goal)
+    b.goal(turned(0.01))
     assert not b.loop.stopped, "two, and then a good one"
     before = b.sent[-1]
     for _ in range(3):
         assert not b.loop.stopped
-        b.loop.set_goal(goal, 0.08, PERIOD)
-        b.run(PERIOD)
+        b.goal(goal)
     assert "non-finite" in b.loop.stopped
     assert b.counts["nonfinite"] == 5 and b.counts["stop"] >= 1
     assert b.sent.isfinite().all() and (b.sent[-10:] - before).abs().max() < 3e-3
 
 
 # ---- stop --------------------------------------------------------------------------------------------------------
-def test_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> None:
-    b = bench()
+def test_stop_brakes_and_is_latched_until_reset(b: Bench) -> None:
     b.move()
     b.loop.stop("operator")
     b.run(0.3)
@@ -322,17 +310,14 @@ def test_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> 
     b.loop.reset_stop()
     b.run(0.2)
     assert (b.sent[-40:] - held).abs().max() < 1e-6, "stays where it is until the next goal"
-    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
-    b.run(0.1)
+    b.goal(turned(float(held[0]) + 0.01), 0.1)
     assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4)
 
 
-def test_goals_from_before_a_reset_are_forgotten(bench: Callable[..., Bench]) -> None:
-    b = bench()
+def test_goals_from_before_a_reset_are_forgotten(b: Bench) -> None:
     b.loop.stop("operator")
     b.run(0.1)
-    b.loop.set_goal(turned(0.1), 0.08, PERIOD)
-    b.run(2 * TICK)
+    b.goal(turned(0.1), 2 * TICK)
     b.loop.reset_stop()
     b.run(0.2)
     assert (b.sent - HOME).abs().max() < 1e-6
@@ -427,33 +412,24 @@ def test_close_restores_scheduling_and_garbage_collection() -> None:
 
 
 def test_error_in_the_thread_is_raised_at_the_next_goal(running: CommandLoop) -> None:
-    driver: Any = running.driver
-
-    def broken(*_: Any) -> None:
-        raise OSError("the cable is out")
-
-    driver.send = broken
+    running.driver.send = Mock(side_effect=OSError("the cable is out"))
     running.join(30)
     with pytest.raises(NotReady, match="the cable is out"):
         running.set_goal(HOME, 0.08, PERIOD)
 
 
 # ---- legged robots -----------------------------------------------------------------------------------------------
-def test_robot_is_damped_until_the_first_goal(legged: Bench) -> None:
-    assert all(legged.run(1.0)) and legged.loop.is_damped and not legged.counts
+def test_robot_is_damped_until_the_first_goal_to_which_its_set_points_jump(legged: Bench) -> None:
+    damped = legged.run(1.0)
+    assert all(damped) and legged.loop.is_damped and not legged.counts
     sent = legged.walk(0.1)
     assert not any(sent) and not legged.loop.is_damped
-
-
-def test_set_points_jump_to_the_goal(legged: Bench) -> None:
-    legged.walk(STEP_PERIOD)
-    assert np.allclose(legged.driver.sent[0], STANCE[0], atol=1e-6)
+    assert np.allclose(legged.driver.sent[len(damped)], STANCE[0], atol=1e-6)
 
 
 def assert_latched_until_reset(legged: Bench, reason: str) -> None:
     """The robot has sunk meanwhile: a fresh goal at full stiffness would jerk it up."""
-    assert legged.loop.stopped == reason
-    assert all(legged.walk(0.2)) and legged.loop.is_damped
+    assert legged.loop.stopped == reason and all(legged.walk(0.2)) and legged.loop.is_damped
     assert legged.counts == {reason: 1, "stop": 1}
     legged.loop.reset_stop()
     assert all(legged.run(0.1)) and not any(legged.walk(0.1)) and not legged.loop.stopped
@@ -512,8 +488,7 @@ def test_third_consecutive_overspeed_latches_damping(legged: Bench) -> None:
 def test_stop_damps_at_the_next_tick_until_reset(legged: Bench) -> None:
     legged.walk(0.1)
     legged.loop.stop("operator")
-    assert all(legged.walk(0.2))
-    assert legged.counts["stop"] == 1
+    assert all(legged.walk(0.2)) and legged.counts["stop"] == 1
     legged.loop.reset_stop()
     assert all(legged.run(0.2))
 

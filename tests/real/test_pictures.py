@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -13,38 +16,40 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.base import Observation, Size
+from policies.bundle import Bundle, save_bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from real.bus import make, open_node, qos
 from real.control.safety import SafetyConfig
 from real.episode.env import RobotEnv
 from real.episode.pictures import resized
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
-from robot_rl.interface.pipeline import Interface, Picture
+from robot_rl.cli.deploy import Deploy
+from robot_rl.interface.pipeline import Interface, Picture, Pipeline
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
-SEES = replace(
-    tasks.get("panda-lift-cameras").interface, pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)), horizon=100
-)
+PICTURES = (Picture("front", 12, 16), Picture("wrist", 8, 8))
+CAMERAS = tasks.get("panda-lift-cameras")
+SEES = replace(CAMERAS.interface, pictures=PICTURES, horizon=100)
 Build = Callable[..., Any]
 
 
 class Cameras:
     """Two cameras at 50 Hz, of 32x24 pixels each."""
 
+    repeats_pixels = False  # repeat the same pixels under new stamps
+    stamped = True  # increment the stamp of each frame
+    encoding = "rgb8"
+    count = 0
+
     def __init__(self, node: Any, frames: dict[str, np.ndarray]):
         self.node, self.frames, self.names = node, dict(frames), set(frames)
-        self.repeats_pixels = False
-        """Repeat the same pixels under new stamps."""
-        self.stamped = True
-        """Increment the stamp of each frame."""
-        self.encoding = "rgb8"
-        self.count = 0
-        self.publishers = {
-            name: node.publisher("sensor_msgs/msg/Image", f"{name}/image_raw", qos.SENSOR) for name in frames
-        }
+        image = "sensor_msgs/msg/Image"
+        self.publishers = {name: node.publisher(image, f"{name}/image_raw", qos.SENSOR) for name in frames}
         self._closing = Event()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -73,32 +78,29 @@ def picture(height: int = 24, width: int = 32, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def cameras(private_domain: int) -> Iterator[Build]:
-    made: list[Cameras] = []
+    with ExitStack() as made:
 
-    def build(**frames: np.ndarray) -> Cameras:
-        made.append(Cameras(open_node("cameras"), frames or {"front": picture(), "wrist": picture(seed=1)}))
-        return made[-1]
+        def build(**frames: np.ndarray) -> Cameras:
+            node = made.enter_context(open_node("cameras"))
+            shown = Cameras(node, frames or {"front": picture(), "wrist": picture(seed=1)})
+            return made.enter_context(closing(shown))
 
-    yield build
-    for one in made:
-        one.close()
-        one.node.close()
+        yield build
 
 
 @pytest.fixture
 def env(robot_env: Build) -> Build:
     """Tolerate slow machines, except for the limits that a test sets."""
 
-    def build(interface: Interface = SEES, **limits: float) -> RobotEnv:
-        patient = {"state_timeout": 1000.0, "goal_timeout": 1000.0, "object_timeout": 1000.0, "picture_timeout": 1000.0}
-        made: RobotEnv = robot_env(interface, safety=SafetyConfig(**({**patient, "lost_timeout": 1000.0} | limits)))
-        return made
+    def build(interface: Interface = SEES, classifier: Any = None, **limits: float) -> RobotEnv:
+        names = ("state_timeout", "goal_timeout", "object_timeout", "picture_timeout", "lost_timeout")
+        safety = SafetyConfig(**(dict.fromkeys(names, 1000.0) | limits))
+        return robot_env(interface, classifier=classifier, safety=safety)
 
     return build
 
 
-def test_policy_sees_each_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
-    topic_robot()
+def test_policy_sees_each_camera_at_its_pictures_size(env: Build, robot: Any, cameras: Build) -> None:
     shown = cameras()
     shown.repeats_pixels = True
     e = env()
@@ -113,8 +115,7 @@ def test_policy_sees_each_camera_at_its_pictures_size(env: Build, topic_robot: B
         observation, *_ = e.step(STILL)
 
 
-def test_missing_camera_of_the_policy_is_named_at_the_start(topic_robot: Build, cameras: Build) -> None:
-    robot = topic_robot()
+def test_missing_camera_of_the_policy_is_named_at_the_start(robot: Any, cameras: Build) -> None:
     cameras(front=picture())
     driver = ArmDriver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
     driver.needed = ("front", "wrist")
@@ -130,39 +131,29 @@ def test_missing_camera_of_the_policy_is_named_at_the_start(topic_robot: Build, 
     ],
 )
 def test_unusable_camera_is_refused_at_the_start(
-    env: Build, topic_robot: Build, cameras: Build, frame: np.ndarray, encoding: str, message: str
+    env: Build, robot: Any, cameras: Build, frame: np.ndarray, encoding: str, message: str
 ) -> None:
-    robot = topic_robot()
     cameras(front=frame, wrist=picture()).encoding = encoding
     with pytest.raises(NotReady, match=message):
         env()
     assert all(np.abs(c - robot.robot.home).max() < 1e-6 for c in robot.commands)
 
 
-def break_off(shown: Cameras) -> None:
-    shown.names.discard("wrist")
-
-
-def stop_stamping(shown: Cameras) -> None:
-    shown.stamped = False
-
-
 @pytest.mark.parametrize(
-    ("fail", "message"),
+    ("names", "stamped", "message"),
     [
-        (break_off, "for 0.3 s .*wrist/image_raw: camera 'wrist' sends nothing new"),
-        (stop_stamping, "for 0.3 s .*camera '(front|wrist)' repeats the frame of"),
+        ({"front"}, True, "for 0.3 s .*wrist/image_raw: camera 'wrist' sends nothing new"),
+        ({"front", "wrist"}, False, "for 0.3 s .*camera '(front|wrist)' repeats the frame of"),
     ],
 )
 def test_failed_camera_stops_the_arm_and_then_the_episode(
-    env: Build, topic_robot: Build, cameras: Build, eventually: Build, fail: Callable[[Cameras], None], message: str
+    env: Build, robot: Any, cameras: Build, eventually: Build, names: Any, stamped: bool, message: str
 ) -> None:
-    topic_robot()
     shown = cameras()
     e = env(picture_timeout=1000.0)
     e.reset(seed=0)
     e.step(STILL)
-    fail(shown)
+    shown.names, shown.stamped = names, stamped
     e.loop.safety = replace(e.loop.safety, picture_timeout=0.1)
     eventually(lambda: e.pictures.age() > 0.1)
     before = e.loop.goals
@@ -174,10 +165,7 @@ def test_failed_camera_stops_the_arm_and_then_the_episode(
             e.step(STILL)
 
 
-def test_unchanged_picture_is_valid_until_the_arm_has_moved(
-    env: Build, topic_robot: Build, cameras: Build, eventually: Build
-) -> None:
-    robot = topic_robot()
+def test_same_picture_is_valid_until_the_arm_moves(env: Any, robot: Any, cameras: Any, eventually: Any) -> None:
     shown = cameras()
     shown.repeats_pixels = True
     e = env()
@@ -215,14 +203,11 @@ def test_frame_is_cropped_about_its_centre_and_averaged() -> None:
 
 
 # ---- a classifier as the success test ----------------------------------------------------------------------------
-def test_classifier_judges_by_pictures_and_needs_no_pose(
-    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
-) -> None:
-    topic_robot().blind = True
+def test_classifier_judges_by_pictures(env: Build, robot: Any, cameras: Build, verdict: Build) -> None:
+    """It needs no object pose."""
+    robot.blind = True
     cameras()
-    e = robot_env(
-        SEES, classifier=verdict(front=(12, 16), wrist=(8, 8)), safety=replace(steady, picture_timeout=1000.0)
-    )
+    e = env(classifier=verdict(front=(12, 16), wrist=(8, 8)))
     for _ in range(2):
         e.reset(seed=0)
         ended = [bool(e.step(STILL)[2]) for _ in range(e.classifier.hold)]
@@ -232,13 +217,10 @@ def test_classifier_judges_by_pictures_and_needs_no_pose(
     assert not reward and not terminated and not infos["success"]
 
 
-def test_classifier_may_read_a_camera_that_the_policy_does_not(
-    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
-) -> None:
-    topic_robot()
+def test_classifier_may_read_another_camera(env: Build, robot: Any, cameras: Build, verdict: Build) -> None:
     cameras(front=picture())
     blind = replace(tasks.get("panda-lift").interface, horizon=20)
-    e = robot_env(blind, classifier=verdict(front=(12, 16)), safety=replace(steady, picture_timeout=1000.0))
+    e = env(blind, classifier=verdict(front=(12, 16)))
     observation, _ = e.reset(seed=0)
     assert set(observation) == {"observation.state"}
     results = [e.step(STILL) for _ in range(e.classifier.hold)]
@@ -248,13 +230,10 @@ def test_classifier_may_read_a_camera_that_the_policy_does_not(
 
 @pytest.mark.parametrize(("always", "picture_timeout"), [(False, 1000.0), (True, 1e-9)])
 def test_no_success_without_the_classifier_or_with_old_pictures(
-    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig, always: bool,
-    picture_timeout: float,
-) -> None:  # fmt: skip
-    robot = topic_robot()
+    env: Build, robot: Any, cameras: Build, verdict: Build, always: bool, picture_timeout: float
+) -> None:
     cameras()
-    limits = replace(steady, picture_timeout=picture_timeout, lost_timeout=1000.0)
-    e = robot_env(replace(SEES, horizon=6), classifier=verdict(always, front=(12, 16)), safety=limits)
+    e = env(replace(SEES, horizon=6), verdict(always, front=(12, 16)), picture_timeout=picture_timeout)
     e.reset(seed=0)
     x, y, z = e.state.tool_position[0].tolist()
     robot.cube = np.array([x, y, z])  # lifted, for the task's own test
@@ -262,7 +241,35 @@ def test_no_success_without_the_classifier_or_with_old_pictures(
     assert not any(bool(infos["success"]) for *_, infos in results) and bool(results[-1][3])
 
 
-def test_classifier_of_another_picture_size_is_refused(robot_env: Build, topic_robot: Build, verdict: Build) -> None:
-    topic_robot()
+def test_classifier_of_another_picture_size_is_refused(robot_env: Build, robot: Any, verdict: Build) -> None:
     with pytest.raises(UserError, match="front of 24x32 pixels, which is 12x16 pixels here"):
         robot_env(SEES, classifier=verdict(front=(24, 32)))
+
+
+# ---- on a twin ---------------------------------------------------------------------------------------------------
+@pytest.mark.realtime
+@pytest.mark.usefixtures("stopping", "short_bare_loop")
+def test_policy_with_two_cameras_runs_on_a_twin(twin: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    twin("panda-lift-cameras")
+    pipeline = Pipeline(CAMERAS.interface)
+    config = DiffusionConfig(horizon=8, execute=4, hidden=32, layers=1, train_steps=10, sample_steps=2)
+    policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)
+    save_bundle(Bundle(policy, CAMERAS.interface, pipeline.robot.fingerprint()), tmp_path / "bundle")
+    seen: list[Observation] = []
+    condition: Callable[..., torch.Tensor] = DiffusionPolicy.condition
+
+    def watched(self: DiffusionPolicy, observation: Observation) -> torch.Tensor:
+        seen.append(observation)
+        return condition(self, observation)
+
+    monkeypatch.setattr(DiffusionPolicy, "condition", watched)
+    options: dict[str, Any] = dict(episodes=1, seconds=2.0, video_episodes=0, out=tmp_path / "run", json=True)
+    code = Deploy(tmp_path / "bundle", **options).run()
+    result = json.loads(capsys.readouterr().out)
+    assert code == 0 and result["where"] == "twin" and result["stopped"] == "" and "ended" not in result
+    for observation in seen[-5:]:
+        pipeline.observation_spec.check(observation)
+    fronts = [o["observation.images.front"] for o in seen]
+    assert len({bytes(f.numpy().tobytes()) for f in fronts}) > 3, "the pictures show motion"
+    events = json.loads((tmp_path / "run" / "loop.json").read_text())["shield"]
+    assert events.get("stale view", 0) < 10

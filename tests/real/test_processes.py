@@ -132,8 +132,7 @@ def test_status_of_a_signal() -> None:
 def test_stubborn_node_is_terminated_then_killed() -> None:
     log = Log(ready=interrupt)
     code = run(log, node("deploy", "stubborn", required=True), grace=Grace(0.3, 0.3))
-    assert code == 128 + signal.SIGKILL
-    assert log.of("deploy") == ["ready", "got SIGINT", "got SIGTERM"]
+    assert code == 128 + signal.SIGKILL and log.of("deploy") == ["ready", "got SIGINT", "got SIGTERM"]
     assert log.lines[-1] == "launch: deploy was killed by SIGKILL"
 
 
@@ -205,17 +204,15 @@ def test_orphans_of_a_node_are_killed(tmp_path: Path) -> None:
 def test_missing_program() -> None:
     log = Log()
     runner = ProcessRunner([node("a", "polite"), node("b", "polite")], ["/nonexistent/program"], log)
-    assert runner.run() == 127
-    assert len(log.lines) == 1 and "cannot start a" in log.lines[0]
+    assert runner.run() == 127 and len(log.lines) == 1 and "cannot start a" in log.lines[0]
 
 
 def test_nodes_end_with_a_killed_launcher(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
     with _launcher(f"*(NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab')") as launcher:
-        assert launcher.stdout is not None
         ready = 0
         while ready < 2:
-            ready += launcher.stdout.readline().startswith("ready")
+            ready += launcher.stdout.readline().endswith(": ready\n")
     assert _closed(read_end)
 
 
@@ -223,8 +220,7 @@ def test_guard_damps_before_it_ends_with_a_killed_launcher(tmp_path: Path) -> No
     read_end = _fifo(tmp_path / "alive")
     node = f"NodeProcess('guard', ('testament', {str(tmp_path / 'alive')!r}), guards_robot=True)"
     with _launcher(node) as launcher:
-        assert launcher.stdout is not None
-        while not launcher.stdout.readline().startswith("ready"):
+        while not launcher.stdout.readline().endswith(": ready\n"):
             pass
     os.set_blocking(read_end, True)
     assert os.read(read_end, 100) == b"damped"
@@ -243,16 +239,19 @@ def test_guard_damps_before_it_ends_with_a_failed_launcher(tmp_path: Path) -> No
     assert os.read(read_end, 100) == b"damped" and _closed(read_end)
 
 
+def _script(nodes: str) -> str:
+    """Return a program that runs nodes and prints their lines after their names."""
+    return (
+        "from real.launching.node import NodeProcess; from real.launching.processes import ProcessRunner\n"
+        "def sink(name, line): print(name, line, sep=': ', flush=True)\n"
+        f"ProcessRunner([{nodes}], {EXECUTABLE!r}, sink).run()"
+    )
+
+
 @contextlib.contextmanager
 def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
     """Run nodes in a launcher process, which is killed at the end."""
-    script = (
-        "import sys; from real.launching.node import NodeProcess\n"
-        "from real.launching.processes import ProcessRunner\n"
-        f"ProcessRunner([{nodes}], {EXECUTABLE!r}, lambda name, line: print(line, flush=True)).run()"
-    )
-    launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert launcher.stdout is not None
+    launcher = subprocess.Popen([sys.executable, "-c", _script(nodes)], stdout=subprocess.PIPE, text=True)
     try:
         yield launcher
     finally:
@@ -262,15 +261,10 @@ def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_interactive_node_reads_the_terminal_and_ctrl_c_stops_all() -> None:
-    script = (
-        "from real.launching.node import NodeProcess; from real.launching.processes import ProcessRunner\n"
-        "nodes = [NodeProcess('teleop', ('type',), interactive=True), NodeProcess('deploy', ('polite',))]\n"
-        "def sink(name, line): print(name, line, sep=': ', flush=True)\n"
-        f"ProcessRunner(nodes, {EXECUTABLE!r}, sink).run()"
-    )
+    nodes = "NodeProcess('teleop', ('type',), interactive=True), NodeProcess('deploy', ('polite',))"
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", script])
+        os.execv(sys.executable, [sys.executable, "-c", _script(nodes)])
     try:
         _read_until(terminal, "deploy: ready")
         os.write(terminal, b"hello\n")
@@ -291,13 +285,8 @@ def _read_until(terminal: int, text: str) -> str:
 
 
 def test_starting_order_and_conditions() -> None:
-    nodes = [
-        node("c", start_after="b"),
-        node("b", start_after="a"),
-        node("a", start_after="left out"),
-        node("left out", condition=False),
-    ]
-    assert [found.name for found in in_starting_order(nodes)] == ["a", "b", "c"]
+    nodes = [node("c", start_after="b"), node("b", start_after="a"), node("a", start_after="left out")]
+    assert [n.name for n in in_starting_order([*nodes, node("left out", condition=False)])] == ["a", "b", "c"]
     with pytest.raises(LaunchError, match="circular: a, b"):
         in_starting_order([node("a", start_after="b"), node("b", start_after="a")])
 

@@ -20,7 +20,7 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from real.bus import Node, Stamped, open_node, qos
+from real.bus import Node, Stamped, qos
 from real.robots.lowlevel import FIRMEST, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin import HiddenQuadruped, QuadrupedTwin
@@ -30,10 +30,8 @@ from sim.tasks import tasks
 
 WALK = tasks.get("go2-velocity")
 pytestmark = pytest.mark.timeout(300)
-START = 90.0
-"""Longest time for a process's imports on a busy machine, s."""
-REACTION = 0.1
-"""Longest time from a failure to the first damping command, s."""
+START = 90.0  # longest time for a process's imports on a busy machine, s
+REACTION = 0.1  # longest time from a failure to the first damping command, s
 Build = Callable[..., Any]
 
 
@@ -69,15 +67,13 @@ class Watch:
     def __init__(self, node: Node):
         self.wire = layout(LOW_COMMAND)
         self.is_damped = True
-        self.damped_at = 0.0
-        """Start of the guard's last damping, s since 1970."""
+        self.damped_at = 0.0  # start of the guard's last damping, s since 1970
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
         self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)
 
     def _on_command(self, sample: Any) -> None:
         command = self.wire.open(sample.raw)
-        assert command is not None
         is_damped = not command["motor_cmd"]["kp"].any()
         if is_damped and not self.is_damped:
             self.damped_at = sample.source_ns / 1e9
@@ -125,16 +121,19 @@ def start(private_domain: int, tmp_path: Path, eventually: Build) -> Iterator[Bu
 
 
 @pytest.fixture
-def watch(private_domain: int) -> Iterator[Watch]:
-    with open_node("bystander") as node:
-        yield Watch(node)
+def watch(nodes: Build) -> Watch:
+    return Watch(nodes("bystander"))
 
 
-def deploy(start: Build, bundle: Path, folder: Path, seconds: float = 60.0) -> Process:
-    return start(
-        "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
-        "--video-episodes", "0", "--json", "--out", str(folder),
-    )  # fmt: skip
+@pytest.fixture
+def deploy(start: Build, bundle: Path, tmp_path: Path) -> Build:
+    """Start a policy whose results are written to a folder of `tmp_path`."""
+    words = ["--robot", "go2", "--episodes", "1", "--commands", "person", "--video-episodes", "0", "--json"]
+
+    def run(folder: str, seconds: float = 60.0) -> Process:
+        return start("deploy", str(bundle), *words, "--seconds", str(seconds), "--out", str(tmp_path / folder))
+
+    return run
 
 
 @pytest.fixture
@@ -145,12 +144,11 @@ def robot(start: Build) -> tuple[Process, Process]:
 
 
 @processes
-def test_policy_lies_down_at_its_end_and_when_interrupted(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
+def test_policy_lies_down_at_its_end(robot: Any, deploy: Any, watch: Watch, tmp_path: Path, eventually: Any) -> None:
+    """Also when it is interrupted."""
     twin, guard = robot
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
-    policy = deploy(start, bundle, tmp_path / "run", 3.0)
+    policy = deploy("run", 3.0)
     eventually(lambda: watch.height > 0.25, "standing up", START)
     out, _ = policy.process.communicate(timeout=60)
     assert policy.process.returncode == 0, policy.said
@@ -163,7 +161,7 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
     assert loop["rate"] == 500 and loop["ticks"] > 2000
     assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
 
-    policy = deploy(start, bundle, tmp_path / "again")
+    policy = deploy("again")
     eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
@@ -175,11 +173,9 @@ def test_policy_lies_down_at_its_end_and_when_interrupted(
 
 
 @processes
-def test_killed_policy_and_suspended_robot_are_damped(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: Any
-) -> None:
+def test_killed_policy_or_robot_is_damped(robot: Any, deploy: Any, watch: Watch, eventually: Any, capsys: Any) -> None:
     twin, guard = robot
-    policy = deploy(start, bundle, tmp_path / "run")
+    policy = deploy("run")
     eventually(lambda: watch.walking, "an episode", START)
     killed = time.time()
     policy.end(signal.SIGKILL)
@@ -190,7 +186,7 @@ def test_killed_policy_and_suspended_robot_are_damped(
     eventually(lambda: watch.height < 0.15, "it sinks down")
 
     eventually(lambda: not watch.episode.matched, "the end of the killed policy's lease")
-    policy = deploy(start, bundle, tmp_path / "again")
+    policy = deploy("again")
     eventually(lambda: "running" not in watch.episode.latest.msg.data, "the second policy", START)
     eventually(lambda: watch.walking, "an episode", START)
     before, cut = len(guard.said), time.time()
@@ -210,11 +206,9 @@ def test_killed_policy_and_suspended_robot_are_damped(
 
 
 @processes
-def test_suspended_policy_stays_damped_after_it_continues(
-    start: Build, robot: Any, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
-) -> None:
+def test_continued_policy_stays_damped(robot: Any, deploy: Any, watch: Watch, tmp_path: Path, eventually: Any) -> None:
     """It would pull the sunken robot up at full stiffness."""
-    guard, policy = robot[1], deploy(start, bundle, tmp_path / "run")
+    guard, policy = robot[1], deploy("run")
     eventually(lambda: watch.walking, "an episode", START)
     hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)
@@ -236,18 +230,16 @@ WIRE = layout(LOW_COMMAND)
 
 
 @pytest.fixture
-def still(private_domain: int) -> Iterator[Build]:
+def still(nodes: Build) -> Build:
     """Build a twin with hidden dynamics; its reports are appended to `reports`."""
-    with open_node("twin", "/still") as node:
 
-        def build(reports: list[np.ndarray] | None = None, **hidden: float) -> QuadrupedTwin:
-            twin = QuadrupedTwin(node, WALK, HiddenQuadruped(**hidden), cameras=False)
-            if reports is not None:
-                wire = layout(LOW_STATE)
-                twin.states.publish = lambda raw: reports.append(wire.open(raw).copy())  # type: ignore
-            return twin
+    def build(reports: list[np.ndarray] | None = None, **hidden: float) -> QuadrupedTwin:
+        twin = QuadrupedTwin(nodes("twin", namespace="/still"), WALK, HiddenQuadruped(**hidden), cameras=False)
+        if reports is not None:
+            twin.states.publish = lambda raw: reports.append(layout(LOW_STATE).open(raw).copy())  # type: ignore
+        return twin
 
-        yield build
+    return build
 
 
 def send(twin: QuadrupedTwin, stiffness: float) -> np.ndarray:

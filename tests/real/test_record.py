@@ -40,6 +40,8 @@ WON, LOST, AGAIN = (Operator(held=True, **{name: True}) for name in ("success", 
 class Script(OperatorInput):
     """Input from a list; then the person quits."""
 
+    help = ""
+
     def __init__(self, *readings: Operator):
         super().__init__(None)
         self.readings = list(readings)
@@ -53,12 +55,7 @@ class Script(OperatorInput):
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate faster than real time."""
-
-    class Hurried(Ticker):
-        def wait(self) -> float:
-            return 0.0
-
-    monkeypatch.setattr("real.episode.rehearsal.Ticker", Hurried)
+    monkeypatch.setattr(Ticker, "wait", lambda self: 0.0)
 
 
 @pytest.fixture
@@ -83,9 +80,7 @@ def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------------
-def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failed_one(
-    record: Build, tmp_path: Path
-) -> None:
+def test_placement_repeats_after_a_discarded_episode_and_changes_after_a_failure(record: Build, tmp_path: Path) -> None:
     cubes: list[float] = []
     on_disk: list[tuple[int, int]] = []
     begin = [RELEASED, MOVE, MOVE]
@@ -170,9 +165,7 @@ class Demonstrator:
 
 
 @pytest.mark.timeout(120)
-def test_recorded_demonstrations_train_a_policy(
-    hurried: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recorded_demonstrations_train_a_policy(hurried: None, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("real.teleop.Keyboard", Demonstrator)
     monkeypatch.setattr("real.teleop.commands.RELEASE", 0.0)  # simulated time is faster
@@ -222,18 +215,6 @@ def test_keys_mark_discard_and_quit_and_a_killed_recording_resumes(in_terminal: 
     assert verify(data.root) == [] and [bool(e.record["success"]) for e in data.episodes] == [False, True]
 
 
-class Quitter:
-    """Device of a person who quits at once."""
-
-    help = ""
-
-    def read(self) -> Operator:
-        raise Finished
-
-    def close(self) -> None:
-        pass
-
-
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     capsys.readouterr()
     assert main(["record", *map(str, words)]) in (1, 2)
@@ -250,10 +231,8 @@ def test_invalid_recordings_are_refused(capsys: pytest.CaptureFixture[str], tmp_
     assert not (tmp_path / "data").exists()
 
 
-def test_other_datasets_are_not_continued(
-    record: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("real.teleop.Keyboard", Quitter)
+def test_other_datasets_are_not_continued(record: Build, capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("real.teleop.Keyboard", Script)  # quits at once
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")
@@ -279,8 +258,7 @@ def test_device_input_of_the_same_process() -> None:
 
 
 # ---- on a robot --------------------------------------------------------------------------------------------------
-def test_robot_waits_at_home_and_records_the_person(robot_env: Build, topic_robot: Build, tmp_path: Path) -> None:
-    robot = topic_robot()
+def test_robot_waits_at_home_and_records_the_person(robot_env: Build, robot: Any, tmp_path: Path) -> None:
     shown: list[Progress] = []
     ends = [AGAIN, WON, WON]
 
@@ -318,8 +296,7 @@ def test_robot_waits_at_home_and_records_the_person(robot_env: Build, topic_robo
     assert torch.allclose(columns["action"][:3, 1], torch.full((3,), 0.04)) and bool(columns["intervention"].all())
 
 
-def test_recording_without_a_person_ends(robot_env: Build, topic_robot: Build, hands: Build) -> None:
-    topic_robot()
+def test_recording_without_a_person_ends(robot_env: Build, robot: Any, hands: Build) -> None:
     nobody = hands()
     nobody.devices = 0
     env = robot_env(LIFT.interface, nobody)
@@ -335,7 +312,6 @@ def test_view_shows_episode_and_phase(record: Build) -> None:
 
         def watch(env: Any) -> None:
             view(env)
-            assert view.view is not None
             shown.append((view.view.number, view.view.step, view.view._note))
 
         record(RELEASED, RELEASED, MOVE, MOVE, WON, RELEASED, MOVE, MOVE, on_step=watch)

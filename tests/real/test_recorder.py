@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -51,9 +52,8 @@ def test_executed_and_policy_actions_are_recorded(recorder: Callable[..., Record
     r.add(step(2, done=True, policy=torch.tensor([[float("nan"), float("inf"), 0.0, 0.0]])), {})
     r.end_episode({"success": True, "policy_version": 7})
     r.close()
-    root = r.writer.root
+    data = Dataset(root := r.writer.root)
     assert verify(root) == []
-    data = Dataset(root)
     columns = data.columns(["action", "action.policy", "intervention", "next.reward", "next.done", "next.success"])
     physical = PIPELINE.actions.to_physical
     executed = torch.cat([step(k)["executed"] for k in range(3)])
@@ -80,9 +80,8 @@ def test_non_finite_values_are_refused_by_learners(recorder: Callable[..., Recor
     table = pq.read_table(file)
     rows = table[key].to_pylist()
     rows[1][0] = float("inf")
-    pq.write_table(
-        table.set_column(table.column_names.index(key), table.schema.field(key), pa.array(rows, table[key].type)), file
-    )
+    column = pa.array(rows, table[key].type)
+    pq.write_table(table.set_column(table.column_names.index(key), table.schema.field(key), column), file)
     with pytest.raises(DatasetError, match=f"{key} of episode 0, frame 1, is not finite"):
         load_episodes(r.writer.root, EnvInfo.of(PIPELINE))
 
@@ -103,19 +102,18 @@ def test_pictures_are_copied_and_missing_ones_black(recorder: Callable[..., Reco
 def test_close_writes_episodes_and_the_next_recorder_appends(recorder: Callable[..., Recorder]) -> None:
     for expected in (3, 6):
         r = recorder()
+        with pytest.raises(DatasetError):
+            recorder()  # a second one at the same time
         for _ in range(3):
             r.add(step(1, done=True), {})
             r.end_episode({})
             r.end_episode({})  # an empty episode
         r.add(step(2), {})  # an interrupted episode
         r.close()
-        assert Dataset(r.writer.root).num_episodes == expected
-        assert verify(r.writer.root) == []
+        assert Dataset(r.writer.root).num_episodes == expected and verify(r.writer.root) == []
 
 
-def test_only_a_bounded_number_of_episodes_waits_in_memory(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
-) -> None:
+def test_only_a_bounded_number_of_episodes_waits_in_memory(recorder: Any, monkeypatch: Any, eventually: Any) -> None:
     """`end_episode` returns while the writer works, until the queue is full."""
     resume, ended = threading.Event(), []
     monkeypatch.setattr(DatasetWriter, "add_episode", lambda *_: resume.wait(30))
@@ -138,13 +136,9 @@ def test_only_a_bounded_number_of_episodes_waits_in_memory(
     assert len(ended) == WAITING + 3
 
 
-def test_errors_of_the_writer_are_raised(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", "dataset/data")
-
-    monkeypatch.setattr(DatasetWriter, "add_episode", full)
+def test_errors_of_the_writer_are_raised(recorder: Any, monkeypatch: Any, eventually: Callable[..., Any]) -> None:
+    full = OSError(28, "No space left on device", "dataset/data")
+    monkeypatch.setattr(DatasetWriter, "add_episode", Mock(side_effect=full))
     r = recorder()
     r.add(step(1, done=True), {})
     r.end_episode({})
@@ -158,10 +152,3 @@ def test_errors_of_the_writer_are_raised(
     again = recorder()  # the lock is released, the dataset valid
     again.close()
     assert verify(again.writer.root) == []
-
-
-def test_second_recorder_of_a_dataset_is_refused(recorder: Callable[..., Recorder]) -> None:
-    r = recorder()
-    with pytest.raises(DatasetError):
-        recorder()
-    r.close()

@@ -18,7 +18,9 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.remote.packing import pack
+from real.episode.env import RobotEnv
 from robot_rl.cli.deploy import Deploy
+from robot_rl.cli.main import main
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
@@ -41,8 +43,6 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.fixture
 def when(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], Any]], None]:
     """Call `act` after a number of control periods of the first deployed episode."""
-    from real.episode.env import RobotEnv
-
     step = RobotEnv.step
 
     def at(steps: int, act: Callable[[], Any]) -> None:
@@ -87,11 +87,10 @@ def test_served_policy_drives_the_twin(twin: Build, serve: Serve, bundle: Path, 
     ],
 )
 def test_killed_or_frozen_server_ends_the_run_and_the_robot_holds(
-    topic_robot: Build, serve: Serve, bundle: Path, tmp_path: Path, capsys: Any, when: Any, execution: str,
+    robot: Any, serve: Serve, bundle: Path, tmp_path: Path, capsys: Any, when: Any, execution: str,
     number: signal.Signals, kind: str, reason: str,
 ) -> None:  # fmt: skip
     address, process = serve(bundle)
-    robot = topic_robot()
     when(20, lambda: process.send_signal(number))
     code, result = deploy(address, tmp_path / "run", capsys, execution=execution)
     assert code == 1 and result["episodes"] == 0 and result["success"] is None
@@ -109,9 +108,9 @@ def test_killed_or_frozen_server_ends_the_run_and_the_robot_holds(
     ("wrong", "kind"), [({"actions": np.full((6, 4), np.nan)}, "nonfinite"), (b"\xc1", "nonsense")]
 )
 def test_invalid_answer_of_a_foreign_server_ends_the_run_and_the_robot_holds(
-    topic_robot: Build, foreign: Build, tmp_path: Path, capsys: Any, wrong: Any, kind: str
+    robot: Any, foreign: Build, tmp_path: Path, capsys: Any, wrong: Any, kind: str
 ) -> None:
-    robot, left = topic_robot(), PIPELINE.actions.high.numpy() * np.array([0, 0.5, 0, 1])
+    left = PIPELINE.actions.high.numpy() * np.array([0, 0.5, 0, 1])
 
     def talk(connection: ServerConnection) -> None:
         connection.send(pack({}))
@@ -124,12 +123,7 @@ def test_invalid_answer_of_a_foreign_server_ends_the_run_and_the_robot_holds(
     assert_braked_and_held(robot.commands)
 
 
-def test_unreachable_server_starts_nothing(
-    topic_robot: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from robot_rl.cli.main import main
-
-    robot = topic_robot()
+def test_unreachable_server_starts_nothing(robot: Any, tmp_path: Path, capsys: Any) -> None:
     assert main(["deploy", "ws://127.0.0.1:9", "--video-episodes", "0", "--out", str(tmp_path / "run")]) == 1
     assert "cannot be reached" in capsys.readouterr().err and not robot.commands
     assert not (tmp_path / "run").exists()

@@ -76,9 +76,7 @@ def test_instructions_are_in_frames_and_caption(tmp_path: Path) -> None:
         film.add(picture, corrected=False, done=done, instruction=instruction)
     film.write(tmp_path, "on the twin")
     captions = json.loads((tmp_path / "videos" / "captions.json").read_text())
-    assert captions == {
-        "robot.mp4": "on the twin: \u201ctouch it\u201d, then \u201clift it\u201d; \u201ctouch it\u201d"
-    }
+    assert captions == {"robot.mp4": "on the twin: “touch it”, then “lift it”; “touch it”"}
     frames = np.zeros((3, 510, 480, 3), np.uint8)
     decode_frames(tmp_path / "videos" / "robot.mp4", [k / film.rate for k in range(3)], film.rate, frames)
     assert frames[:, :30].max() > 150 > frames[:, :30].mean(), "light text on a dark strip"

@@ -21,8 +21,7 @@ from sim.tasks import tasks
 
 LIFT = replace(tasks.get("panda-lift").interface, horizon=30, success="", failure="")
 Build = Callable[..., Any]
-TRIPS = 0.2
-"""Goal time-out of these tests, s: shorter than an inference of 0.3 s in the control loop."""
+TRIPS = 0.2  # goal time-out of these tests, s: shorter than an inference of 0.3 s in the control loop
 
 
 class Slow:
@@ -52,15 +51,11 @@ def run(env: Any, policy: Slow, execution: Execution | None) -> tuple[dict[str, 
 @pytest.mark.realtime
 @pytest.mark.unstalled
 @pytest.mark.parametrize(("mode", "seconds"), [("receding", 0.0), ("receding", 0.3), ("asynchronous", 0.3)])
-def test_robot_moves_and_no_watchdog_stops_it(
-    robot_env: Build, topic_robot: Build, steady: Any, mode: Any, seconds: float
-) -> None:
-    robot = topic_robot()
+def test_no_watchdog_stops_the_robot(robot_env: Any, robot: Any, steady: Any, mode: Any, seconds: float) -> None:
     env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
     execution = Execution(mode, background=True, patience=0.025 if mode == "receding" else 0.0, period=env.period)
     summary, events, moved = run(env, policy := Slow(seconds), execution)
-    assert STALE_GOAL not in events and not env.loop.stopped
-    assert policy.threads == {"inference"}
+    assert STALE_GOAL not in events and not env.loop.stopped and policy.threads == {"inference"}
     assert summary["inference_ms"]["p99"] < 50, "the control loop never waits"
     assert moved > 0.03
     jumps = np.abs(np.diff(np.array(robot.commands), axis=0)).max(0)
@@ -68,19 +63,14 @@ def test_robot_moves_and_no_watchdog_stops_it(
     assert (jumps <= limit + 1e-6).all()
 
 
-def test_slow_inference_in_the_control_loop_makes_goals_stale(
-    robot_env: Build, topic_robot: Build, steady: Any
-) -> None:
-    topic_robot()
+def test_slow_inference_in_the_control_loop_makes_goals_stale(robot_env: Any, robot: Any, steady: Any) -> None:
     env = robot_env(replace(LIFT, horizon=5), safety=replace(steady, goal_timeout=TRIPS))
     assert run(env, Slow(0.3), None)[1][STALE_GOAL] > 0
 
 
 @pytest.mark.realtime
-def test_hung_policy_ends_the_episode_and_the_robot_holds(
-    robot_env: Build, topic_robot: Build, steady: Any, eventually: Build
-) -> None:
-    robot, release = topic_robot(), threading.Event()
+def test_robot_holds_after_a_hung_policy(robot_env: Build, robot: Any, steady: Any, eventually: Build) -> None:
+    release = threading.Event()
 
     class Hanging(Slow):
         def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:

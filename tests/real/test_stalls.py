@@ -73,19 +73,15 @@ def test_stop_after_a_stall_of_the_twin_is_no_fall(walking: tuple[Any, Any], sta
     ("reason", "stalls", "cause"),
     [("the guard damps the robot: silence", 1, ": this process stood still for 70 ms"), ("tilt", 0, "")],
 )
-def test_own_stall_explains_a_silence_but_not_a_limit(
-    walking: tuple[Any, Any], reason: str, stalls: int, cause: str
-) -> None:
+def test_own_stall_explains_a_silence_but_not_a_limit(walking: Any, reason: str, stalls: int, cause: str) -> None:
     _, env = walking
     env.loop.stall = time.monotonic(), 0.07
     env.loop.stop(reason)
     env.step(STILL)
-    assert (env.stalls, env.falls) == (stalls, 1 - stalls)
-    assert env.loop.stopped == reason + cause
+    assert (env.stalls, env.falls) == (stalls, 1 - stalls) and env.loop.stopped == reason + cause
 
 
-def test_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
-    topic_robot()
+def test_late_tick_is_an_event(robot: Any, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
     env = robot_env(tasks.get("panda-lift").interface)
     notes: list[Any] = []
     env.note = lambda event, what: notes.append((event, what))
@@ -103,9 +99,8 @@ def test_late_tick_is_an_event(topic_robot: Build, robot_env: Build, eventually:
 
 
 @pytest.fixture
-def arm_twin(private_domain: int) -> Any:
-    with open_node("twin") as node, open_node("policy") as policy:
-        yield ArmTwin(node, tasks.get("panda-lift"), cameras=False), policy
+def arm_twin(nodes: Build) -> Any:
+    return ArmTwin(nodes("twin"), tasks.get("panda-lift"), cameras=False), nodes("policy")
 
 
 def test_twin_publishes_the_duration_of_its_stall(arm_twin: Any, eventually: Build, monkeypatch: Any) -> None:
@@ -166,7 +161,6 @@ def test_low_state_of_a_robot_at_rest(private_domain: int, eventually: Build) ->
             twin.tick(count)
             assert states.wait(30, after=count)
             state = layout(LOW_STATE).open(states.latest.raw)  # type: ignore[union-attr]
-            assert state is not None
             measured.append(state["imu_state"]["accelerometer"].copy())
         assert np.abs(np.mean(measured, 0) - [0.0, 0.0, GRAVITY]).max() < 0.6
         assert np.abs(state["imu_state"]["rpy"][:2]).max() < 0.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +17,14 @@ from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.util.errors import UserError
+from sim.env import TaskEnv
 from sim.tasks import tasks
 
 TASK = tasks.get("go2-velocity")
 SPEC = VectorSpec(TASK.interface.command)
 STAND = [[0.0, 0.0, 0.0]]
 PERIOD = 0.02
-LONG = 2 * round(COMMAND_RAMP / PERIOD)
-"""Control periods in which a command reaches any other command."""
+LONG = 2 * round(COMMAND_RAMP / PERIOD)  # control periods in which a command reaches any other command
 
 
 def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> list[list[float]]:
@@ -35,16 +35,13 @@ def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> li
 
 
 @pytest.fixture
-def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Build a Steering; `say(x, y, yaw)` publishes a Twist, or with `frame` a TwistStamped, and waits for its
-    arrival."""
-    nodes = []
+def steer(nodes: Callable[..., Any], eventually: Callable[..., Any]) -> Callable[..., Any]:
+    """Build a Steering; `say` publishes a Twist, or with `frame` a TwistStamped, and waits for its arrival."""
 
     def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
-        nodes.extend([open_node("policy"), open_node("planner")])
-        steering = Steering(nodes[-2], SPEC, PERIOD, schedule)
-        plain, stamped = (nodes[-1].publisher(kind, TOPIC, qos.DEFAULT) for kind in TYPES)
-        assert nodes[-1].wait_for(lambda: plain.matched == stamped.matched == 1, 30)
+        steering, planner = Steering(nodes("policy"), SPEC, PERIOD, schedule), nodes("planner")
+        plain, stamped = (planner.publisher(kind, TOPIC, qos.DEFAULT) for kind in TYPES)
+        assert planner.wait_for(lambda: plain.matched == stamped.matched == 1, 30)
 
         def say(x: float, y: float, yaw: float, frame: str | None = None) -> None:
             before = [sample.latest for sample in steering.twists]
@@ -57,9 +54,7 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
 
         return steering, say
 
-    yield build
-    for node in nodes:
-        node.close()
+    return build
 
 
 def test_command_grows_as_in_training_and_starts_at_zero(steer: Callable[..., Any]) -> None:
@@ -86,9 +81,7 @@ def test_released_command_falls_as_in_training(steer: Callable[..., Any]) -> Non
     assert torch.allclose(released, stop, atol=1e-6)
 
 
-def test_twist_is_valid_for_half_a_second_and_clamped(
-    steer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twist_is_valid_for_half_a_second_and_clamped(steer: Callable[..., Any], monkeypatch: Any) -> None:
     steering, say = steer()
     say(0.4, -0.2, 0.3)
     assert settle(steering)[0] == pytest.approx([0.4, -0.2, 0.3])
@@ -106,9 +99,7 @@ def test_twist_is_valid_for_half_a_second_and_clamped(
     ("frame", "obeyed"),
     [("", True), ("base_link", True), ("/base", True), ("base_footprint", True), ("odom", False), ("map", False)],
 )
-def test_stamped_twist_must_be_in_the_trunks_frame(
-    steer: Callable[..., Any], frame: str, obeyed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stamped_twist_must_be_in_the_trunks_frame(steer: Any, frame: str, obeyed: bool, caplog: Any) -> None:
     steering, say = steer()
     say(0.9, 0.0, 0.0)
     say(0.4, -0.2, 0.3, frame)
@@ -124,8 +115,7 @@ def test_both_types_of_twist_match_and_a_third_does_not(steer: Callable[..., Any
     with open_node("late") as late, open_node("robot") as robot:
         Steering(robot, SPEC, PERIOD)
         publishers = [late.publisher(kind, TOPIC) for kind in TYPES]
-        assert late.wait_for(lambda: all(p.matched for p in publishers), 30)
-        assert not robot.incompatible()
+        assert late.wait_for(lambda: all(p.matched for p in publishers), 30) and not robot.incompatible()
         late.publisher("std_msgs/msg/String", TOPIC)
         assert robot.wait_for(lambda: any("String" in text for text in robot.incompatible()), 30)
 
@@ -141,8 +131,6 @@ def test_operator_has_priority_and_full_deflection_is_the_end_of_a_range(steer: 
 
 
 def test_schedule_of_an_episode_is_the_same_as_in_simulation(steer: Callable[..., Any]) -> None:
-    from sim.env import TaskEnv
-
     steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
     simulation = TaskEnv(TASK, 2, threads=1, seed=7)
     for seed in (7, 8):

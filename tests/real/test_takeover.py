@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +25,7 @@ from sim.tasks.base import Task
 
 STILL = Operator(held=True)
 MOVE = Operator(held=True, motion=(-0.4, 0.3, 0.2), rotation=(0.3, -0.4, 0.5), gripper=1.0)
-HOLD_STEPS = 80
-"""4 s at 20 Hz."""
+HOLD_STEPS = 80  # 4 s at 20 Hz
 
 
 def _task(name: str, turn: float) -> Task:
@@ -95,34 +91,18 @@ def test_takeover_in_simulation_holds_and_does_not_jump(name: str, turn: float, 
     env.close()
 
 
-@pytest.fixture(scope="module")
-def twin(private_domain: int, request: pytest.FixtureRequest) -> Iterator[str]:
-    command = [sys.executable, "-m", "robot_rl.cli.main", "twin", request.param, "--no-camera"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert "is up" in first, first
-    yield request.param
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-
-
-ON_TWIN = [(*case, case[0].split("-")[0]) for case in (CASES[0], CASES[-1])]
-
-
 @pytest.mark.realtime
-@pytest.mark.parametrize(("name", "turn", "size", "twin"), ON_TWIN, indirect=["twin"])
-def test_takeover_on_a_twin_holds_and_does_not_jump(name: str, turn: float, size: int, twin: str, steady: Any) -> None:
+@pytest.mark.parametrize(("name", "turn", "size"), [CASES[0], CASES[-1]])
+def test_takeover_on_a_twin_holds_and_does_not_jump(
+    name: str, turn: float, size: int, private_domain: int, twin_process: Any, steady: Any
+) -> None:
     """Over the robot's topics."""
-    interface = _task(name, turn).interface
+    interface, robot = _task(name, turn).interface, name.split("-")[0]
     hands = SimpleNamespace(now=RELEASED, devices=1, read=lambda: hands.now)
     commands: list[np.ndarray] = []
-    ros: Any = robots.get(twin).ros
-    with open_node("policy") as node:
-        every = replace(qos.COMMAND, depth=1000)
-        node.subscribe(
-            "std_msgs/msg/Float64MultiArray", ros.command, every, lambda s: commands.append(np.array(s.msg.data))
-        )
+    array, ros, every = "std_msgs/msg/Float64MultiArray", robots.get(robot).ros, replace(qos.COMMAND, depth=1000)
+    with twin_process(robot, "--no-camera"), open_node("policy") as node:
+        node.subscribe(array, ros.command, every, lambda s: commands.append(np.array(s.msg.data)))
         env = RobotEnv(node, interface, operator=hands, safety=steady)  # type: ignore[arg-type]
         try:
             env.reset(seed=0)
@@ -138,7 +118,6 @@ def test_takeover_on_a_twin_holds_and_does_not_jump(name: str, turn: float, size
         finally:
             env.close()
     tool = env.pipeline.kinematics
-    assert tool is not None
     poses = [tool.forward(torch.cat(part)) for part in (joints[25:35], joints[10 + HOLD_STEPS - 10 : 10 + HOLD_STEPS])]
     (p, r), (q, s) = [(position.mean(0), rotation[5]) for position, rotation in poses]
     assert (p - q).norm() < 0.01, "m, in 3 s"

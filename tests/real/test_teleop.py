@@ -26,27 +26,13 @@ from hypothesis import strategies as st
 
 from real.bus import Node, QoS, Stamped, decode, encode, make, open_node
 from real.bus.names import check_name
-from real.teleop import (
-    AXES,
-    BUTTONS,
-    RELEASED,
-    Finished,
-    Keyboard,
-    Operator,
-    OperatorInput,
-    from_joy,
-    joy_topic,
-    stream,
-    to_joy,
-    until_signal,
-)
-from real.teleop.commands import QOS, TYPE
+from real.teleop import AXES, BUTTONS, RELEASED, Finished, Keyboard, Operator, OperatorInput, stream, until_signal
+from real.teleop.commands import QOS, TYPE, from_joy, joy_topic, to_joy
 from robot_rl.cli.main import main
 from robot_rl.cli.teleop import Teleop
 from robot_rl.util.errors import UnknownName, UserError
 
-WAIT = 20.0
-"""Longest wait for an event, s."""
+WAIT = 20.0  # longest wait for an event, s
 TELEOP = [sys.executable, "-m", "robot_rl.cli.main", "teleop"]
 FULL = Operator(True, (1.0, -0.5, 0.25), -1.0, success=True, reset=True)
 MOVING = Operator(True, (1.0, 0.0, 0.0))
@@ -78,14 +64,12 @@ class Ear:
             time.sleep(0.002)
         while self.subscription.wait(0.3):
             pass
-        assert self.subscription.latest is not None
         return from_joy(self.subscription.latest.msg)
 
 
 @pytest.fixture
 def ear(node: Node) -> Iterator[Ear]:
-    ear = Ear(node)
-    yield ear
+    yield (ear := Ear(node))
     ear.subscription.close()
 
 
@@ -126,13 +110,11 @@ class Keys:
 
 @pytest.fixture
 def keys(terminal: tuple[int, int]) -> Iterator[Keys]:
-    keys = Keys(*terminal)
-    yield keys
+    yield (keys := Keys(*terminal))
     keys.keyboard.close()
 
 
-# --- the message ---
-
+# ---- the message -------------------------------------------------------------------------------------------------
 unit = st.floats(-1.0, 1.0, width=32)
 operators = st.builds(Operator, st.booleans(), st.tuples(unit, unit, unit), unit, *(st.booleans() for _ in range(4)))
 
@@ -163,24 +145,17 @@ def test_any_message_gives_input_within_bounds(axes: Any, buttons: Any) -> None:
         assert np.isfinite(np.asarray(axes, float)).all()
 
 
-@pytest.mark.parametrize(("axes", "buttons"), [(3, 5), (4, 4), (9, 9), (0, 0)])
-def test_joy_of_another_program_is_ignored(axes: int, buttons: int) -> None:
-    assert from_joy(make(TYPE, axes=[1.0] * axes, buttons=[1] * buttons)) == RELEASED
+def test_invalid_joy_gives_no_control() -> None:
     assert from_joy(None) == RELEASED
+    for axes, buttons in ((3, 5), (4, 4), (9, 9), (0, 0)):
+        assert from_joy(make(TYPE, axes=[1.0] * axes, buttons=[1] * buttons)) == RELEASED, "of another program"
+    pressed = from_joy(make(TYPE, axes=[0.0] * 4, buttons=[2, -1, 2, -1, 2]))
+    assert pressed == Operator(stop=True), "other buttons need exactly 1"
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert from_joy(make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])) == Operator(stop=True)
 
 
-def test_enable_button_needs_exactly_1_and_stop_any_other_value_than_0() -> None:
-    assert from_joy(make(TYPE, axes=[0.0] * 4, buttons=[2, -1, 2, -1, 2])) == Operator(stop=True)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_non_finite_axis_allows_only_the_stop(bad: float) -> None:
-    assert from_joy(make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])) == Operator(stop=True)
-
-
-# --- the receiving side ---
-
-
+# ---- the receiving side ------------------------------------------------------------------------------------------
 @pytest.fixture
 def inputs() -> OperatorInput:
     return OperatorInput(None)
@@ -201,11 +176,9 @@ def test_control_lasts_50_ms_longer_than_the_enable_button(inputs: OperatorInput
     for now, reading in ((1.0, moving), (1.02, replace(moving, held=False)), (1.06, moving), (1.08, RELEASED)):
         inputs.receive(reading, now)
         operator = inputs.read(now)
-        assert operator is not None and operator.held
-        assert operator.motion[0] == (0.5 if reading.held else 0.0)
+        assert operator is not None and operator.held and operator.motion[0] == (0.5 if reading.held else 0.0)
     inputs.receive(RELEASED, 1.12)
-    assert inputs.read(1.129) == Operator(held=True)
-    assert inputs.read(1.131) == RELEASED
+    assert inputs.read(1.129) == Operator(held=True) and inputs.read(1.131) == RELEASED
 
 
 def test_motion_in_the_dead_band_is_0(inputs: OperatorInput) -> None:
@@ -216,8 +189,7 @@ def test_motion_in_the_dead_band_is_0(inputs: OperatorInput) -> None:
 def test_press_between_two_reads_is_reported_once(inputs: OperatorInput) -> None:
     for now, reading in enumerate([RELEASED, Operator(success=True), Operator(success=True), RELEASED]):
         inputs.receive(reading, now / 100)
-    assert inputs.read(0.03) == Operator(success=True)
-    assert inputs.read(0.03) == RELEASED
+    assert inputs.read(0.03) == Operator(success=True) and inputs.read(0.03) == RELEASED
     inputs.receive(Operator(success=True), 0.05)
     inputs.receive(Operator(success=True, failure=True), 0.06)
     assert inputs.read(0.06) == Operator(success=True, failure=True)
@@ -229,8 +201,7 @@ def test_stop_is_reported_while_down_and_after_its_device_is_lost(inputs: Operat
     assert inputs.read(1.0) == inputs.read(1.05) == Operator(stop=True)
     inputs.receive(RELEASED, 1.06)
     inputs.receive(replace(MOVING, stop=True), 1.08)
-    assert inputs.read(9.0) == Operator(stop=True, lost=True)
-    assert inputs.read(9.0) == Operator(lost=True)
+    assert inputs.read(9.0) == Operator(stop=True, lost=True) and inputs.read(9.0) == Operator(lost=True)
 
 
 @settings(deadline=None, max_examples=60)
@@ -244,7 +215,6 @@ def test_no_press_is_lost_or_repeated(readings: list[tuple[Operator, float]], re
         made, down = made + (reading.reset and not down), reading.reset
         if place in reads:
             operator = inputs.read(now)
-            assert operator is not None
             reported += operator.reset
     pending = inputs.read(now)
     reported += pending is not None and pending.reset
@@ -261,31 +231,25 @@ def test_input_over_dds(node: Node) -> None:
     end = time.monotonic() + WAIT
     while (operator := inputs.read(received)) is None:  # its callback runs after the sample is stored
         assert time.monotonic() < end
-    assert operator == FULL
-    assert inputs.read(received + 0.2) == Operator(lost=True)
+    assert operator == FULL and inputs.read(received + 0.2) == Operator(lost=True)
     publisher.close()
     inputs.close()
 
 
-# --- the keyboard ---
-
-
+# ---- the keyboard ------------------------------------------------------------------------------------------------
 def test_held_key_moves_pauses_until_it_repeats_and_releases(keys: Keys) -> None:
-    assert keys.read() == RELEASED
-    assert keys.read(b"w") == MOVING
+    assert keys.read() == RELEASED and keys.read(b"w") == MOVING
     assert keys.read(after=0.19) == MOVING
     assert keys.read(after=0.02) == Operator(held=True)
     assert keys.read(after=0.44) == Operator(held=True)  # 0.65 s: before X11's first repeat
     for _ in range(10):
         assert keys.read(b"w", after=0.04) == MOVING
-    assert keys.read(after=0.19).held
-    assert keys.read(after=0.02) == RELEASED
+    assert keys.read(after=0.19).held and keys.read(after=0.02) == RELEASED
 
 
 def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
-    for key, motion in zip(
-        b"wsadrf", [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)], strict=True
-    ):
+    motions = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
+    for key, motion in zip(b"wsadrf", motions, strict=True):
         assert keys.read(bytes([key]), after=1.0).motion == motion
     assert keys.read(b"wsa", after=1.0).motion == (-1.0, 1.0, 0.0)  # the newer of two opposites
     assert keys.read(b"W", after=1.0).motion == (0.25, 0.0, 0.0)
@@ -294,36 +258,28 @@ def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
 def test_space_toggles_the_gripper_once_per_press(keys: Keys) -> None:
     assert keys.read(b" ") == Operator(True, gripper=-1.0)
     assert keys.read(b" ", after=0.5).gripper == -1.0  # the terminal's repeat
-    assert keys.read(b" ", after=0.03).gripper == -1.0
-    assert keys.read(after=1.0) == RELEASED
-    assert keys.read(b"w").gripper == 0.0
-    assert keys.read(b" ").gripper == 1.0
+    assert keys.read(b" ", after=0.03).gripper == -1.0 and keys.read(after=1.0) == RELEASED
+    assert keys.read(b"w").gripper == 0.0 and keys.read(b" ").gripper == 1.0
 
 
 def test_h_keeps_control_until_h_or_stop(keys: Keys) -> None:
     keys.read(b"h")
-    assert keys.read(after=60.0) == Operator(held=True)
-    assert keys.read(b"h") == RELEASED
-    assert keys.read(b"h", after=1.0).held
-    assert keys.read(b"x") == Operator(stop=True)
+    assert keys.read(after=60.0) == Operator(held=True) and keys.read(b"h") == RELEASED
+    assert keys.read(b"h", after=1.0).held and keys.read(b"x") == Operator(stop=True)
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [(b"y", "success"), (b"n", "failure"), (b"x", "stop"), (b"X", "stop"), (b"\r", "reset"), (b"\n", "reset")],
-)
-def test_press_keys(keys: Keys, key: bytes, name: str) -> None:
-    assert keys.read(key) == Operator(**{name: True})  # type: ignore[arg-type]
-    assert keys.read(after=1.0) == RELEASED
+def test_press_keys(keys: Keys) -> None:
+    presses = (b"y", "success"), (b"n", "failure"), (b"xX", "stop"), (b"\r\n", "reset")
+    for key, name in ((key, name) for letters, name in presses for key in letters):
+        assert keys.read(bytes([key])) == Operator(**{name: True})  # type: ignore[arg-type]
+        assert keys.read(after=1.0) == RELEASED
 
 
-@pytest.mark.parametrize(
-    "sequence",
-    [b"\x1b[A", b"\x1b[D", b"\x1bOS", b"\x1b[[A", b"\x1b[15~", b"\x1b[1;2D", b"\x1b", b"\x13\x1a\x1c", "ä€😀".encode()],
-)
-def test_other_keys_have_no_effect(keys: Keys, sequence: bytes) -> None:
-    assert keys.read(sequence) == RELEASED
-    assert keys.read(b"x", after=1.0).stop
+def test_other_keys_have_no_effect(keys: Keys) -> None:
+    arrows, others = (b"\x1b[A", b"\x1b[D", b"\x1bOS", b"\x1b[[A"), (b"\x1b[15~", b"\x1b[1;2D", b"\x1b")
+    for sequence in (*arrows, *others, b"\x13\x1a\x1c", "ä€😀".encode()):
+        assert keys.read(sequence, after=1.0) == RELEASED
+        assert keys.read(b"x", after=1.0).stop
 
 
 def test_escape_sequence_in_two_parts_and_stop_after_escape(keys: Keys) -> None:
@@ -345,8 +301,7 @@ def test_terminal_is_restored_after_an_exception_and_earlier_input_dropped(termi
     os.write(terminal[0], b"w\n")
     assert select.select([terminal[1]], [], [], WAIT)[0]
     with pytest.raises(ZeroDivisionError), closing(Keyboard(terminal[1])) as keyboard:
-        assert termios.tcgetattr(terminal[1]) != before
-        assert keyboard.read() == RELEASED
+        assert termios.tcgetattr(terminal[1]) != before and keyboard.read() == RELEASED
         raise ZeroDivisionError
     assert termios.tcgetattr(terminal[1]) == before
 
@@ -406,9 +361,7 @@ def test_unplugged_gamepad_ends_without_handing_back(pad: Any, ear: Ear) -> None
     assert ear.last().held, "silence means a lost device"
 
 
-# --- the loop and the command ---
-
-
+# ---- the loop and the command ------------------------------------------------------------------------------------
 class Script:
     """Device that plays readings."""
 
@@ -429,22 +382,15 @@ def test_stop_just_before_the_end_is_published(node: Node, ear: Ear) -> None:
     device = Script(FULL, replace(MOVING, stop=True))
     stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, output.append)
     assert ear.until(lambda operator: operator.held) == FULL
-    assert ear.until(lambda operator: True) == Operator(stop=True)
-    assert "control: you" in output
+    assert ear.until(lambda operator: True) == Operator(stop=True) and "control: you" in output
 
 
 @pytest.mark.parametrize(
     ("number", "input_", "last"),
-    [
-        (signal.SIGTERM, MOVING, RELEASED),
-        (signal.SIGHUP, MOVING, MOVING),
-        (signal.SIGHUP, Operator(stop=True), Operator(stop=True)),
-        (signal.SIGHUP, RELEASED, RELEASED),
-    ],
-)
-def test_control_is_not_released_if_the_terminal_closes(
-    node: Node, ear: Ear, number: int, input_: Operator, last: Operator
-) -> None:
+    [(signal.SIGTERM, MOVING, RELEASED), (signal.SIGHUP, MOVING, MOVING), (signal.SIGHUP, RELEASED, RELEASED),
+     (signal.SIGHUP, Operator(stop=True), Operator(stop=True))],
+)  # fmt: skip
+def test_closed_terminal_keeps_control(node: Node, ear: Ear, number: int, input_: Operator, last: Operator) -> None:
     stream(node, Script(MOVING if input_.held else RELEASED, input_), "panda", 30.0, lambda _s: number)
     assert ear.last() == last
 
@@ -505,18 +451,14 @@ def test_device_reaches_only_its_robot(private_domain: int) -> None:
         assert go2.devices == 0 and go2.read() is None and not go2.other_publishers()
 
 
-@pytest.mark.parametrize(
-    ("robot", "topic"), [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")]
-)
-def test_topic_of_any_robot_name(robot: str, topic: str) -> None:
-    assert joy_topic(robot) == topic and check_name(f"/{topic}")
+def test_topic_of_any_robot_name() -> None:
+    for robot, name in {"go2": "go2", "left-arm.2": "left_arm_2", "3r": "_3r"}.items():
+        assert joy_topic(robot) == f"teleop/{name}/joy" and check_name(f"/teleop/{name}/joy")
 
 
 # ---- other publishers -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reliable", [True, False])
-def test_press_is_reported_once_from_reliable_and_best_effort_publishers(
-    private_domain: int, reliable: bool, eventually: Callable[..., Any]
-) -> None:
+def test_press_from_any_publisher_is_reported_once(private_domain: int, reliable: bool, eventually: Any) -> None:
     with open_node("robot") as robot, open_node("person") as person:
         inputs = OperatorInput(robot, "panda")
         publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10, reliable=reliable))
@@ -594,9 +536,7 @@ def test_pad_of_game_controller_node_equals_our_gamepad() -> None:
     ids=["xbox", "playstation", "sdl", "no driver", "triggers at 0", "triggers at -1", "sdl at an end", "off centre",
          "another pad"],
 )  # fmt: skip
-def test_joystick_has_no_control_before_it_was_released(
-    untouched: Any, held: Any, enables: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_joystick_has_no_control_before_it_was_released(untouched: Any, held: Any, enables: bool, caplog: Any) -> None:
     inputs = OperatorInput(None)
     for count, msg in enumerate((untouched, held, held), 1):
         inputs._take(Stamped(bytes(encode(msg, TYPE)), TYPE, count / 100, count, count))

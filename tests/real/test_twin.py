@@ -32,20 +32,9 @@ Build = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def twin(private_domain: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(TWIN, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert "twin of panda is up" in first, first + process.stderr.read()
-    yield process
-    process.kill()
-    process.communicate(timeout=60)
-
-
-@pytest.fixture
-def node(private_domain: int) -> Iterator[Node]:
-    with open_node("policy") as opened:
-        yield opened
+def twin(private_domain: int, twin_process: Build) -> Iterator[subprocess.Popen[str]]:
+    with twin_process("panda", "--no-camera") as process:
+        yield process
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -59,7 +48,6 @@ def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventuall
     assert state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
     begin = time.monotonic()
     first = driver.joints.latest
-    assert first is not None
     eventually(lambda: driver.joints.latest.count >= first.count + 200)
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
@@ -91,9 +79,7 @@ def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> 
             pytest.fail("not one of three episodes succeeded")
     finally:
         env.close()
-    assert torch.cat(executed).abs().max() <= 1
-    events = env.summary()["shield"]
-    assert "nonfinite" not in events
+    assert torch.cat(executed).abs().max() <= 1 and "nonfinite" not in env.summary()["shield"]
 
 
 @realtime
@@ -134,16 +120,15 @@ def test_killed_twin_is_reported_and_the_command_loop_holds(twin: Any, node: Nod
 
 # ---- single ticks ------------------------------------------------------------------------------------------------
 @pytest.fixture
-def build(private_domain: int) -> Iterator[Build]:
+def build(nodes: Build) -> Build:
     """Build twins that do not run; their topics are in another namespace than the process's."""
-    with open_node("twin", "/still") as opened:
-        yield lambda task=LIFT, *args, **options: ArmTwin(opened, task, *args, cameras=False, **options)
+    node = nodes("twin", namespace="/still")
+    return lambda task=LIFT, *args, **options: ArmTwin(node, task, *args, cameras=False, **options)
 
 
 @pytest.fixture
-def policy(private_domain: int) -> Iterator[Node]:
-    with open_node("policy", "/still") as opened:
-        yield opened
+def policy(nodes: Build) -> Node:
+    return nodes("policy", namespace="/still")
 
 
 def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, eventually: Build) -> None:
@@ -167,27 +152,16 @@ def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, e
     assert heard[-1].position[7:].sum() == pytest.approx(0.08, abs=0.005)
 
 
-def test_missing_robot_is_reported_with_the_remedy(policy: Node) -> None:
-    driver = ArmDriver(policy, PANDA, ("cube",))
-    with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
-        driver.wait_ready(0.1)
-
-
 def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
     drawn = {r.parameter: r for r in LIFT.randomization}
     hidden = HiddenArm()
     values = {
-        "robot.action_delay": hidden.action_delay,
-        "robot.stiffness_scale": hidden.stiffness_scale,
-        "robot.damping_scale": hidden.damping_scale,
+        **{f"robot.{name}": getattr(hidden, name) for name in ("action_delay", "stiffness_scale", "damping_scale")},
+        **{f"cube.{name}": getattr(hidden, f"object_{name}") for name in ("mass", "size", "friction")},
+        **{f"sensor.{name}": getattr(hidden, name) for name in ("object_noise", "joint_noise")},
         "robot.joint_friction": hidden.joint_friction,
-        "cube.mass": hidden.object_mass,
-        "cube.size": hidden.object_size,
-        "cube.friction": hidden.object_friction,
         "sensor.object_bias": max(abs(b) for b in hidden.object_bias),
-        "sensor.object_noise": hidden.object_noise,
         "sensor.object_delay": hidden.object_latency,
-        "sensor.joint_noise": hidden.joint_noise,
     }
     assert not [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
     assert len(values) + 1 == len(fields(HiddenArm)), "all except the tracker's rate"
@@ -211,9 +185,8 @@ def test_tracker_errors_differ_between_objects(build: Build) -> None:
     for name, publisher in twin.poses.items():
         publisher.publish = lambda msg, name=name: measured.update({name: msg.pose.position})
     twin.tick(0)
-    errors = []
-    for name, at in measured.items():
-        errors.append(np.array([at.x, at.y, at.z]) - twin.engine.object_pose(name)[0, :3].numpy())
+    true = {name: twin.engine.object_pose(name)[0, :3].numpy() for name in measured}
+    errors = [np.array([at.x, at.y, at.z]) - true[name] for name, at in measured.items()]
     assert errors[0] == pytest.approx(HiddenArm().object_bias, abs=1e-3)
     assert all(np.linalg.norm(e) == pytest.approx(np.linalg.norm(errors[0]), abs=1e-3) for e in errors)
     assert all(np.linalg.norm(a - b) > 0.02 for a, b in itertools.combinations(errors[:3], 2))

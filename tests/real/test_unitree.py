@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,25 +42,15 @@ def hg_ladder() -> np.ndarray:
     return command
 
 
-@pytest.mark.parametrize(
-    ("type_name", "command", "checksum"),
-    [
-        (LOW_COMMAND, layout(LOW_COMMAND).empty(), 0x4B5A4880),
-        (LOW_COMMAND, go_idle(), 0x06E577CD),
-        (HG_COMMAND, layout(HG_COMMAND).empty(), 0xFE172F9F),
-        (HG_COMMAND, hg_ladder(), 0x47E01511),
-    ],
-    ids=["go zeros", "go idle", "hg zeros", "hg ladder"],
-)
-def test_checksums_of_known_messages(type_name: str, command: np.ndarray, checksum: int) -> None:
-    assert layout(type_name).checksum(command) == checksum
+def test_checksums_of_known_messages() -> None:
+    go, hg = layout(LOW_COMMAND), layout(HG_COMMAND)
+    assert (go.checksum(go.empty()), go.checksum(go_idle())) == (0x4B5A4880, 0x06E577CD)
+    assert (hg.checksum(hg.empty()), hg.checksum(hg_ladder())) == (0xFE172F9F, 0x47E01511)
 
 
-@pytest.mark.parametrize(
-    ("type_name", "size"), [(LOW_COMMAND, 812), (LOW_STATE, 1180), (HG_COMMAND, 1004), (HG_STATE, 2092)]
-)
-def test_record_has_the_size_of_the_c_struct(type_name: str, size: int) -> None:
-    assert layout(type_name).dtype.itemsize == size
+def test_records_have_the_sizes_of_the_c_structs() -> None:
+    sizes = [layout(name).dtype.itemsize for name in (LOW_COMMAND, LOW_STATE, HG_COMMAND, HG_STATE)]
+    assert sizes == [812, 1180, 1004, 2092]
 
 
 def filled(record: np.ndarray, rng: np.random.Generator) -> None:
@@ -103,8 +93,7 @@ def test_checksum_ignores_padding() -> None:
     message = np.frombuffer(b"\xff" * wire.dtype.itemsize, wire.dtype).reshape(()).copy()
     for name in wire.dtype.names or ():
         message[name] = np.zeros((), wire.dtype[name].base)
-    assert wire.open(wire.seal(message)) is not None
-    assert wire.checksum(message) == 0x4B5A4880
+    assert wire.open(wire.seal(message)) is not None and wire.checksum(message) == 0x4B5A4880
 
 
 def test_damaged_bytes_are_not_decoded() -> None:
@@ -119,11 +108,10 @@ def test_damaged_bytes_are_not_decoded() -> None:
 
 # ---- commands ----------------------------------------------------------------------------------------------------
 MOTORS = Motors(GO2)
-FR_CALF = 2
-"""Motor number 2 is the front right calf, joint 5 of the spec."""
+FR_CALF = 2  # motor number 2 is the front right calf, joint 5 of the spec
 
 
-def test_command_has_the_motors_order_and_the_specs_gains() -> None:
+def test_command_has_the_motors_order_and_the_specs_gains_and_damping_no_stiffness() -> None:
     command = MOTORS.command(np.array(GO2.home), stiffness_scale=0.5)
     motors = command["motor_cmd"]
     assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
@@ -132,9 +120,8 @@ def test_command_has_the_motors_order_and_the_specs_gains() -> None:
     assert (motors["q"][12:] == np.float32(NO_POSITION)).all() and not motors["kp"][12:].any()
     assert command["head"].tolist() == [0xFE, 0xEF] and command["level_flag"] == 0xFF
     assert MOTORS.refusal(command) == ""
+    assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
 
-
-def test_damping_command_has_no_stiffness() -> None:
     motors = MOTORS.damp()["motor_cmd"][:12]
     assert not motors["kp"].any() and (motors["kd"] == DAMPING).all() and not motors["dq"].any()
     assert MOTORS.refusal(MOTORS.damp()) == ""
@@ -143,18 +130,14 @@ def test_damping_command_has_no_stiffness() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("q", np.nan, "nonfinite command"),
-        ("kd", np.inf, "nonfinite command"),
+        ("q", np.nan, "nonfinite command"), ("kd", np.inf, "nonfinite command"),
         ("q", GO2.joints[5].high + 0.05, "position out of limits"),
         ("q", GO2.joints[5].low - 0.05, "position out of limits"),
-        ("kp", 61.0, "gain out of limits"),
-        ("kp", -1.0, "gain out of limits"),
-        ("kd", 6.0, "gain out of limits"),
-        ("kd", 0.9, "gain out of limits"),
-        ("tau", 0.1, "more than set-points and gains"),
-        ("dq", 0.1, "more than set-points and gains"),
+        ("kp", 61.0, "gain out of limits"), ("kp", -1.0, "gain out of limits"),
+        ("kd", 6.0, "gain out of limits"), ("kd", 0.9, "gain out of limits"),
+        ("tau", 0.1, "more than set-points and gains"), ("dq", 0.1, "more than set-points and gains"),
     ],
-)
+)  # fmt: skip
 def test_invalid_set_points_and_gains_are_refused(field: str, value: float, reason: str) -> None:
     command = MOTORS.command(np.array(GO2.home))
     command["motor_cmd"][field][FR_CALF] = value
@@ -164,27 +147,14 @@ def test_invalid_set_points_and_gains_are_refused(field: str, value: float, reas
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("head", 0), 0),
-        (("level_flag",), 0),
-        (("frame_reserve",), 1),
-        (("sn", 1), 1),
-        (("motor_cmd", "mode", FR_CALF), 0),
-        (("motor_cmd", "mode", 15), 0),
-        (("motor_cmd", "reserve", FR_CALF), 1),
-        (("motor_cmd", "kp", 12), np.nan),
-        (("motor_cmd", "kp", 12), 25.0),
-        (("motor_cmd", "kd", 19), np.nan),
-        (("motor_cmd", "q", 12), 0.0),
-        (("motor_cmd", "tau", 13), 1.0),
-        (("bms_cmd", "off"), 0xA5),
-        (("wireless_remote", 39), 1),
-        (("led", 0), 1),
-        (("fan", 1), 1),
-        (("gpio",), 1),
-        (("reserve",), 1),
+        (("head", 0), 0), (("level_flag",), 0), (("frame_reserve",), 1), (("sn", 1), 1), (("bms_cmd", "off"), 0xA5),
+        (("motor_cmd", "mode", FR_CALF), 0), (("motor_cmd", "mode", 15), 0), (("motor_cmd", "reserve", FR_CALF), 1),
+        (("motor_cmd", "kp", 12), np.nan), (("motor_cmd", "kp", 12), 25.0), (("motor_cmd", "kd", 19), np.nan),
+        (("motor_cmd", "q", 12), 0.0), (("motor_cmd", "tau", 13), 1.0),
+        (("wireless_remote", 39), 1), (("led", 0), 1), (("fan", 1), 1), (("gpio",), 1), (("reserve",), 1),
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("valid", [MOTORS.command(np.array(GO2.home)), MOTORS.damp()], ids=["stand", "damp"])
 def test_other_fields_of_a_command_are_refused(valid: np.ndarray, path: tuple[str | int, ...], value: float) -> None:
     command = valid.copy()
@@ -193,14 +163,9 @@ def test_other_fields_of_a_command_are_refused(valid: np.ndarray, path: tuple[st
         field = field[name]
     field[path[-1]] = value
     wire = layout(LOW_COMMAND)
-    opened = wire.open(wire.seal(command))
-    assert opened is not None and MOTORS.refusal(opened) == "more than set-points and gains"
-    opened = wire.open(wire.seal(valid))
-    assert opened is not None and MOTORS.refusal(opened) == ""
-
-
-def test_motor_and_joint_indices_are_inverse() -> None:
-    assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
+    for sent, refusal in ((command, "more than set-points and gains"), (valid, "")):
+        opened = wire.open(wire.seal(sent))
+        assert opened is not None and MOTORS.refusal(opened) == refusal
 
 
 def test_guard_does_not_import_torch() -> None:
@@ -212,10 +177,6 @@ def test_guard_does_not_import_torch() -> None:
 
 
 # ---- the driver --------------------------------------------------------------------------------------------------
-@pytest.fixture
-def node(private_domain: int) -> Iterator[Node]:
-    with open_node("policy") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -226,9 +187,7 @@ def ready(node: Node, topic_quadruped: Build) -> tuple[Any, UnitreeDriver]:
     return robot, driver
 
 
-def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(
-    node: Node, topic_quadruped: Build, eventually: Build
-) -> None:
+def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(node: Node, topic_quadruped: Any, eventually: Any) -> None:
     robot = topic_quadruped()
     robot.position, robot.speed = np.arange(12) / 10, np.arange(12.0) - 5
     robot.quat, robot.gyroscope = TILTED, np.array([0.1, -0.2, 0.3])
@@ -236,7 +195,6 @@ def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(
     driver.wait_ready(30)
     eventually(lambda: abs(driver.reading().quat[3] - TILTED[3]) < 1e-6)
     state = driver.state(torch.zeros(1, 12))
-    assert state is not None
     assert state.joint_position[0].tolist() == pytest.approx((np.arange(12) / 10).tolist())
     assert state.joint_velocity[0].tolist() == pytest.approx((np.arange(12.0) - 5).tolist())
     assert state.base_quat[0].tolist() == pytest.approx(TILTED.tolist()), "w x y z"
@@ -247,9 +205,7 @@ def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(
 
 
 @pytest.mark.parametrize("damage", ["checksum", "nan", "orientation", "length"])
-def test_damaged_state_is_rejected_and_counted(
-    ready: tuple[Any, UnitreeDriver], eventually: Build, damage: str
-) -> None:
+def test_damaged_state_is_rejected_and_counted(ready: Any, eventually: Build, damage: str) -> None:
     robot, driver = ready
     robot.silent = True
     eventually(lambda: not driver.joints.wait(0.05), "silence")

@@ -27,8 +27,7 @@ from sim.tasks import tasks
 WALK = tasks.get("go2-velocity").interface
 ZERO = torch.zeros(1, 12)
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
-TILTED = np.array([math.cos(0.6), 0.0, math.sin(0.6), 0.0])
-"""69 degrees."""
+TILTED = np.array([math.cos(0.6), 0.0, math.sin(0.6), 0.0])  # 69 degrees
 RISE = standing.RISE
 Build = Callable[..., Any]
 
@@ -41,9 +40,7 @@ def start(monkeypatch: pytest.MonkeyPatch, robot_env: Build, topic_quadruped: Bu
     """
     monkeypatch.setattr(standing, "RISE", RISE / 5)
 
-    def build(
-        horizon: int = 500, *, reset: bool = True, twin: bool = False, robot: Any = None, **options: Any
-    ) -> tuple[Any, Any, Any]:
+    def build(horizon: int = 500, *, reset: bool = True, twin: bool = False, robot: Any = None, **options: Any) -> Any:
         robot, operator = robot or topic_quadruped(twin=twin), options.pop("operator", hands())
         e = robot_env(replace(WALK, horizon=horizon), operator, **options)
         if twin:
@@ -73,15 +70,12 @@ def rows(path: Path) -> list[Any]:
 
 
 # ---- standing up and lying down ----------------------------------------------------------------------------------
-def test_stands_up_along_a_path_with_growing_stiffness(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stands_up_along_a_path_with_growing_stiffness(start: Build, eventually: Build, monkeypatch: Any) -> None:
     robot, e, _ = start(reset=False)
     monkeypatch.setattr(standing, "RISE", RISE)
     assert e.loop.is_damped
     observation, _ = e.reset(seed=0)
-    assert stands(robot)
-    assert part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
+    assert stands(robot) and part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
     assert part(e, observation, "command") == [0, 0, 0] and not any(part(e, observation, "last_action"))
     eventually(lambda: robot.commands[-1][1]["kp"][0] == 40)  # the loop's next tick after reset returned
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands if motors["kp"].any()])
@@ -147,8 +141,7 @@ def test_lies_down_from_its_set_points(start: Build, eventually: Build) -> None:
     sent = len(robot.commands)
     e.close()
     path = stiff(robot.commands[sent:])
-    assert np.abs(path[-1] - robot.folded).max() < 0.05
-    assert ((path - robot.home) * folds > -1e-3).all()
+    assert np.abs(path[-1] - robot.folded).max() < 0.05 and ((path - robot.home) * folds > -1e-3).all()
 
 
 def test_close_lays_the_robot_down_and_damps_it(start: Build, eventually: Build) -> None:
@@ -166,9 +159,7 @@ def test_close_lays_the_robot_down_and_damps_it(start: Build, eventually: Build)
 
 
 @pytest.mark.parametrize("step", [3, 40], ids=["soft", "firm"])
-def test_close_while_standing_up_lies_down_without_a_jerk(
-    start: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_close_while_standing_up_lies_down_gently(start: Build, eventually: Build, monkeypatch: Any, step: int) -> None:
     """Ctrl-C with soft springs, for which the guard limits the growth of stiffness, and with stiff springs."""
     robot, e, _ = start(reset=False)
     monkeypatch.setattr(standing, "RISE", RISE)
@@ -217,9 +208,7 @@ def test_does_not_stand_up_from_a_steep_tilt(start: Build, eventually: Build) ->
     assert not len(stiff(robot.commands))
 
 
-def test_robot_that_cannot_move_is_reported(
-    start: Build, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_robot_that_cannot_move_is_reported(start: Build, topic_quadruped: Build, monkeypatch: Any) -> None:
     robot = topic_quadruped()
     monkeypatch.setattr(robot.obeyed, "_callback", lambda sample: None)
     with pytest.raises(NotReady, match=r"did not stand up|not where"):
@@ -310,9 +299,7 @@ def test_damped_robot_at_the_end_of_an_episode_is_a_fall(start: Build) -> None:
 
 
 @pytest.mark.parametrize("reason", ["stale state", "stale goal"])
-def test_silence_ends_the_episode_and_damping_is_latched(
-    start: Build, eventually: Build, tmp_path: Path, reason: str
-) -> None:
+def test_silence_ends_the_episode_and_latches_damping(start: Any, eventually: Any, tmp_path: Path, reason: str) -> None:
     robot, e, operator = start(reset=False)
     journal = Journal(tmp_path, e)
     e.reset(seed=0)
@@ -336,9 +323,7 @@ def test_silence_ends_the_episode_and_damping_is_latched(
     assert first < 15 and stands(robot)
 
 
-def test_damping_by_the_guard_ends_the_episode_and_is_counted(
-    start: Build, topic_quadruped: Build, eventually: Build
-) -> None:
+def test_damping_by_the_guard_ends_the_episode_and_counts(start: Any, topic_quadruped: Any, eventually: Any) -> None:
     robot = topic_quadruped()
     robot.guard = {"damping": "", "latched": False, "damped": {"silence": 3}}
     _, e, _ = start(robot=robot)
@@ -379,11 +364,8 @@ def test_journal_records_command_sources_stops_and_resets(start: Build, tmp_path
     journal.close()
     events = rows(tmp_path / "events.jsonl")
     recorded = [(row["episode"], row["event"], row["what"]) for row in events]
-    assert recorded[:3] == [
-        (0, "phase", "resetting"),
-        (0, "command", {"from": "schedule", "asked": [0.5, 0.0, 0.0]}),
-        (0, "phase", "running"),
-    ]
+    schedule = {"from": "schedule", "asked": [0.5, 0.0, 0.0]}
+    assert recorded[:3] == [(0, "phase", "resetting"), (0, "command", schedule), (0, "phase", "running")]
     assert (0, "command", {"from": "operator", "asked": [0.0, 0.0, -1.0]}) in recorded
     assert (0, "stop", "operator") in recorded and (1, "reset", "operator") in recorded
     stop = next(row for row in events if row["event"] == "stop")

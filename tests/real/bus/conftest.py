@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -31,27 +32,17 @@ class Peer:
     """Second Python process; `do` runs code in it and returns the value of an expression."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-c", SERVE]
+        self.process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def tell(self, code: str) -> None:
-        assert self.process.stdin is not None
+    def do(self, code: str) -> Any:
         self.process.stdin.write(repr(code) + "\n")
         self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
         value = eval(self.process.stdout.readline() or "'!gone'")  # noqa: S307 - our own child
         assert not (isinstance(value, str) and value.startswith("!")), value
         return value
 
-    def do(self, code: str) -> Any:
-        self.tell(code)
-        return self.answer()
-
     def close(self) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(5)
@@ -71,6 +62,5 @@ def loopback(private_domain: int) -> Iterator[int]:
 
 @pytest.fixture
 def peer(loopback: int) -> Iterator[Peer]:
-    process = Peer()
-    yield process
-    process.close()
+    with closing(Peer()) as process:
+        yield process

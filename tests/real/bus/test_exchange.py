@@ -12,8 +12,7 @@ import pytest
 
 from real.bus import BusError, Node, encode, make, open_node, qos
 
-WAIT = 10.0
-"""Longest wait for discovery, s, which takes about 0.1 s."""
+WAIT = 10.0  # longest wait for discovery, s, which takes about 0.1 s
 STATE, IMAGE, FLOATS = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "std_msgs/msg/Float64MultiArray"
 IMPORT = "from real.bus import *\nfrom real.bus import qos"
 
@@ -44,25 +43,19 @@ def test_state_and_image_go_both_ways(node: Node, peer: Any) -> None:
     assert out["state"].publish(sent)
     assert back["state"].wait(WAIT, after=0)
     got = back["state"].latest
-    assert got is not None
     assert bytes(encode(got.msg, STATE)) == bytes(encode(sent, STATE))
     assert before < got.received < time.monotonic()
-    assert abs(time.time_ns() - got.source_ns) < 10e9
-    assert got.count == 1
+    assert abs(time.time_ns() - got.source_ns) < 10e9 and got.count == 1
 
     pixels = np.random.default_rng(0).integers(0, 256, 480 * 640 * 3, np.uint8)
     out["image"].publish(make(IMAGE, height=480, width=640, encoding="rgb8", step=1920, data=pixels))
     assert back["image"].wait(WAIT, after=0)
     image = back["image"].latest
-    assert image is not None
     assert image._msg is None, "decoded at first use"
-    assert np.array_equal(image.msg.data, pixels)
-    assert image.msg is image.msg
+    assert np.array_equal(image.msg.data, pixels) and image.msg is image.msg
 
     for i in range(100):  # without loss, as it is reliable
-        assert out["state"].publish(make(STATE, position=[float(i)]))
-        assert back["state"].wait(WAIT, after=1 + i)
-    assert back["state"].latest is not None
+        assert out["state"].publish(make(STATE, position=[float(i)])) and back["state"].wait(WAIT, after=1 + i)
     assert back["state"].latest.msg.position.tolist() == [99.0]
 
 
@@ -72,10 +65,8 @@ def test_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
     for text in ("old", "<robot/>"):
         latched.publish(make("std_msgs/msg/String", data=text))
         plain.publish(make("std_msgs/msg/String", data=text))
-    peer.do(
-        f"{IMPORT}\nnode = open_node('late')\nargs = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
-    )
-    peer.do("first = node.subscribe(*args); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
+    peer.do(f"{IMPORT}\nnode = open_node('late')\na = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)")
+    peer.do("first = node.subscribe(*a); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
     assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == ("<robot/>", 1)
     assert peer.do("node.wait_for(lambda: missed.matched == 1, 10) and missed.latest is None")
 
@@ -83,9 +74,6 @@ def test_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
 def test_plain_dds_program_sees_a_ros_node(node: Node, peer: Any, loopback: int) -> None:
     node.publisher(STATE, "joint_states", qos.COMMAND)
     node.publisher("std_msgs/msg/String", "robot_description", qos.LATCHED)
-    from real.bus.dds import DdsNode
-
-    assert isinstance(node, DdsNode)
     peer.do(
         f"""
 from cyclonedds.builtin import *
@@ -161,8 +149,7 @@ def test_qos_mismatch_is_reported(node: Node, peer: Any) -> None:
     late = node.subscribe(STATE, "state", qos.QoS(reliable=False, transient_local=True))
     assert node.wait_for(lambda: any("durability" in s for s in node.incompatible()), WAIT)
     good = node.subscribe(STATE, "state", qos.SENSOR)
-    assert node.wait_for(lambda: good.matched == 1, WAIT)
-    assert late.matched == 0
+    assert node.wait_for(lambda: good.matched == 1, WAIT) and late.matched == 0
 
 
 def test_type_mismatch_is_reported(node: Node, peer: Any) -> None:
@@ -209,10 +196,6 @@ def test_remaps_and_parameters_apply(loopback: int) -> None:
         assert node.parameters == {"hz": 50}
         assert node.subscribe(STATE, "state").topic == "/robot/joint_states"
         assert node.publisher(STATE, "~/debug").topic == "/left/run/debug"
-        with pytest.raises(BusError, match="digit"):
-            node.publisher(STATE, "2fast")
-        with pytest.raises(BusError, match="sensor_msgs/msg/JointState"):
-            node.subscribe("sensor_msgs/msg/JointStates", "state")
 
 
 def test_failed_callback_does_not_end_the_thread(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -232,8 +215,7 @@ def test_failed_callback_does_not_end_the_thread(node: Node, caplog: pytest.LogC
     pub.publish(b"\0\1\0\0" + bytes(8))  # CDR bytes are published unchanged
     assert sub.wait(WAIT, after=2)
     node.close()  # joins the reader thread after its last callback
-    assert seen == [1.0, 2.0, 0.0]
-    assert "bad callback" in caplog.text
+    assert seen == [1.0, 2.0, 0.0] and "bad callback" in caplog.text
 
 
 def test_rosout(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +226,6 @@ def test_rosout(node: Node, caplog: pytest.LogCaptureFixture) -> None:
             node.log("loud", "x")
     rosout = node.subscribe("rcl_interfaces/msg/Log", "/rosout", qos.ROSOUT)  # a late joiner
     assert rosout.wait(WAIT, after=0)
-    assert rosout.latest is not None
     log = rosout.latest.msg
     assert (log.level, log.name, log.msg, log.function) == (30, "arm.here", "joint 3 is hot", "test_rosout")
     assert [r.getMessage() for r in caplog.records] == ["joint 3 is hot"]

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.bus import BusError, decode, encode, make, message, register, type_hash
-from real.bus.messages import load_store, store
+from real.bus.graph import Entry, Graph, graph_bytes, owner
+from real.bus.messages import gid_size, load_store, store
 
 # Hashes of a Jazzy build.
 JAZZY = """
@@ -51,27 +54,21 @@ def test_golden_bytes() -> None:
 def test_default_messages_round_trip() -> None:
     for name in TYPES:
         raw = bytes(encode(make(name), name))
-        assert len(raw) % 4 == 0
-        assert bytes(encode(decode(raw, name), name)) == raw, name
+        assert len(raw) % 4 == 0 and bytes(encode(decode(raw, name), name)) == raw, name
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9), finite, finite),
-        max_size=4,
-    )
-)
+@given(st.lists(st.tuples(names, finite, finite), max_size=4))
 def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None:
     kind = "sensor_msgs/msg/JointState"
     sent = make(kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints])
     got = decode(bytes(encode(sent, kind)), kind)
     assert got.name == [j[0] for j in joints]
-    assert got.position.tolist() == [j[1] for j in joints]
-    assert got.effort.tolist() == [j[2] for j in joints]
+    assert got.position.tolist() == [j[1] for j in joints] and got.effort.tolist() == [j[2] for j in joints]
 
 
 @settings(max_examples=25, deadline=None)
@@ -93,14 +90,17 @@ def test_make_fills_nested_messages_and_converts() -> None:
     command = make("unitree_go/msg/LowCmd", motor_cmd=[{"kp": 20.0}] + [{}] * 19)
     assert command.motor_cmd[0].kp == 20.0
     assert len(make("unitree_hg/msg/LowCmd").motor_cmd) == 35
+    register("test_msgs_of_ours/msg/Two", "std_msgs/Header header\nfloat32[2] pair")
+    assert make("test_msgs_of_ours/msg/Two").pair.dtype == np.float32
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("sensor_msgs/msg/JointStat", {}, "sensor_msgs/msg/JointState"),
-        ("sensor_msgs/JointState", {}, "sensor_msgs/msg/JointState"),
-        ("JointState", {}, "sensor_msgs/msg/JointState"),
+        *(
+            (name, {}, "sensor_msgs/msg/JointState")
+            for name in ("sensor_msgs/msg/JointStat", "sensor_msgs/JointState", "JointState")
+        ),
         ("zzz", {}, "std_msgs/msg/Bool"),
         ("sensor_msgs/msg/JointState", {"positions": [0.0]}, "nearest: position "),
         ("sensor_msgs/msg/Imu", {"orientation_covariance": [0.0]}, "exactly 9 values, got 1"),
@@ -125,12 +125,70 @@ def test_invalid_values_are_not_encoded() -> None:
         encode(message("std_msgs/msg/UInt8")(data=300), "std_msgs/msg/UInt8")
 
 
-def test_register_adds_a_type() -> None:
-    register("test_msgs_of_ours/msg/Two", "std_msgs/Header header\nfloat32[2] pair")
-    assert make("test_msgs_of_ours/msg/Two").pair.dtype == np.float32
-
-
 def test_only_the_gid_differs_between_distros() -> None:
     new, old = load_store(16), load_store(24)
     differ = [n for n in new.fielddefs if new.fielddefs[n] != old.fielddefs[n]]
     assert differ == ["rmw_dds_common/msg/Gid"]
+
+
+# ---- the announcement of nodes -----------------------------------------------------------------------------------
+STORES = {16: load_store(16), 24: load_store(24)}
+ME, READER, WRITER = bytes(range(16)), b"r" * 16, b"w" * 16
+
+
+def string(text: str) -> bytes:
+    raw = text.encode() + b"\0"
+    return struct.pack("<I", len(raw)) + raw + bytes(-len(raw) % 4)
+
+
+@pytest.mark.parametrize("size", [16, 24])
+def test_golden_bytes_of_an_announcement(size: int) -> None:
+    def gid(guid: bytes) -> bytes:
+        return guid.ljust(size, b"\0")
+
+    one = struct.pack("<I", 1)
+    expected = b"\0\1\0\0" + gid(ME) + one + string("/arm") + string("policy")
+    expected += one + gid(READER) + one + gid(WRITER)
+    assert graph_bytes(ME, [Entry("/arm", "policy", [READER], [WRITER])], STORES[size]) == expected
+
+
+@pytest.mark.parametrize(("distro", "size"), [("humble", 24), ("iron", 16), ("jazzy", 16), (None, 16)])
+def test_the_distro_sets_the_gid_size(monkeypatch: pytest.MonkeyPatch, distro: str | None, size: int) -> None:
+    if distro is None:
+        monkeypatch.delenv("ROS_DISTRO", raising=False)
+    else:
+        monkeypatch.setenv("ROS_DISTRO", distro)
+    assert gid_size() == size
+
+
+guid = st.binary(min_size=16, max_size=16)
+token = st.from_regex(r"[a-z]{1,8}", fullmatch=True)
+entry = st.builds(Entry, token.map("/{}".format), token, st.lists(guid, max_size=3), st.lists(guid, max_size=3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(guid, st.lists(entry, max_size=3), st.sampled_from([16, 24]))
+def test_announcements_round_trip(me: bytes, nodes: list[Entry], size: int) -> None:
+    seen = Graph(STORES[size])
+    seen.update(graph_bytes(me, [Entry("/", "old")], STORES[size]))
+    seen.update(graph_bytes(me, nodes, STORES[size]))  # replaces, not adds
+    assert seen.entries() == nodes
+
+
+@given(st.binary(max_size=80))
+def test_malformed_announcements_are_ignored(raw: bytes) -> None:
+    seen = Graph(STORES[16])
+    seen.update(graph_bytes(ME, [Entry("/", "n", [READER])], STORES[16]))
+    seen.update(b"\0\1\0\0" + b"\xff" * 16 + raw)
+    assert owner(READER, seen.entries()) == "/n"
+
+
+def test_number_of_participants_is_bounded() -> None:
+    seen = Graph(STORES[16])
+    for i in range(1100):
+        seen.update(graph_bytes(struct.pack("<IIII", i, 0, 0, 0), [Entry("/", f"n{i}")], STORES[16]))
+    assert len(seen.entries()) == 1000 and seen.entries()[-1].name == "n1099"
+
+
+def test_endpoint_without_a_node_is_named_by_its_participant() -> None:
+    assert owner(WRITER, []) == f"an unnamed DDS participant ({(b'w' * 12).hex()})"

@@ -17,16 +17,9 @@ token = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 
 @pytest.mark.parametrize(
     ("name", "full"),
-    [
-        ("joint_states", "/arm/joint_states"),
-        ("/joint_states", "/joint_states"),
-        ("~/debug", "/arm/policy/debug"),
-        ("~", "/arm/policy"),
-        ("{ns}/a", "/arm/a"),
-        ("{node}/a", "/arm/policy/a"),
-        ("a/_hidden", "/arm/a/_hidden"),
-    ],
-)
+    [("joint_states", "/arm/joint_states"), ("/joint_states", "/joint_states"), ("~/debug", "/arm/policy/debug"),
+     ("~", "/arm/policy"), ("{ns}/a", "/arm/a"), ("{node}/a", "/arm/policy/a"), ("a/_hidden", "/arm/a/_hidden")],
+)  # fmt: skip
 def test_names_expand_as_in_ros(name: str, full: str) -> None:
     assert resolve(name, "policy", "/arm") == full
 
@@ -50,8 +43,7 @@ def test_accepted_names_are_valid(name: str) -> None:
         full = resolve(name, "policy", "/arm")
     except BusError:
         return
-    assert VALID.fullmatch(full)
-    assert dds_topic(full) == "rt" + full
+    assert VALID.fullmatch(full) and dds_topic(full) == "rt" + full
 
 
 @given(token, token, token, token)
@@ -93,20 +85,20 @@ def test_later_arguments_take_precedence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_parameter_files_in_all_encodings_of_yaml(tmp_path: Path, encoding: str) -> None:
+def test_parameter_files_in_all_encodings_of_yaml_and_invalid_ones(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "p.yaml"
     file.write_bytes("/**: {ros__parameters: {k: Prüfstand}}".encode(encoding))
     assert parse("n", args=["--ros-args", "--params-file", str(file)]).parameters == {"k": "Prüfstand"}
-    file.write_bytes(b"\xfc: 1")
-    with pytest.raises(BusError, match="YAML"):
-        parse("n", args=["--ros-args", "--params-file", str(file)])
+    for content, reason in ((b"\xfc: 1", "YAML"), (b"rate: 50\n", "ros__parameters")):
+        file.write_bytes(content)
+        with pytest.raises(BusError, match=reason):
+            parse("n", args=["--ros-args", "--params-file", str(file)])
 
 
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
 def test_parameters_keep_value_and_type(value: float) -> None:
     got = parse("n", args=["--ros-args", "-p", f"k:={str(value).lower()}"]).parameters["k"]
-    assert got == value
-    assert type(got) is type(value)
+    assert got == value and type(got) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +119,3 @@ def test_parameter_file_patterns(pattern: str, hits: bool) -> None:
 def test_invalid_arguments_are_refused(args: list[str], message: str) -> None:
     with pytest.raises(BusError, match=message):
         parse("n", args=["--ros-args", *args])
-
-
-def test_parameter_file_without_ros_parameters_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text("rate: 50\n")
-    with pytest.raises(BusError, match="ros__parameters"):
-        parse("n", args=["--ros-args", "--params-file", str(file)])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -30,9 +30,7 @@ class FakeNode:
 
         return SimpleNamespace(publish=publish, get_subscription_count=lambda: topic in self.subscriptions)
 
-    def create_subscription(
-        self, cls: Any, topic: str, callback: Any, profile: Any, raw: bool, event_callbacks: Any
-    ) -> Any:
+    def create_subscription(self, cls: Any, topic: str, callback: Any, profile: Any, raw: bool, event_callbacks: Any):
         assert raw
         self.subscriptions[topic] = callback
         self.events, self.profile = event_callbacks, profile
@@ -89,8 +87,7 @@ def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
     args = ["--ros-args", "-r", "a:=b", "-p", "k:=1"]
     with open_node("here", "/arm", ros_args=args) as node, open_node("second") as second:
         (fake, _) = rclpy
-        assert fake.options["parameter_overrides"] == [("k", 1)]
-        assert not fake.options["use_global_arguments"]
+        assert fake.options["parameter_overrides"] == [("k", 1)] and not fake.options["use_global_arguments"]
         assert fake.options["context"] is rclpy[1].options["context"]  # one DDS participant per process
         sub = node.subscribe(STATE, "a", qos.SENSOR)
         assert (fake.profile.reliability, fake.profile.depth) == ("best effort", 5)
@@ -98,7 +95,6 @@ def test_topics_parameters_and_log_through_rclpy(rclpy: list[FakeNode]) -> None:
         msg = make(STATE, name=["x"], position=[1.0])
         assert pub.publish(msg)
         assert fake.sent == [("/arm/b", bytes(encode(msg, STATE)))]
-        assert sub.latest is not None
         assert (sub.latest.msg.name, sub.latest.source_ns, sub.latest.count) == (["x"], 7, 1)
         assert (pub.matched, sub.matched, pub.other_writers()) == (1, 1, ["/rival"])
         assert sub.writers() == ["/arm/here", "/rival"]
@@ -128,10 +124,7 @@ def test_publishers_of_another_type_are_reported(rclpy: list[FakeNode]) -> None:
 
 
 def test_refused_subscription_is_reported(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("another type is there")
-
     with open_node("here", "/arm") as node:
-        monkeypatch.setattr(rclpy[0], "create_subscription", refuse)
+        monkeypatch.setattr(rclpy[0], "create_subscription", Mock(side_effect=RuntimeError("another type is there")))
         with pytest.raises(BusError, match="/arm/a: another type"):
             node.subscribe(STATE, "a")
