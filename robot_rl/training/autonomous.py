@@ -28,8 +28,6 @@ from robot_rl.util.seeds import training_seed
 
 SAMPLED = 512
 """Number of the environment's goals among which practice chooses."""
-SAMPLED = 512
-"""Number of the environment's goals among which practice chooses."""
 PROMPT = """A robot practises by itself. Below are numbered tasks, with how often each was tried and judged a success.
 Which of them can be done in this scene, and are worth trying next? Those that are always or never done teach little.
 Answer with their numbers, separated by commas, and nothing else."""

@@ -6,8 +6,6 @@ runs/<date>-<time>-<task>-<recipe>/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
 
 Also the floating-point and thread settings of learning.
-
-Also the floating-point and thread settings of learning.
 """
 
 from __future__ import annotations
