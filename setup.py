@@ -5,8 +5,6 @@ Python because colcon cannot read it there. pyproject.toml is among the data bec
 --symlink-install` builds in a folder that holds nothing but what is named here.
 """
 
-from __future__ import annotations
-
 from glob import glob
 
 from setuptools import setup

@@ -5,8 +5,6 @@
 Both send the same 532 bytes, in turn. The bus encodes and decodes at every hop; the bare echo only copies bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A headless Chromium, controlled through its DevTools protocol, for benchmarks and tests of live pages."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -6,8 +6,6 @@ RUN is a folder of `robot-rl demo`. The scripted operator corrects the policy of
 each episode, and 200 development episodes are evaluated before and after. Results: docs/methods.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

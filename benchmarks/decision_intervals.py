@@ -10,8 +10,6 @@ range of intervals, where 0 is the return of random actions and 1 the best of th
 arXiv 2410.08979). Results go to benchmarks/results/decision_intervals.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

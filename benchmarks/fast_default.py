@@ -7,8 +7,6 @@ FlashSAC's published returns, minutes, machine and versions go to benchmarks/res
 task, once a task has run its 200,000 steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

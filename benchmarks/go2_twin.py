@@ -7,8 +7,6 @@ Each run is a `robot-rl launch quadruped` with pushes. Results go to benchmarks/
 versions and commit. On two busy cores, two jobs delay each other: states become stale and runs are stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

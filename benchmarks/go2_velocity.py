@@ -7,8 +7,6 @@ Genesis. A baseline runs the controller alone, with zero actions, in MuJoCo. Res
 benchmarks/results/go2_velocity.json with machine, versions and commit.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -8,8 +8,6 @@ to benchmarks/results/inference_delay.json; docs/results.md shows them, and how 
 real inference delay on a twin with nominal dynamics, to isolate timing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -7,8 +7,6 @@ that --work holds already are not run again. Curves, evaluations, machine and ve
 benchmarks/results/learning.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

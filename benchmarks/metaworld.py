@@ -12,8 +12,6 @@ For comparison, TD-MPC2 without demonstrations and with dense reward after 100,0
 shelf-place 0 and 1.0 (results of FlashSAC's repository).
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.suites import CORRECTED, Method, Suite, main

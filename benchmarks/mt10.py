@@ -10,8 +10,6 @@ For comparison, on all 50 tasks, the mean of the four groups' success: SmolVLA (
 47.9 % (Shukor et al. 2025, arXiv 2506.01844); both begin with the weights of a pretrained vision-language model.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -11,8 +11,6 @@ qc-fql   the oracles' play, which aims elsewhere, and the dense reward, as Q-chu
 qc       the same, and 15 times slower per update
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.suites import CORRECTED, Method, Suite, main

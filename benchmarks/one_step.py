@@ -7,8 +7,6 @@ episodes. Latency is one inference for one robot on one thread, both policies in
 success at most 5 points below the base's, and at least 5 times faster. Results go to benchmarks/results/one_step.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -8,8 +8,6 @@ and `resfit` until nearly all training episodes succeed. Results go to benchmark
 with machine, versions and commit.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ held-out episodes. Seconds count from the start of `collect`. Stages that
 --work holds are not run again. Results go to benchmarks/results/panda_lift_cameras.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

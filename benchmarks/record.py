@@ -8,8 +8,6 @@ the dataset with its defaults, and 200 held-out episodes are counted: in the tas
 slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

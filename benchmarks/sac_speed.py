@@ -5,8 +5,6 @@
 Both: 2x256 networks, 2 critics, batch 256, sampling included, observations and actions of HalfCheetah's size.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -9,8 +9,6 @@ which is ours, stepped as one batch, and --updates-per-step. It is stopped every
 counted, and stopping at the first time that it succeeds favours SAC. Finished runs in --work are not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a comman
 stages in --work are not repeated, and training continues from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -8,8 +8,6 @@ not repeated. Results go to benchmarks/results/tabletop.json. Passed: touch and 
 above the blind one.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -12,8 +12,6 @@ benchmarks/results/tabletop_twin.json. Passed: on both twins at most 10 points b
 the plain one most changed instructions followed, served and local chunks equal.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -7,8 +7,6 @@ browser; and with a view in a headless Chromium. These cases alternate, so that 
 has no GPU, so software rendering limits drawn frames, but not received updates.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -4,8 +4,6 @@ Metadata in the file and in policy.yaml describe the graph's inputs and outputs,
 instructions as encoded by `Policy.read`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

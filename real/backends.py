@@ -1,7 +1,5 @@
 """Choice of the bus's backend."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

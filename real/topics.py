@@ -1,7 +1,5 @@
 """Topics of episodes and twins besides the robot's own interface, and the ROS parameter of joint names."""
 
-from __future__ import annotations
-
 RESET_TOPIC = "twin/reset"
 """std_msgs/String, JSON: `seed` of the episode for which a twin resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"

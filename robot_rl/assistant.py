@@ -5,8 +5,6 @@ Answers are stored by the hash of the request, so a repeated request needs no ne
 <sha256>.json   {"request": ..., "answer": ...}
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

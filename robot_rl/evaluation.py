@@ -1,7 +1,5 @@
 """Evaluate a policy on held-out episodes, with confidence intervals; every episode counts once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

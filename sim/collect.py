@@ -1,7 +1,5 @@
 """Record demonstrations with a task's scripted expert or with a policy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

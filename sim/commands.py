@@ -1,7 +1,5 @@
 """Velocity commands that change during an episode of a simulation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

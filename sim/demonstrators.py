@@ -1,7 +1,5 @@
 """Demonstrators for recording: a task's scripted expert, or a policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ An episode is determined by its seed, number and actions, a few KB. Running epis
 12 MB for 256 Go2s.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Vector environment of a task: torch tensors, same-step autoreset, randomization per episode."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Make the environment of a task by name: a task of this package, a testbed, or any Gymnasium environment."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Replay an episode whose physics diverged, and trace every tick of the joint commands."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rewards: weighted terms, each a batched function of one control period."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Scene of a simulation: objects, cameras and contact settings, the same for every engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from dataclasses import dataclass

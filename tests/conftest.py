@@ -1,7 +1,5 @@
 """Shared fixtures and builders, small by default; tests override the parts that they are about."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

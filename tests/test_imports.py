@@ -1,7 +1,5 @@
 """Imports have no cycles; `lint-imports` checks the layers in pyproject.toml."""
 
-from __future__ import annotations
-
 from graphlib import TopologicalSorter
 
 import pytest

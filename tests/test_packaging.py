@@ -1,7 +1,5 @@
 """What makes the repository installable: by pip with pinned versions, and as a ROS 2 package by colcon."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shutil

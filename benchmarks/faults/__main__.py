@@ -7,8 +7,6 @@ Continues where it was stopped: each attempt is a line of WORK/attempts.jsonl. T
 benchmarks/results/faults.json; the exit status is 1 if anything was lost, left half-written or answered by a traceback.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

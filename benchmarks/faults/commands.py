@@ -1,7 +1,5 @@
 """The commands under test, small enough for hundreds of runs, each in a separate process."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

@@ -4,8 +4,6 @@ Each command writes to a small tmpfs in its own mount namespace. This needs no r
 namespaces (`unshare --user --map-root-user --mount`), as usual on Ubuntu before 24.04, Debian and Fedora.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

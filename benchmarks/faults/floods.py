@@ -7,8 +7,6 @@ posts a goal every control period. Quiet and flooded intervals alternate; a bare
 lateness.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -4,8 +4,6 @@ Every mutation is tried in its own process, with limits of time and memory. An a
 writing, removes, renames or starts outside the folder; a canary file beside it must not change.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

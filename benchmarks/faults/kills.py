@@ -4,8 +4,6 @@ Training in simulation must end with the weights of an uninterrupted run. With a
 starts again after a kill, it must continue from its checkpoint. Counted demonstrations must not change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

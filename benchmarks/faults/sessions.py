@@ -1,7 +1,5 @@
 """kill -9 of one process of `launch finetune` on the twin: recorded episodes stay, and no process is left running."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -9,8 +9,6 @@
             command.publish(make("std_msgs/msg/Float64MultiArray", data=state.latest.msg.position))
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

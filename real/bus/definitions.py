@@ -4,8 +4,6 @@ Field order and signedness define the wire format. Unitree's follow the IDL of i
 compares them with the types that the robot announces.
 """
 
-from __future__ import annotations
-
 _POINT = "trajectory_msgs/JointTrajectoryPoint"
 _MULTI = "trajectory_msgs/MultiDOFJointTrajectoryPoint"
 

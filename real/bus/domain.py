@@ -1,7 +1,5 @@
 """Start DDS in a domain with rmw_cyclonedds's settings: discovery range, static peers, the user's XML."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

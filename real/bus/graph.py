@@ -1,7 +1,5 @@
 """`ros_discovery_info`: encode our nodes for `ros2 node list`, and decode other participants' announcements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

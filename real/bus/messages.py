@@ -1,7 +1,5 @@
 """Message types built from `.msg` definitions at run time, and their CDR encoding. No generated code, no ROS."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import struct

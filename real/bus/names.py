@@ -1,7 +1,5 @@
 """ROS names: validation, expansion (`~`, `{ns}`, relative), remapping, DDS mangling; and the bus's errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

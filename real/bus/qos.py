@@ -1,7 +1,5 @@
 """Quality-of-service profiles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from real.bus.names import BusError

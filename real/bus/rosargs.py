@@ -1,7 +1,5 @@
 """Parse ROS arguments, for both backends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

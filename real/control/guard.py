@@ -13,8 +13,6 @@ refused. L2 and B of the robot's own remote always damp it.
 The guard does not import torch, so that it needs little memory and starts in half a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

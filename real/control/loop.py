@@ -1,7 +1,5 @@
 """Command thread: turn the policy's goals into a stream of commands limited by the shield."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

@@ -1,7 +1,5 @@
 """Time-outs and limits of the command loop."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

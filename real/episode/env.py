@@ -1,7 +1,5 @@
 """A robot as a Gymnasium vector environment of size one, in real time, with the interface of the simulation."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time

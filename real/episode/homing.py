@@ -1,7 +1,5 @@
 """Start of an arm's episode: move home through the shield and have the objects placed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Language instruction of a running policy: set at the start, changed by a topic."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """Outcome of a robot's episode: success, failure, falls, and velocity tracking errors on a twin."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from typing import Any

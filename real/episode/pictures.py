@@ -8,8 +8,6 @@ frozen        a frame is repeated with its old stamp, or with the same pixels af
 wrong         smaller than the picture, unsupported encoding, or a byte count that does not match its size
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

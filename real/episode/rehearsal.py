@@ -1,7 +1,5 @@
 """Real-time simulation under a person's control, with the interface of `RobotEnv`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

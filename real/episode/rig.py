@@ -1,7 +1,5 @@
 """Robot driver, command loop and operator, shared by episodes and the phases between them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Stand a legged robot up, and lay it down again."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

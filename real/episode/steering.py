@@ -1,7 +1,5 @@
 """Velocity command of a legged robot: from the operator, else `cmd_vel`, else a schedule, else zero."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

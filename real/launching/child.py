@@ -1,7 +1,5 @@
 """Child process of the launcher: output by lines, signals, end with the launcher."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

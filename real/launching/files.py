@@ -1,7 +1,5 @@
 """Launch files: their arguments and processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

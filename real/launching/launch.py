@@ -7,8 +7,6 @@ A node is a `robot-rl` command. `launch/*.launch.py` convert a description to RO
 ['twin', 'deploy']
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Arguments and processes of launch files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Record a person's demonstrations in simulation (`RehearsalEnv`) or on a robot (`RobotEnv`)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

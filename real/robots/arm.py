@@ -1,7 +1,5 @@
 """Driver of an arm behind ros2_control topics: joint states in, streamed joint positions out."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Base class of drivers: the robot's newest state as named views, and sending commands."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod

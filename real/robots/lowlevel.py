@@ -1,7 +1,5 @@
 """LowCmd messages for a robot with Unitree's motors: set-points, damping and validation. Does not import torch."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from real.robots.wire import LOW_COMMAND, layout

@@ -1,7 +1,5 @@
 """Driver of a robot with Unitree's low-level messages: LowState in, LowCmd out, through the guard."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

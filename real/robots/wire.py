@@ -8,8 +8,6 @@ has less padding. At 500 Hz in three processes on one computer, one object per m
     publisher.publish(layout("unitree_go/msg/LowCmd").seal(command))
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from functools import cache

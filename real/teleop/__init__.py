@@ -6,8 +6,6 @@
     receiving    inputs = OperatorInput(node, "panda");  operator = inputs.read()   # None: no device
 """
 
-from __future__ import annotations
-
 from real.teleop.commands import AXES, BUTTONS, PRESSES, RELEASED, Operator, OperatorInput, from_joy, joy_topic, to_joy
 from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard

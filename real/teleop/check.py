@@ -1,7 +1,5 @@
 """Show a gamepad's events and the commands they would give, and make its map file. Nothing is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Operator input as `sensor_msgs/msg/Joy` on `teleop/<robot>/joy`, and its reader on the robot's side."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

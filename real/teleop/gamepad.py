@@ -1,7 +1,5 @@
 """Gamepad."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

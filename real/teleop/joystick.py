@@ -4,8 +4,6 @@ The package evdev is no alternative: it has no wheels, so it needs a compiler on
 needs /dev/uinput.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

@@ -11,8 +11,6 @@ console's 92 ms), short enough to stop within 0.2 s. Until the first repeat the 
 (`BRIDGE`), so that the policy does not act in between. A tap is one small step; repeated taps keep control.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import select

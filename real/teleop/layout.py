@@ -7,8 +7,6 @@ gamecontrollerdb.txt, one line per device::
     030000004c050000c405000011010000,PS4,leftx:a0,lefty:a1,rightx:a2,righty:a5,lefttrigger:a3, ... ,platform:Linux,
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Gamepads behind ROS's joystick nodes, and the stick bindings of all gamepads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Scripted operator of an arm, with the robot's topics as input."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

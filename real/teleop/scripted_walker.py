@@ -1,7 +1,5 @@
 """Scripted operator of a walking robot: steer, stop while it walks, reset, continue."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

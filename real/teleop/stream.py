@@ -1,7 +1,5 @@
 """Read devices: publish their input until they end or a signal arrives, or pass it on within the process."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

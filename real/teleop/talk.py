@@ -1,7 +1,5 @@
 """Send instructions to a robot, at once or during its episodes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

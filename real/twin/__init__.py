@@ -5,8 +5,6 @@ Additional topics begin with `twin/`. `twin/reset` (std_msgs/String, a seed as J
 in place of a person; other topics carry true poses.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from real.bus import Node

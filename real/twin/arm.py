@@ -1,7 +1,5 @@
 """Twin of an arm: joints, gripper, imperfect object tracker."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Common loop of twins: reset requests, physics ticks, pictures."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

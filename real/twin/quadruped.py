@@ -1,7 +1,5 @@
 """Twin of a walking robot: Unitree's messages, motors that keep their last command, a body that can fall."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A check whose control passes as well proves nothing, and fails: its task must be
 eight minutes on one idle core, most arms less than three.
 """
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 

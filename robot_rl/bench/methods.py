@@ -7,8 +7,6 @@ WORK/<check>/data/seed-0            the dataset of a seed
 WORK/results.json
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

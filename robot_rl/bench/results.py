@@ -1,7 +1,5 @@
 """Results of checks: figures with intervals, steps to 80 %, verdict; and their table in the docs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """`robot-rl collect`: record demonstrations."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any

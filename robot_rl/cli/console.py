@@ -1,7 +1,5 @@
 """Progress bars and tables of all commands."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

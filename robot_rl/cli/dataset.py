@@ -1,7 +1,5 @@
 """`robot-rl dataset`: show, check and convert a dataset."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`robot-rl demo`: from training to the twin of a robot; each stage is a command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`robot-rl doctor` and `robots check`: check this machine, and a robot's spec against its model file."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import importlib.util

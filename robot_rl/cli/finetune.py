@@ -1,7 +1,5 @@
 """`robot-rl finetune`: fine-tune a policy on a robot while a person corrects it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`robot-rl launch arm robot:=panda twin:=true`: run ROS 2 launch files without ROS 2."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """`robot-rl tasks`, `robots` and `recipes [NAME]`."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

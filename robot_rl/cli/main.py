@@ -1,7 +1,5 @@
 """The `robot-rl` command. Each subcommand is imported only when it runs, which keeps --help fast."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

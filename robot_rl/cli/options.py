@@ -1,7 +1,5 @@
 """Options shared by several commands, with their help texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

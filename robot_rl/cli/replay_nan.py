@@ -1,7 +1,5 @@
 """`robot-rl replay-nan`: replay an episode whose physics diverged, step by step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`robot-rl report` and `robot-rl compare`: HTML pages of runs, and comparisons of evaluated runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

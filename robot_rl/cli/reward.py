@@ -1,8 +1,6 @@
 """`robot-rl reward`: let a language model write a reward, and vet the reward before training; `robot-rl classifier`:
 fit and show success classifiers."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, dataclass, field
 from functools import partial

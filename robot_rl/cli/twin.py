@@ -1,8 +1,6 @@
 """`robot-rl twin` and `robot-rl guard`: a simulated robot behind the real robot's topics, and the process that alone
 writes a legged robot's motor commands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from robot_rl.cli import options as opt

@@ -6,8 +6,6 @@
 Every episode keeps its own files, as v3.0 allows: numbers stay bit-identical, and videos are copied.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

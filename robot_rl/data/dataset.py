@@ -1,7 +1,5 @@
 """Read a LeRobotDataset v3.0, also while another process writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

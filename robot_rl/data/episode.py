@@ -1,7 +1,5 @@
 """Episodes before they are written: collect their rows, and check them against the dataset's features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Recorded episodes as an environment, to compare a policy's actions with the recorded actions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

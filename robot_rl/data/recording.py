@@ -1,7 +1,5 @@
 """Columns of recorded datasets, in simulation and on a robot, and their episodes as learners read them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

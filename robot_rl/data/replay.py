@@ -1,7 +1,5 @@
 """Replay buffer for simulation, robot and demonstrations, with declared columns; stores every observation once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sources of training batches: replays at fixed shares, demonstrations as chunks, and whole episodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ rename info.json                                 the commit: now the episodes ex
 ```
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Convert between numpy arrays, Python rows and the parquet tables of a dataset."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

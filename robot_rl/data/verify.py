@@ -1,7 +1,5 @@
 """Check a dataset file by file and row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

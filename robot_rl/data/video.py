@@ -4,8 +4,6 @@ Encoding as in LeRobot: AV1 (libsvtav1), yuv420p, crf 30, and a key frame every 
 one core with 96x96 frames: 800 frames/s to encode, 2000 frames/s to decode.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

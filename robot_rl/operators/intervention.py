@@ -1,7 +1,5 @@
 """Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`. Judge for scripted operators."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Scripted operator: takes over by a rule and acts as the task's demonstrator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

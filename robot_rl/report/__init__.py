@@ -7,6 +7,4 @@ The page is rendered from jinja2 templates; plotly draws its charts. Scripts, vi
 page works offline. A run folder may lack any part; the page lists the missing parts.
 """
 
-from __future__ import annotations
-
 from robot_rl.report.page import write_report

@@ -5,8 +5,6 @@
 Colours are palette names, c1 to c6; the page replaces them by the colours for day, night or print.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

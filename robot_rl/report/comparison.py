@@ -2,8 +2,6 @@
 
 The page has a table of differences, and learning curves as mean and range over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

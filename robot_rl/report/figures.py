@@ -1,7 +1,5 @@
 """Formatting of numbers, and conversion of untrusted JSON values to numbers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

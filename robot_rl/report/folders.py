@@ -1,7 +1,5 @@
 """Read run folders; any file may be missing, truncated or unknown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The report page: rendered from templates, with embedded videos, and written atomically."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import gzip

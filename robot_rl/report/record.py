@@ -1,7 +1,5 @@
 """Sections on datasets, randomization, provenance, settings, command loop timing and shield of runs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sections on success at each stage, success of each instruction, evaluations, and the task's other metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Sections on learning curves and on interventions of an operator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

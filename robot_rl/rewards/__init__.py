@@ -1,7 +1,5 @@
 """Reward sources: rewards of transitions and the limits of their returns."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol

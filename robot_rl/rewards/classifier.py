@@ -7,8 +7,6 @@ classifier.json          inputs, threshold, held-out metrics, sha256 of the weig
 classifier.safetensors   weights and normalization
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -6,8 +6,6 @@ few tries are chosen first, by the score 1 - |success rate - 0.3| + c sqrt(log N
 narrows the choice.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

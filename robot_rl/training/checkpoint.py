@@ -1,7 +1,5 @@
 """Checkpoints: nested state in one safetensors file, values other than tensors as JSON metadata. No pickle."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ Lu et al. 2025, "VLA-RL" (arXiv 2505.18719): a task that always or never succeed
     probability of k ~ exp(-|success rate of k - 0.5| / temperature)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

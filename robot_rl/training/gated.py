@@ -6,8 +6,6 @@ arXiv 2311.03351), without a dynamics model: a rollout of one chunk needs none.
     gate     J = mean Q(s, policy(s)) at fixed states and noise; a round that does not raise J is rolled back
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Andrychowicz et al. 2017, "Hindsight Experience Replay" (arXiv 1707.01495); for 
 Reach Goals via Iterated Supervised Learning" (arXiv 1912.06088).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ round:   group 0: [episode, episode, ...]   group 1: [...]      a group shares i
          `- compare the episodes            -> update
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

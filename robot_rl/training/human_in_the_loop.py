@@ -9,8 +9,6 @@ Robot and learner share only a run folder; each can be killed and restarted::
 In simulation, `practise` runs the same in one process with a scripted operator, and `aggregate` runs HG-DAgger.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics of the training loops: rows, episode returns, lengths and success."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The learner updates while the environment steps; neither reads data that the other writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ environment  s_0 a_0 r_0  s_1 a_1 r_1 ...  s_last | s_0' ...
                                              `- infos["final_obs"]: bootstrap of a truncated step
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

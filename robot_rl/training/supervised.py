@@ -1,7 +1,5 @@
 """Supervised loop: sample demonstrated chunks, update."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 

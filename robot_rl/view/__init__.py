@@ -10,8 +10,6 @@
         view.show(observation, action)
 """
 
-from __future__ import annotations
-
 from robot_rl.view.live import LiveView
 from robot_rl.view.page import Page
 from robot_rl.view.simulation import SimulationView, play

@@ -1,7 +1,5 @@
 """Watch a robot or its twin through its topics; the view publishes nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

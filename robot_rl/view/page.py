@@ -1,7 +1,5 @@
 """Page in this machine's browser: 3D scene, pictures and text, by viser (Yi et al. 2025, arXiv 2507.22885)."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import io

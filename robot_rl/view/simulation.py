@@ -1,7 +1,5 @@
 """View of one simulated robot with pause, single steps, speed, reset, randomized values, pictures and success."""
 
-from __future__ import annotations
-
 import html
 import threading
 import time

@@ -1,7 +1,5 @@
 """Physics engines by name."""
 
-from __future__ import annotations
-
 from robot_rl.util.registry import Registry
 
 engines = Registry(

@@ -1,7 +1,5 @@
 """Conversion of a legged robot's feet to separate bodies with their own geoms, as every engine expects."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path

@@ -20,8 +20,6 @@ Differences that remain: torsional friction follows an object's randomized frict
 environments share an object's size, so `<object>.size` is not a parameter of this engine.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

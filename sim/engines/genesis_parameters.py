@@ -1,7 +1,5 @@
 """Randomized parameters of a Genesis scene: values by name, and functions that write them to the solver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Genesis scene of robot, ground and objects, with the mapping from MuJoCo's to Genesis's indices."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MuJoCo model of a scene with the robot's own model file; all engines are built from it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

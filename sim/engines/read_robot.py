@@ -4,8 +4,6 @@ Joints and trunk get the spec's names, and every foot becomes a body with its ow
 planes and the joints of the base are removed, since the simulation adds its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any

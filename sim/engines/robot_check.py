@@ -1,7 +1,5 @@
 """Compare a robot's spec with its model file and report differences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

@@ -4,8 +4,6 @@ Actuators of a compliant robot are built from its spec. Those of a stiff robot c
 a URDF, which has none. Their torque is limited to `Joint.effort` or the model file's limit, whichever is smaller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

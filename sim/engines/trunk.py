@@ -1,7 +1,5 @@
 """Mass, centre of mass and inertia of a trunk with randomized values and a payload, for all engines."""
 
-from __future__ import annotations
-
 import numpy as np
 
 NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}

@@ -4,8 +4,6 @@ MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic j
 friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress

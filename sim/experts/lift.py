@@ -1,7 +1,5 @@
 """Demonstrator with errors that lifts a cube, from observations alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

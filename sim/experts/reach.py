@@ -1,7 +1,5 @@
 """Demonstrator that moves the tool to a target, from observations alone."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

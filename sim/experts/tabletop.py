@@ -5,8 +5,6 @@ waypoint begins when the tool has arrived, or has been near for long enough. The
 changes, or when the object that should be in the gripper is not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import torch

@@ -1,7 +1,5 @@
 """Demonstrator with errors that aligns the hand with a cube and lifts it, from observations alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

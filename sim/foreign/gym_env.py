@@ -1,7 +1,5 @@
 """Gymnasium environments as tasks: `gym:Pendulum-v1`, or `gym:module:id`, which imports the module first."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import tempfile

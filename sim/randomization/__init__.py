@@ -1,7 +1,5 @@
 """Domain randomization, declared in a task as data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of randomization: values without an effect, or values that would be clipped, raise an error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from robot_rl.interface.robot import RobotSpec

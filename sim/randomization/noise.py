@@ -4,8 +4,6 @@ Random numbers of an episode must not depend on other environments; a generator 
 loop in every step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

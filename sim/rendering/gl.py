@@ -4,8 +4,6 @@ MuJoCo loads the library named by MUJOCO_GL at its import and may raise any erro
 this module.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 

@@ -14,8 +14,6 @@ renderer writes a few fields of its own copy of the model; afterwards it adds th
     picture.exposure_scale, picture.noise, picture.blur, picture.jpeg_loss
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

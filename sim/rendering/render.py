@@ -1,7 +1,5 @@
 """Offscreen rendering of simulations: fast for policies, high quality for videos."""
 
-from __future__ import annotations
-
 import copy
 import os
 import threading

@@ -1,7 +1,5 @@
 """Joint commands of a control period: actions pass through controller and shield."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Foot contacts over time: duration and height of swings."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Sampling of initial conditions and randomized values from (seed, episode)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

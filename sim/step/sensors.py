@@ -1,7 +1,5 @@
 """Sensor model: noise, bias and delay per environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

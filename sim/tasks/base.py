@@ -1,7 +1,5 @@
 """Definition of a task: interface of the policy, scene, rewards and randomization, for any engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Unitree Go2 tracks velocity commands on flat ground: 50 Hz joint setpoints, dense reward, pushes."""
 
-from __future__ import annotations
-
 from robot_rl.interface.control import JointOffsetConfig
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.shield import ShieldConfig

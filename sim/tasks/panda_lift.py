@@ -1,7 +1,5 @@
 """Franka Panda lifts a cube from the table: 20 Hz end-effector control, sparse reward."""
 
-from __future__ import annotations
-
 from robot_rl.interface.pipeline import Interface
 from sim.randomization import Randomize
 from sim.scenes import Camera, Object, Scene

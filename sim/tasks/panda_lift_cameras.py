@@ -1,7 +1,5 @@
 """Franka Panda lifts a cube, observed by a front and a wrist camera with randomized appearance."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from robot_rl.interface.pipeline import Picture

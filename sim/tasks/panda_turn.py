@@ -3,8 +3,6 @@
 The cube's diagonal is wider than the open gripper, so the hand must align with its sides.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from robot_rl.interface.control import ToolDeltaConfig

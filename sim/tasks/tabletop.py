@@ -1,7 +1,5 @@
 """Franka Panda executes 24 language instructions with four objects and a tray; 5 of them are held out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from robot_rl.interface.pipeline import Instruction, Picture

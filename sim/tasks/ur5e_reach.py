@@ -3,8 +3,6 @@
 The target is an object without collisions. On the robot, a tracker publishes it on objects/target/pose.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from robot_rl.interface.pipeline import Interface

@@ -1,7 +1,5 @@
 """Testbeds by name."""
 
-from __future__ import annotations
-
 from robot_rl.util.registry import Registry
 
 testbeds = Registry(

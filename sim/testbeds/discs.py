@@ -3,8 +3,6 @@
 Touching any other disc fails.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Fork: a point passes an obstacle on the left or right; the mean of the demonstrations hits the obstacle."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

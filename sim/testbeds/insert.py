@@ -1,7 +1,5 @@
 """Insert: a peg that can tilt is inserted into a slot with 2 mm of clearance; success at a depth of 4 cm."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

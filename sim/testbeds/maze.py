@@ -1,7 +1,5 @@
 """Maze: a point goes around two walls to a random goal; the straight line is usually blocked."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Pair: two points go to their goals; the reward scales of their distances differ by a factor of 100."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Push: a finger pushes a puck without inertia to a goal; success within 3 cm."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Reach: a planar arm with two links moves its tip to a random target; success within 2 cm."""
 
-from __future__ import annotations
-
 import math
 
 import torch

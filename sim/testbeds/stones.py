@@ -1,7 +1,5 @@
 """Stones: cross a river by jumping to one of two stones, left and near or right and far; between them is water."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

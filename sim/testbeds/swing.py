@@ -1,7 +1,5 @@
 """Swing: a pendulum with a weak motor swings up; dynamics and dense reward as in Gymnasium's Pendulum-v1."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Action bins: codec round trip, greedy choice, autoregressive probabilities."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bundles: round trips, and refusal of damaged, forged or mismatched ones with the file's name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Behaviour cloning of multimodal data, and bundles of cloned policies."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Diffusion policy: deterministic sampling, loss and time grid; `test_cloning` has its multimodal data."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Encoder of observation dicts with and without pictures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

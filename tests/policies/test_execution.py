@@ -1,7 +1,5 @@
 """Chunk execution: receding, with delays against a reference implementation, and with inference in a thread."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable

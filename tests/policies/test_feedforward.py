@@ -1,7 +1,5 @@
 """The feed-forward policy: history, normalizer and bundle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

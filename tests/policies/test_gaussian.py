@@ -1,7 +1,5 @@
 """The squashed Gaussian against torch.distributions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Chunked policies as ONNX graphs: equal to torch, and usable from policy.yaml alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

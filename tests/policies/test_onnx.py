@@ -1,7 +1,5 @@
 """policy.onnx is equal to the bundle's policy, or refused with the difference."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Pretrained vision models in the picture encoder, with random models saved by the tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Real-time chunking: frozen actions, guidance weights and prefixes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Residual policies: equal to the base at first, clipped sum, unchanged base in training."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the robot side: a private loopback domain per module, robots that exist only as topics, and operators."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The arm's driver: joints by name, velocities, frames, readiness and other publishers."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Deadlines, lateness statistics and scheduling, under a clock that the test moves."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """`robot-rl deploy` on a robot's topics: results of broken policies, interrupts and corrections."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

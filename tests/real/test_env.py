@@ -1,7 +1,5 @@
 """`RobotEnv` with an arm: parity with simulation, the Gymnasium interface, the operator, and failures of the robot."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A session on the robot: newer weights between episodes, recorded corrections, and a learner that may die."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

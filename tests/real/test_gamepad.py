@@ -1,7 +1,5 @@
 """Gamepads: layouts by identity or map file, refusal unless released, readings. The device file is a fifo."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

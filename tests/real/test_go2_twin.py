@@ -1,7 +1,5 @@
 """Summary and exit status of the benchmark `go2_twin`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

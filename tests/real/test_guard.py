@@ -1,7 +1,5 @@
 """The guard: which commands it passes on, when it damps, and other publishers."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

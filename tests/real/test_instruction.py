@@ -1,7 +1,5 @@
 """Language instructions: read by the policy, changed by a topic, judged by their own tests, spoken by a script."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

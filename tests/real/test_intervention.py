@@ -1,7 +1,5 @@
 """Transitions between policy and person, and the executed action in each phase."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Other publishers and subscribers on the robot's topics, and joint states that jump."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

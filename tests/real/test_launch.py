@@ -1,7 +1,5 @@
 """Launch descriptions, and their two readers: ROS 2's launch files and `robot-rl launch`."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The command thread: streams, watchdogs, stops and limits of an arm; damping of a legged robot."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

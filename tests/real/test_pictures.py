@@ -1,7 +1,5 @@
 """Cameras of a robot as a policy sees them: resizing, staleness, and a classifier as the success test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Process runner of the launcher, with real processes. Tests wait for output and closed pipes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """Twin of a walking robot: with guard and policy in separate processes, and single ticks in this process."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Demonstrations by a person: recorded and omitted periods, the command, a robot."""
 
-from __future__ import annotations
-
 import errno
 import json
 import termios

@@ -1,7 +1,5 @@
 """Recorded columns, and errors of the writer's thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

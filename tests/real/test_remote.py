@@ -1,7 +1,5 @@
 """A remote policy drives a robot; if its server dies, hangs or sends invalid answers, the robot holds."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

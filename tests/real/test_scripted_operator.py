@@ -1,7 +1,5 @@
 """Scripted operators of a walking robot and of an arm."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

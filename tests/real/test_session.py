@@ -1,7 +1,5 @@
 """Signals of a run on a robot, and its video."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

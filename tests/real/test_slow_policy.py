@@ -1,7 +1,5 @@
 """A policy that takes longer than a control period: the robot moves, holds, and no watchdog stops it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A stalled process is an event and no fall of the policy."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Velocity command of a legged robot: from the operator, then cmd_vel, then the schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

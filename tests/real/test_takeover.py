@@ -1,7 +1,5 @@
 """Takeover and hand-back with actions of 3, 4, 6 and 7 dimensions, in simulation and on a twin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Teleop devices with real terminals, event streams and DDS between processes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

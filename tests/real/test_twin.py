@@ -1,7 +1,5 @@
 """Twin of an arm: as a process driven over loopback, and single ticks in this process."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

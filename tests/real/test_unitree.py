@@ -1,7 +1,5 @@
 """Robots with Unitree's messages: records, checksums, validation of commands, and the driver."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

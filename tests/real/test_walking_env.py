@@ -1,7 +1,5 @@
 """`RobotEnv` with a legged robot: standing up, velocity commands, falls, stops, and lying down."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """Datasets with a bright corner in successful frames, and a local server of a language model."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

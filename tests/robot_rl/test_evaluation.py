@@ -1,7 +1,5 @@
 """Evaluation: every episode counts once; confidence intervals."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

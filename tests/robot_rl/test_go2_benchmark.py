@@ -1,7 +1,5 @@
 """Thresholds of `benchmarks/go2_velocity.py`."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`robot-rl bench sim` and `bench methods`: simulation speed against other libraries, and methods against controls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

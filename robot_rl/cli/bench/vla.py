@@ -1,7 +1,5 @@
 """`robot-rl bench vla`: measure a vision-language-action model with 500M parameters on a GPU."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

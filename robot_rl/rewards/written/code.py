@@ -4,8 +4,6 @@ A reward is one function of expressions over batched tensors. Imports, loops, co
 unlisted attributes and in-place changes are forbidden. Therefore a reward terminates and accesses only its arguments.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@ reward.py     the function
 reward.json   sha256 of the function, task, views that the function reads, vetting metrics, provenance
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace

@@ -3,8 +3,6 @@
 python -m robot_rl.rewards.written.sandbox TRANSITIONS REWARDS SECONDS < reward.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

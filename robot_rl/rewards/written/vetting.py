@@ -3,8 +3,6 @@
 All behaviours play the same initial states, so that returns are compared between episodes with equal starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any

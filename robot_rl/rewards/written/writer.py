@@ -1,7 +1,5 @@
 """Have a language model write a reward: prompt it, try its answer, report faults to it, and vet a reward that runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients of foreign, broken, slow and unreachable servers: every failure has a one-line message and is counted."""
 
-from __future__ import annotations
-
 import math
 import socket
 import threading

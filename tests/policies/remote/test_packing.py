@@ -1,7 +1,5 @@
 """Messages survive packing; invalid bytes and values are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgpack

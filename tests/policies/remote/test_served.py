@@ -1,7 +1,5 @@
 """`robot-rl serve` as a process: equal to the local policy, and robust against invalid clients."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Observations with two pictures and an instruction, and small random vision-language models of each family."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

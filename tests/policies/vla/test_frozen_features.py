@@ -1,7 +1,5 @@
 """RL on a frozen visual policy: actor and critic read the base's features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pretrained vision-language backbones, with small random models of each family saved by the tests."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -6,8 +6,6 @@ values. Only the vision tower is transformers' in both. Names and shapes of the 
 LeRobot. No checkpoint written by LeRobot has been compared.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

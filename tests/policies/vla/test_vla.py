@@ -1,7 +1,5 @@
 """Vision-language-action policies on the small backbone: features, token codecs, cloning, bundles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

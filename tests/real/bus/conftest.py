@@ -1,7 +1,5 @@
 """Private loopback domain and a second process that evaluates code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two processes over DDS."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

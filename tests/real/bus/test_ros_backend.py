@@ -1,7 +1,5 @@
 """rclpy backend with a stub of rclpy: calls and published bytes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace

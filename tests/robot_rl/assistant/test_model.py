@@ -1,7 +1,5 @@
 """Model client: requests, stored answers, retries, and servers that are late, refuse or give invalid answers."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """Recorded episodes: loading datasets of other programs for training, and episodes as an environment."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Replay against a reference in plain Python that keeps whole episodes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

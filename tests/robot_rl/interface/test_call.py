@@ -1,7 +1,5 @@
 """Terms and tests written as text, converted by the annotations of their functions."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal

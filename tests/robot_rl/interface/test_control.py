@@ -1,7 +1,5 @@
 """Controllers: end-effector control by differential inverse kinematics, and joint offsets from home."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

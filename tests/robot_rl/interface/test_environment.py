@@ -1,7 +1,5 @@
 """Environment wrappers and `SuccessHold`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

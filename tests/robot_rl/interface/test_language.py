@@ -1,7 +1,5 @@
 """Instructions as bytes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

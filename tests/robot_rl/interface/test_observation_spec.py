@@ -1,7 +1,5 @@
 """Observation specs: checks, JSON and Gymnasium spaces."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Observation terms and the `lifted` test: values, names, ranges and refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

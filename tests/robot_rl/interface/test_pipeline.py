@@ -1,7 +1,5 @@
 """Interfaces, pipelines, and the import of registered names."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Quaternions, matrices and rotation vectors agree, including near half a turn."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The shield of stiff joints (`follow`, `admit`) and of compliant joints, without acceleration limits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`VectorSpec`: conversion between [-1, 1] and physical units, names, JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Views of a robot state: existing views, and selection and replacement of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Success and failure tests on robot states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

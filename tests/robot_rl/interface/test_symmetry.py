@@ -1,7 +1,5 @@
 """Reflections of observations and actions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

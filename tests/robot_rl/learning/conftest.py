@@ -1,7 +1,5 @@
 """Problems with known answers, and comparisons, for tests of learners."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Updates of the actor-critic on problems with known answers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Chunks of actions: execution to their end, and critics of whole chunks."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

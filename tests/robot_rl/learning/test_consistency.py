@@ -1,7 +1,5 @@
 """Distillation into one step: exact for a one-step teacher, close for a ten-step teacher with the same noise."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

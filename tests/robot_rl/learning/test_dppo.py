@@ -1,7 +1,5 @@
 """PPO on denoising steps: limits, bookkeeping of chunks, and a bandit with two modes."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

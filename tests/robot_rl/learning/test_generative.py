@@ -1,7 +1,5 @@
 """Agents with generative actors: limits at which a method equals a simpler one, and known answers."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

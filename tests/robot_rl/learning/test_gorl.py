@@ -1,7 +1,5 @@
 """PPO on a flow's noise: limits, fits of the flow, and two modes that a Gaussian cannot represent."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

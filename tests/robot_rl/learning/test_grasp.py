@@ -1,7 +1,5 @@
 """The gripper critic: values that it learns, decisions that it overrides, and policies that cannot have one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

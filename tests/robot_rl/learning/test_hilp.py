@@ -1,7 +1,5 @@
 """HILP: hindsight goals, distances that count steps, and a policy whose only goal input is a direction."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Limits of settings at which an agent is bit-identical to a simpler one."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

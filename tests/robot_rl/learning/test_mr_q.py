@@ -1,7 +1,5 @@
 """Values on a predictive embedding: which loss trains which part, and what the embedding predicts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

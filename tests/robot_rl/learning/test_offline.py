@@ -1,7 +1,5 @@
 """Offline updates: limits at which a method equals a simpler one, and better actions that are rare in the data."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Value functions, their heads, and advantages, against formulas and separate networks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

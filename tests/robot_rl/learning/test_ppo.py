@@ -1,7 +1,5 @@
 """The PPO update: ratios of 1 before the first step, clips, learning rates, reward terms, symmetry."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress learned from demonstrations, and reward shaping by progress."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -2,8 +2,6 @@
 
 Iterated critics (i-qn), critics without target networks (flash-sac), sequences of actions (srl)."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Two agents on one replay: each gets the samples of its own sampling, and the first hands over to the second."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

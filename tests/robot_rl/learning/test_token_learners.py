@@ -1,7 +1,5 @@
 """Learners of a token policy: limits, known answers, and a frozen backbone."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

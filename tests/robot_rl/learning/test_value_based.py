@@ -1,7 +1,5 @@
 """Value-based agents: limits at which a loss equals a simpler one, known answers, and exact resumption."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

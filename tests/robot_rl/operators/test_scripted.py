@@ -1,7 +1,5 @@
 """Scripted operators: takeover rules, reaction time, takeover length and actions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Recipes with a scripted person, on a testbed: stored data, rewards, and equality with the parent method."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

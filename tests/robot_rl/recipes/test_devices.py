@@ -4,8 +4,6 @@ The device is torch's `meta`: tensors without data. Like a GPU's, its operations
 copy a number to the CPU, for which the CPU would have to wait for a GPU.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The recipe ppo, from a task's name to a bundle that acts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Success classifier: metrics, round trip through its folder, and refusal of other cameras, rates and tasks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Fitting a success classifier: frame labels, the held-out split, learning, claims and the threshold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Environment with a success classifier: success ends episodes; the simulator's own test is only reported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

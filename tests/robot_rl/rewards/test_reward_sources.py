@@ -1,7 +1,5 @@
 """Takeover reward: -1 in the last step before each takeover."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The Go2's spec against the manufacturer's URDF in genesis-world."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace

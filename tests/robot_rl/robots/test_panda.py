@@ -1,7 +1,5 @@
 """The Panda's spec against the model file in genesis-world."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mujoco

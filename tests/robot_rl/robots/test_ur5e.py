@@ -1,7 +1,5 @@
 """The UR5e's spec against the model file in genesis-world and the manufacturer's parameters."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Device names, and environments on another device than the learner."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

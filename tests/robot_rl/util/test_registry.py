@@ -1,7 +1,5 @@
 """Registries: names of the project and of installed packages, import paths, and broken packages."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

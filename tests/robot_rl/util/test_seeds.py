@@ -1,7 +1,5 @@
 """Learning seeds are disjoint, and below held-out seeds."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

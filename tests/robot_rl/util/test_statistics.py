@@ -1,7 +1,5 @@
 """Confidence intervals against closed forms and published values, and estimates of further episodes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

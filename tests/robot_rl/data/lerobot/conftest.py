@@ -1,7 +1,5 @@
 """Small dataset with all kinds of features, and its episodes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

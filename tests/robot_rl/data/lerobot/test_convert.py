@@ -1,7 +1,5 @@
 """Conversion of LeRobot v2.1 and v2.0 datasets to v3.0: equal numbers and videos, complete or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Crashes of writers: finished episodes survive, and the next writer continues."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Damaged and forged datasets: faults are named, and nothing outside the dataset's folder is touched."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Datasets of other programs: variants of the format are read, and missing parts are notes, not damage."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

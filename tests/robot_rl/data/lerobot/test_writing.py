@@ -1,7 +1,5 @@
 """Written datasets: round trips, and files field by field in the format that LeRobot 0.4.4 and 0.6 read."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

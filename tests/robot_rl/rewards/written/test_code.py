@@ -1,7 +1,5 @@
 """Compiling written rewards: the allowed subset of Python, run-time faults and the sandbox."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Written rewards: vetting on scripted episodes, the loop with a model, files, the environment and the commands."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
