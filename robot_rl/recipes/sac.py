@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.algorithms.iterated import IteratedConfig, IteratedQ
-from robot_rl.learning.algorithms.sequence import SequenceConfig, SequenceRL
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
@@ -57,16 +56,3 @@ class IteratedSAC(SAC):
 
     agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
     agent_class = IteratedQ
-
-
-@dataclass(frozen=True)
-class SequenceSAC(SAC):
-    """Learn to plan sequences of actions, for low decision rates.
-
-    SRL: Patel and Siegelmann 2025, "Overcoming Slow Decision Frequencies in Continuous Control: Model-Based Sequence
-    Reinforcement Learning for Model-Free Control" (arXiv 2410.08979). A one-step model predicts the states within a
-    sequence; the actor is an MLP, the paper's a GRU. With --policy.horizon 1 it is sac."""
-
-    policy: GaussianConfig = replace(SAC().policy, horizon=8)
-    agent: SequenceConfig = SequenceConfig(**vars(SAC().agent))
-    agent_class = SequenceRL

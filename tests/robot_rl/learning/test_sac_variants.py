@@ -20,7 +20,8 @@ from robot_rl.learning.algorithms.cross_q import CrossQ
 from robot_rl.learning.algorithms.iterated import IteratedQ
 from robot_rl.learning.algorithms.sequence import SequenceRL
 from robot_rl.recipes.flash_sac import FlashSAC
-from robot_rl.recipes.sac import SAC, IteratedSAC, SequenceSAC
+from robot_rl.recipes.sac import SAC, IteratedSAC
+from robot_rl.recipes.srl import SequenceSAC
 from robot_rl.util.errors import ConfigError
 from tests.robot_rl.learning.conftest import POWERS, chain, chain_values, check_resumes, close, equal, floats, rng
 

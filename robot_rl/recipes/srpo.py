@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 
 from policies.bundle import Bundle
-from robot_rl.learning.algorithms.grape import GRAPE, GRAPEConfig
 from robot_rl.learning.algorithms.srpo import SRPO, SRPOConfig
 from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsConfig
 from robot_rl.recipes.job import Job
@@ -55,13 +54,3 @@ class SelfReferential(GroupRecipe):
 
     agent: SRPOConfig = SRPOConfig(temperature=1.6)
     agent_class = SRPO
-
-
-@dataclass(frozen=True)
-class Preferences(GroupRecipe):
-    """Improve a token policy by preferring its better episodes.
-
-    GRAPE: Zhang et al. 2024 (arXiv 2411.19309). Reward: success, then duration, then the policy's log-probability."""
-
-    agent: GRAPEConfig = GRAPEConfig()
-    agent_class = GRAPE
