@@ -10,7 +10,7 @@ from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1
-"""Purpose in `episode_keys`: gives an episode's commands random numbers of their own."""
+"""Purpose for `episode_keys`, which gives an episode's commands random numbers of their own."""
 
 
 @dataclass(frozen=True)

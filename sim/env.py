@@ -71,7 +71,7 @@ class TaskEnv(VectorEnv):
         mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
         diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
     ):  # fmt: skip
-        """`without`: parameters that are not randomized; they are still sampled, so other samples stay the same.
+        """`without`: parameters that are not randomized; they are sampled all the same, so other samples do not change.
         `instruction_set`: instructions that episodes draw from: "training", "held-out", "all", or a text with which
         the instructions begin. `changes`: share of episodes in which the instruction changes.
         `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
@@ -208,7 +208,7 @@ class TaskEnv(VectorEnv):
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
     def restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return `observation` with the first observations of these."""
+        """Begin new episodes in environments `ids` (k,); return `observation` with the new first observations."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
         if self.recorder:
             self.recorder.begin(ids)

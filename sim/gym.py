@@ -65,7 +65,7 @@ class _View:
 
 
 class VectorTask(VectorWrapper):
-    """n copies of a task, natively batched, with tensors on the device of the physics. `TaskEnv` takes `kwargs`."""
+    """n copies of a task, natively batched, with tensors on the device of the physics; `kwargs` go to `TaskEnv`."""
 
     env: TaskEnv
 

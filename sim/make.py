@@ -38,7 +38,7 @@ def make(
     task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> VectorEnv:
     """Return `num_envs` copies of a task. `simulation`: keywords of `TaskEnv`; tasks without a robot use only
-    `instruction_set`. `episode_steps`: longest episode in another package's environment; None: the package's limit.
+    `instruction_set`. `episode_steps`: episode length of another package's environment; None: the environment's limit.
     Raises ConfigError for options that the task does not support."""
     if task.startswith(DATASET):
         raise ConfigError(

@@ -65,7 +65,7 @@ class Camera:
     fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
-    """True: the camera moves with the robot's trunk; both points are relative to the trunk, along the world's axes."""
+    """True: the camera moves with the robot's trunk; `position` and `target` are relative to it, along world axes."""
     body: str = ""
     """Body of the robot's model on which the camera is mounted; up in the picture is the z axis of the body."""
 

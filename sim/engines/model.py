@@ -1,4 +1,4 @@
-"""MuJoCo model of a scene with the robot's own model file; all engines are built from it."""
+"""MuJoCo model of a scene with the robot's own model file; all engines are built from this model."""
 
 import math
 from typing import Any
@@ -53,7 +53,7 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
-    """Return the model of the robot alone, with the changes to its file that all engines need."""
+    """Return the model of the robot alone, with the changes to the robot's file that all engines need."""
     file = read_robot_file(robot, mjcf)
     check_robot_file(file, robot)
     spec, urdf = file.spec, file.urdf

@@ -96,7 +96,7 @@ def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) ->
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Give the joints, and the references to them, the names that the robot's driver uses."""
+    """Rename the joints, also where other elements refer to them, to the names that the robot's driver uses."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
     _rename(driver, spec.joints, "name")
     _rename(driver, [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT], "target")
@@ -130,7 +130,7 @@ def _base_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> list[mujoco.MjsJoint]
 
 
 def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
-    """Weld massless links that no command drives and that carry no mass: engines cannot simulate them."""
+    """Weld massless links that no command drives and that carry no mass: engines cannot simulate such links."""
     driven, welded = driven_joints(spec, robot), []
     for body in reversed(spec.bodies[1:]):  # from the tips inwards: a massless link may carry others
         alone = all(len(b.joints) == 0 for b in body.find_all("body"))

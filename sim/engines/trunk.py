@@ -12,7 +12,7 @@ PAYLOAD_EDGE = 0.15
 def trunk_inertia(
     mass: float, com: np.ndarray, inertia: np.ndarray, values: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return masses (k,) kg, centres of mass (k, 3) m, and inertias (k, 3, 3) kg m^2 about these, in the trunk's frame.
+    """Return masses (k,) kg, centres of mass (k, 3) m, inertias (k, 3, 3) kg m^2 about these centres, in trunk frame.
 
     `mass`, `com` (3,) and `inertia` (3, 3) are nominal; `values` (k,) have the names in NOMINAL. The mass scale applies
     to the inertia as well; a shift of the centre of mass does not change the inertia about that centre.

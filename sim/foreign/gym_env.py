@@ -218,7 +218,7 @@ class GymEnv:
             )
 
     def _update_pictures(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:
-        """Replace the pictures of environments `rows` (n,) bool by those named `when` in a result of `Batch.step`."""
+        """Replace the pictures of environments `rows` (n,) bool by the pictures that `Batch.step` names `when`."""
         at = rows.nonzero().squeeze(-1)
         for key, name in self.pictures.items():
             self._newest[key] = self._newest[key].index_copy(0, at, result[f"{when} {name}"])

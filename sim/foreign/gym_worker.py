@@ -342,7 +342,7 @@ def _make(name: str, steps: int, **options: Any) -> Any:
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a message, whose format the module describes."""
+    """Write a message; the docstring of the module describes its format."""
     listed = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
     head = json.dumps(header | {"arrays": listed}).encode()
     body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())

@@ -80,7 +80,7 @@ DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
 
 
 def episode_rng(seed: int, episode: int) -> np.random.Generator:
-    """Return the random number generator of one episode of one environment seed."""
+    """Return the random number generator of episode number `episode` of environment seed `seed`."""
     return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), episode], np.uint64)))
 
 

@@ -25,7 +25,7 @@ def nominal(task: Task, engine: str) -> list[str]:
 
 def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
     """Return the indices of the randomized parameters, and the names of the parameters that are not randomized. The
-    parameters in `without` and in `nominal` are not randomized; with `randomize` False, no parameter is."""
+    parameters in `without` and in `nominal` are not randomized; with `randomize` False, no parameter is randomized."""
     names = [r.parameter for r in task.randomization]
     for name in without:
         if name not in names:

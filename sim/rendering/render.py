@@ -65,9 +65,9 @@ class SceneRenderer:
 class Renderers:
     """Render one model on a pool of threads; every thread has its own copy of the model and its own OpenGL contexts.
 
-    A context belongs to one thread, which frees the context when the thread ends. Without this, Python may free a
-    renderer on any thread: if the renderer's context is current on another thread, MuJoCo frees objects of the wrong
-    context. Pictures are then wrong, or the process crashes.
+    A context belongs to one thread, which frees the context when the thread ends. Python itself may free a renderer on
+    any thread: if the renderer's context is current on another thread, MuJoCo frees objects of the wrong context.
+    Pictures are then wrong, or the process crashes.
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene):

@@ -28,7 +28,7 @@ def record(
     policy: RunnablePolicy, task: str, path: Path, episodes: int, seed: int, execution: Execution | None = None,
     python: Path | None = None, **simulation: Any,
 ) -> list[str]:  # fmt: skip
-    """Run `episodes` episodes, episode k with seed + k, and write all to one mp4; return each one's last instruction.
+    """Run `episodes` episodes, episode k with seed + k, into one mp4; return the last instruction of each episode.
 
     Instructions are also drawn above the frames; for a task without instructions, [] is returned. `python` and
     `simulation` are arguments of `sim.make.make`. Raises ConfigError for a task that cannot be rendered.

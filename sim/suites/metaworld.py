@@ -53,7 +53,7 @@ INSTRUCTIONS = {
 """Instruction of each task."""
 SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in INSTRUCTIONS)}
 STEPS = 500
-"""Maximum length of an episode; the suite itself truncates it."""
+"""Maximum number of steps of an episode; the suite itself truncates an episode at this length."""
 SIDE = 96
 """Height and width of an image, pixels."""
 CAMERA_POSITION, CAMERA_TARGET, FOVY = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
@@ -182,7 +182,7 @@ class MultiTaskEnv(gym.Env[Any, Any]):
 
 
 class RenderedTask:
-    """Task with a camera; the arm is drawn by its collision geoms, ten times as fast as by its meshes."""
+    """Task with a camera that draws the arm by its collision geoms, ten times as fast as by its meshes."""
 
     def __init__(self, task: ScriptedMetaWorld):
         self.task, model = task, task.suite.model

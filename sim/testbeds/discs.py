@@ -1,4 +1,4 @@
-"""Discs: a point with an image of the table from above goes to one disc of the instructed colour: the left of two.
+"""Discs: guided by an image from above, a point goes to the left one of the two discs of the instructed colour.
 
 The episode fails if the point touches any other disc.
 """

@@ -10,7 +10,7 @@ from sim.testbeds.base import Testbed
 STEP = 0.08
 """Maximum motion per step and axis, m."""
 END = 0.9
-"""The point succeeds beyond this y, m."""
+"""Value of y beyond which the point succeeds, m."""
 
 
 class Fork(Testbed):

@@ -10,7 +10,7 @@ STEP, TURN = 0.01, 0.05
 ROOM, TILT = 0.002, 0.04
 """Largest distance from the slot's centre, m, and largest tilt, rad, with which the peg enters the slot."""
 DEEP = 0.04
-"""The insertion succeeds when the peg's tip is deeper than this, m."""
+"""Depth of the peg's tip beyond which the insertion succeeds, m."""
 RUB = 0.5
 """Factor on sideways motion while the peg presses on the table."""
 

@@ -9,7 +9,7 @@ from sim.testbeds.base import Testbed
 STEP = 0.1
 """Maximum motion per step in x and in y, m."""
 NEAR = 0.1
-"""The point succeeds within this distance of the goal, m."""
+"""Distance from the goal within which the point succeeds, m."""
 PASSAGES = ((-1 / 3, 0.5, 1.0), (1 / 3, -1.0, -0.5))
 """Each wall as y of its centre line, and x of the left and right end of its opening, m."""
 HALF = 0.1

@@ -13,7 +13,7 @@ CONTACT = 0.08
 WALL = 0.5
 """Half of the arena's width, m."""
 NEAR = 0.03
-"""The task succeeds within this distance from puck to goal, m."""
+"""Distance between puck and goal within which the task succeeds, m."""
 
 
 class Push(Testbed):

@@ -13,7 +13,7 @@ LINKS = (0.3, 0.25)
 STEP = 0.12
 """Maximum motion of a joint per step, rad."""
 NEAR = 0.02
-"""The task succeeds within this distance from tip to target, m."""
+"""Distance between tip and target within which the task succeeds, m."""
 
 
 def tip(q: Tensor) -> Tensor:
