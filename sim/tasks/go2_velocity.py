@@ -53,7 +53,7 @@ _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 _GAIT = 2.75
 """Gait frequency, Hz."""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""Swing amplitude of a leg of 0.31 m per 1 m/s of foot speed, rad: 0.7 of the amplitude without slip, to leave room for
+"""Swing amplitude of a leg of 0.31 m per 1 m/s of hip speed, rad: 0.7 of the amplitude without slip, to leave room for
 the policy."""
 _STRIDE = tuple(
     numbers
