@@ -25,21 +25,21 @@ from sim.env import TaskEnv
 
 @dataclass
 class Collected:
-    """Counts: `episodes` and `frames` of the whole dataset, the others of this call."""
+    """Counts: `episodes` and `frames` are totals of the dataset, all other fields count this call of `collect`."""
 
     episodes: int
     frames: int
     new_episodes: int
     attempts: int
     successes: int
-    """Successful attempts."""
+    """Number of attempts that succeeded."""
 
 
 PERMANENT_FAILURE = 500
 """Number of consecutive failures after which a collection ends: with 95 % confidence, fewer than 1 in 160 attempts
 succeed."""
 SETTINGS = "meta/collect.json"
-"""File beside LeRobot's with the settings of the recording: a resume must have the same settings."""
+"""File for the settings of the recording, beside LeRobot's files. A resume must have the same settings."""
 
 
 def collect(
@@ -47,12 +47,13 @@ def collect(
     image_size: int = 96, keep_failures: bool = False, resume: bool = False,
     progress: Callable[[int, int], None] = lambda episodes, attempts: None,
 ) -> Collected:  # fmt: skip
-    """Write `episodes` demonstrations of a vector environment to a dataset, with its expert or with a policy.
+    """Write a dataset of `episodes` demonstrations, which a vector environment's expert or a policy performs.
 
     If the environment does not report success, every episode is kept. Cameras that the policy sees are recorded at the
-    size of its pictures, all other cameras at `image_size`; 0: they are not recorded. An episode is written when it
-    ends. After a kill, `resume` continues after the last written episode, with new seeds. Every environment records an
-    equal share of the episodes: short episodes with easy, near objects would otherwise be over-represented.
+    size of its pictures, all other cameras at `image_size` pixels; `image_size` 0: other cameras are not recorded. An
+    episode is written when it ends. After a kill, `resume` continues after the last written episode, with new seeds.
+    Every environment records an equal share of the episodes, because otherwise the dataset would hold too many short
+    episodes, those with easy, near objects.
     """
     info, ours, has_instruction = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
     hosted = on_device(env, "cpu")  # for demonstrators and datasets
@@ -156,7 +157,7 @@ def store_settings(writer: DatasetWriter, now: dict[str, Any]) -> None:
 
 
 def check_settings(root: Path, now: dict[str, Any]) -> None:
-    """Raise ConfigError if the episodes of a dataset were recorded with other settings."""
+    """Raise ConfigError if the episodes of a dataset were recorded with settings other than `now`."""
     try:
         before = json.loads((root / SETTINGS).read_bytes())
         if not isinstance(before, dict):
@@ -170,7 +171,7 @@ def check_settings(root: Path, now: dict[str, Any]) -> None:
 
 
 def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
-    """Raise if a dataset has other columns, or if its episodes were recorded with other settings."""
+    """Raise if a dataset's columns or fps differ, or if its episodes were recorded with settings other than `now`."""
     if dataset.num_episodes:
         check_settings(dataset.root, now)
     for key, feature in columns.items():

@@ -10,13 +10,13 @@ from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1
-"""Key of the random numbers of an episode's commands, see `episode_keys`."""
+"""Purpose for `episode_keys`, which gives an episode's commands random numbers of their own."""
 
 
 @dataclass(frozen=True)
 class CommandSchedule:
     """Commands sampled uniformly from the ranges of the interface and held for a fixed time. An episode begins with a
-    zero command. Commands change linearly, within `COMMAND_RAMP`."""
+    zero command. From one command to the next, the values change linearly within `COMMAND_RAMP` s."""
 
     hold: float = 4.0
     """Time between two changes of the command, s."""
@@ -24,7 +24,7 @@ class CommandSchedule:
     """Share of zero commands, 0 to 1."""
 
     def __call__(self, spec: VectorSpec, keys: Tensor, steps: Tensor, rate: float) -> Tensor:
-        """Return commands (n, C) of episodes `keys` (n,) at control periods `steps` (n,); `rate` in Hz."""
+        """Return commands (n, C) of episodes `keys` (n,) at control periods `steps` (n,); control rate `rate` in Hz."""
         hold = round(self.hold * rate)
         number, since = steps // hold, steps % hold
         # The current and the previous command, in one call.

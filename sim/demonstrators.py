@@ -42,7 +42,7 @@ class PolicyDemonstrator:
 
 
 def make_expert(env: Any, skill: str, seed: int) -> Any:
-    """Return the expert of a `TaskEnv`'s task; `skill` names a constant of its module, for example "CLUMSY"."""
+    """Return the expert of a `TaskEnv`'s task; `skill` names a constant of the expert's module, such as "CLUMSY"."""
     if env.task.expert_observations:
         return PrivilegedExpert(env, skill, seed)
     return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)

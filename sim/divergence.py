@@ -1,7 +1,7 @@
 """Keep episodes whose physics diverged; `sim.replay` replays an episode.
 
-An episode is determined by its seed, number and actions, a few KB. Running episodes take num_envs x horizon x A floats:
-12 MB for 256 Go2s.
+An episode is determined by its seed, number and actions, which take a few KB. The actions of all running episodes take
+num_envs x horizon x A floats of memory: 12 MB for 256 Go2s.
 """
 
 import json
@@ -19,15 +19,15 @@ from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file, sync_folder
 
 MAX_FILES = 8
-"""Largest number of files per process: a task that always diverges does not fill the disk."""
+"""Largest number of episodes that a process keeps: a task that always diverges does not fill the disk."""
 FORMAT = 1
 """Version of the file format."""
 _PACKAGES = {"mujoco": "mujoco", "genesis": "genesis-world"}
-"""Package of each engine: its version determines the results."""
+"""Python package of each engine; the version of the package determines the results."""
 
 
 def quiet() -> None:
-    """Silence MuJoCo's warnings about divergence on stderr and in MUJOCO_LOG.TXT: it is detected and counted."""
+    """Silence MuJoCo's divergence warnings on stderr and in MUJOCO_LOG.TXT: each divergence is detected and counted."""
     from sim.rendering.gl import mujoco
 
     def warn(message: str) -> None:
@@ -38,18 +38,18 @@ def quiet() -> None:
 
 
 class DivergenceRecorder:
-    """Keep the actions of running episodes; write those of an episode that diverges to a folder."""
+    """Record the actions of running episodes; write the actions of an episode that diverges to a folder."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], num_envs: int, horizon: int, actions: int, device: torch.device
     ):
-        """`settings` of the environment: task, engine, device, mjcf, randomize, without."""
+        """`settings`: the environment's task, engine, device, mjcf, randomize and without."""
         self.folder, self.settings, self.kept = folder, settings, 0
         self.actions = torch.zeros(num_envs, horizon, actions, device=device)
         self.length = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Number of recorded actions of each running episode."""
         self.whole = torch.zeros(num_envs, dtype=torch.bool, device=device)
-        """All actions of the running episode are recorded; False after a resume."""
+        """Whether all actions of each running episode are recorded; False after a resume."""
         self._rows = torch.arange(num_envs, device=device)
 
     def begin(self, ids: Tensor) -> None:
@@ -61,7 +61,7 @@ class DivergenceRecorder:
         self.length[:], self.whole[:] = 0, False
 
     def step(self, actions: Tensor) -> None:
-        """Record actions (n, A)."""
+        """Record the actions (n, A) of a control period."""
         self.actions[self._rows, self.length] = actions
         self.length += 1
 
@@ -89,10 +89,10 @@ class DivergenceRecorder:
 
 
 def engine_version(engine: str) -> str:
-    """Return the package of an engine, with its version."""
+    """Return the name and the version of an engine's Python package."""
     return f"{_PACKAGES[engine]} {metadata.version(_PACKAGES[engine])}"
 
 
 def report(folder: Path) -> dict[str, str]:
-    """Return result entries about the episodes kept in a folder; empty if there are none."""
+    """Return result entries about the episodes kept in a folder; no entries if no episode was kept."""
     return {"diverged": str(folder)} if any(folder.glob("*.safetensors")) else {}

@@ -38,8 +38,8 @@ from sim.tasks.base import Task
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Run on one torch thread, without gradients and outside inference mode. Tensors of a thousand rows are too short
-    for several threads: on busy cores, a step took ten times as long."""
+    """Run the body on one torch thread, without gradients and outside inference mode. Tensors of a thousand rows are
+    too short for several threads: with these, an environment step took ten times as long on busy cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -54,9 +54,10 @@ class TaskEnv(VectorEnv):
 
     Actions are (n, A) in [-1, 1]. Observations are dicts as in `observation_spec`: "observation.state" (n, D), the
     privileged "observation.environment_state" (n, P), and "observation.images.<camera>" uint8 (n, H, W, 3) for every
-    picture of the interface. The reward is the task's; without reward terms it is 1 on success and 0 otherwise.
-    Success and failure terminate, the horizon truncates. An episode that ends is followed by a reset in the same step:
-    its last observation is in infos["final_obs"], in the rows where infos["_final_obs"] is True.
+    picture of the interface. The reward is the sum of the task's reward terms; in a task without terms it is 1 on
+    success and 0 otherwise. Success and failure terminate an episode, the horizon truncates it. The next episode begins
+    in the same step. The last observation of an ended episode is in infos["final_obs"], where infos["_final_obs"] is
+    True.
 
     Episode e of environment i is sampled from (seed + i, e) only: results do not depend on num_envs or threads.
     """
@@ -70,11 +71,11 @@ class TaskEnv(VectorEnv):
         mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
         diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
     ):  # fmt: skip
-        """`without`: parameters that are not randomized; they are still sampled, so other parameters do not change.
-        `instruction_set`: the instructions that are drawn: "training", "held-out", "all", or a text that they begin
-        with. `changes`: share of episodes with a change of the instruction.
+        """`without`: parameters that are not randomized; they are sampled all the same, so other samples do not change.
+        `instruction_set`: instructions that episodes draw from: "training", "held-out", "all", or a text with which
+        the instructions begin. `changes`: share of episodes in which the instruction changes.
         `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
-        `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: they are not kept.
+        `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: such episodes are not kept.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
@@ -134,7 +135,8 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def true_spec(self) -> VectorSpec:
-        """Return the first fields of the privileged observation: the true state. Poses are x y z in m, quaternion."""
+        """Return the fields of the true state, with which the privileged observation begins. A pose is x y z in m and a
+        quaternion."""
         wide = ((-math.inf,) * 7, (math.inf,) * 7)
         axes = ("x", "y", "z", "qw", "qx", "qy", "qz")
         poses = (Field(box.name, axes, "m, 1", *wide, "base") for box in self.task.scene.objects)
@@ -156,8 +158,8 @@ class TaskEnv(VectorEnv):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start new episodes in all environments; with a seed, environment i starts episode 0 of seed + i.
 
-        Options: {"stagger": True}: episodes begin at different steps of the horizon, so truncations are spread.
-        {"episode": e}: with a seed, start with episode e. {"group": g}: g consecutive environments share their seed.
+        `options`: {"stagger": True}: episodes begin at different steps of the horizon, so truncations are spread.
+        {"episode": e}: with a seed, begin with episode e, not 0. {"group": g}: g consecutive environments share a seed.
         """
         options = options or {}
         self.episodes.sampler.group = options.get("group", 1)
@@ -172,16 +174,16 @@ class TaskEnv(VectorEnv):
         return first | self._newest, {}
 
     def request_images(self, rows: Tensor | None) -> None:
-        """Request current pictures in the next observation of environments `rows` (n,) bool; None: always, of all.
+        """Request new pictures in the next observation of environments `rows` (n,) bool. None: of all environments.
 
-        Other environments may return older pictures. Rendering takes most of the time, and a policy that executes
-        chunks reads few of the pictures.
+        Other environments may return older pictures. Rendering takes most of a step's time, and a policy that executes
+        chunks of actions reads few of the pictures.
         """
         self._requested = rows
 
     @single_threaded()
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Simulate one control period; the class documents the results."""
+        """Simulate one control period; the docstring of the class describes the results."""
         actions = torch.as_tensor(actions, dtype=torch.float32, device=self.device)
         if actions.shape != self.action_space.shape:
             shape, given = self.action_space.shape, tuple(actions.shape)
@@ -206,7 +208,7 @@ class TaskEnv(VectorEnv):
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
     def restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return `observation` with their first observations."""
+        """Begin new episodes in environments `ids` (k,); return `observation` with the new first observations."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
         if self.recorder:
             self.recorder.begin(ids)
@@ -274,7 +276,7 @@ class TaskEnv(VectorEnv):
             prefetched.forget()
 
     def hold_action(self) -> Tensor:
-        """Return the actions (n, A) in [-1, 1] that hold the position and the gripper width."""
+        """Return the actions (n, A) in [-1, 1] that hold each robot's position and gripper width."""
         return self.pipeline.controller.hold_action(self.episodes.chain.last_action, self.episodes.chain.gripper)
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -310,7 +312,7 @@ class TaskEnv(VectorEnv):
 
     @property
     def steps(self) -> Tensor:
-        """Return the number of control periods (n,) so far of the running episodes."""
+        """Return the number of control periods (n,) so far in each running episode."""
         return self.episodes.steps
 
     @property
@@ -339,12 +341,12 @@ class TaskEnv(VectorEnv):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the whole state: a resumed run is bit-identical."""
+        """Return a copy of the environment's whole state: a run that resumes from the copy is bit-identical."""
         return self.episodes.state_dict() | {"divergences": self.divergences}
 
     @single_threaded()
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Restore a `state_dict`; return the observation of that moment."""
+        """Restore a `state_dict`; return the observation at the moment when the state was copied."""
         self.episodes.load_state_dict(state)
         self.divergences = state["divergences"]
         if self.recorder:

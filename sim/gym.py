@@ -4,8 +4,8 @@
 >>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or at once: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
 >>> envs = gymnasium.make_vec("robot_rl/PandaLift-v0", num_envs=64)      # natively batched, tensors in and out
 
-An observation is the vector `observation.state` of the robot. With `privileged=True`, and in tasks with pictures, it is
-a dict with LeRobot's keys.
+An observation is the vector `observation.state` of the robot. With `privileged=True`, and in tasks with pictures, an
+observation is a dict with LeRobot's keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDS = {f"robot_rl/{''.join(word.capitalize() for word in name.split('-'))}-v0": 
 
 
 def register() -> None:
-    """Register every task that is not registered."""
+    """Register every task with Gymnasium, unless its id is already registered."""
     for name, task in IDS.items():
         if name not in gym.registry:
             gym.register(
@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
-    """Return the environment of a task; without a `seed` argument its seed is random, as Gymnasium requires."""
+    """Return the environment of a task. Without a `seed` argument, its seed is random, as Gymnasium requires."""
     from sim.env import TaskEnv
 
     env = TaskEnv(task, num_envs, **kwargs)
@@ -56,7 +56,7 @@ class _View:
         self.plain = list(self.spec) == [STATE]
 
     def space(self, n: int | None = None) -> gym.Space[Any]:
-        """Return the space of one environment, or of a batch of n."""
+        """Return the observation space of one environment, or of a batch of `n` environments."""
         space = self.spec.gymnasium_space(n)
         return space[STATE] if self.plain else space
 
@@ -65,7 +65,7 @@ class _View:
 
 
 class VectorTask(VectorWrapper):
-    """n copies of a task, natively batched, with tensors on the device of the physics; `kwargs` of `TaskEnv`."""
+    """n copies of a task, natively batched, with tensors on the device of the physics; `kwargs` go to `TaskEnv`."""
 
     env: TaskEnv
 
@@ -99,10 +99,10 @@ class GymTask(gym.Env[Any, np.ndarray]):
         self.action_space = self.vector.single_action_space
         self.observation_space = self.view.space()
         self._next: Any = None
-        """First observation of the next episode, between the end of an episode and `reset` or another step."""
+        """First observation of the next episode, kept from the end of an episode to `reset` or another step."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; without a seed, the next episode of the last seed, or of a random first seed."""
+        """Start episode 0 of `seed`. Without a seed, start the next episode of the last seed; the first is random."""
         super().reset(seed=seed)
         first, self._next = self._next, None
         # The vector environment began the next episode when the last one ended: another reset would skip it.
@@ -120,7 +120,7 @@ class GymTask(gym.Env[Any, np.ndarray]):
         return own, float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> Any:
-        """Return a frame (480, 640, 3) in mode rgb_array, else None."""
+        """Return a frame (480, 640, 3) in render mode "rgb_array"; None in other modes."""
         return self.vector.render()[0] if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:

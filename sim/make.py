@@ -22,7 +22,7 @@ from sim.testbeds import testbeds
 
 
 def describe(task: str, env_python: Path | None = None, episode_steps: int | None = None) -> EnvInfo:
-    """Return the facts about a task's environment; tasks of this package are not simulated for it."""
+    """Return the facts about a task's environment. For a task of this package, no simulation starts."""
     _check_steps(task, episode_steps)
     if task.startswith(TESTBED):
         return testbed.describe(_testbed(task))
@@ -38,7 +38,7 @@ def make(
     task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> VectorEnv:
     """Return `num_envs` copies of a task. `simulation`: keywords of `TaskEnv`; tasks without a robot use only
-    `instruction_set`. `episode_steps`: length of an episode in another package's environment; None: its own limit.
+    `instruction_set`. `episode_steps`: episode length of another package's environment; None: the environment's limit.
     Raises ConfigError for options that the task does not support."""
     if task.startswith(DATASET):
         raise ConfigError(
@@ -90,8 +90,8 @@ def _testbed(task: str) -> testbed.Testbed:
 
 
 def mirror_of(task: Any, randomization: Sequence[Any]) -> Mirror | None:
-    """Return the task's mirror without the parameters that are not randomized; None if it has no mirror. The privileged
-    observation ends with the values of the randomized parameters."""
+    """Return the task's mirror for an environment that randomizes only `randomization`; None if the task has no mirror.
+    The privileged observation ends with the values of the randomized parameters."""
     if task.mirror is None:
         return None
     used, names = {r.parameter for r in randomization}, [r.parameter for r in task.randomization]

@@ -25,11 +25,11 @@ class EpisodeReplay:
     episode: dict[str, Any]
     """Header of the kept episode."""
     recorded: int
-    """Recorded step of divergence, counted from 1."""
+    """Step at which the kept episode diverged, counted from 1."""
     version: str
-    """Version of the engine in the replay."""
+    """Package and version of the replay's engine."""
     diverged: int | None = None
-    """Step of divergence in the replay; None if it did not diverge."""
+    """Step at which the replay diverged, counted from 1; None if the replay did not diverge."""
     first: str = ""
     """Degree of freedom that moved fastest when the physics diverged."""
     trace: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +55,7 @@ def read(file: Path) -> tuple[dict[str, Any], Tensor]:
 
 
 def replay(file: Path, *, device: str = "", mjcf: str = "", task: Task | None = None) -> EpisodeReplay:
-    """Replay the episode alone; the arguments replace recorded settings."""
+    """Replay the kept episode in a single environment; arguments that are given replace recorded settings."""
     head, actions = read(file)
     env = TaskEnv(
         task or head["task"], 1, engine=head["engine"], seed=head["seed"], threads=1, mjcf=mjcf or head["mjcf"],

@@ -21,17 +21,17 @@ class Transition:
     home: Tensor
     """The robot's home posture (J,), rad."""
     before: RobotState
-    """True state at the start; `before.command` is the command of this period."""
+    """True state at the start of the period; `before.command` is the command of this period."""
     now: RobotState
-    """True state at the end; `now.last_action` is the action of this period."""
+    """True state at the end of the period; `now.last_action` is the action of this period."""
     feet: FootTracker
-    """Foot contacts; None for a robot without feet: its tasks have no reward terms of feet."""
+    """Foot contacts; None for a robot without feet, whose tasks have no reward terms about feet."""
     period: float
     """Length of a control period, s."""
 
     @cached_property
     def commanded(self) -> Tensor:
-        """Return whether the command is not zero (n,)."""
+        """Return (n,) bool: True where the command is not zero."""
         return is_commanded(self.before)
 
     @cached_property
@@ -42,12 +42,12 @@ class Transition:
 
 @dataclass(frozen=True)
 class Reward:
-    """A term of a task's reward, per second: independent of the control rate."""
+    """A term of a task's reward. Its value counts per second, so the return does not depend on the control rate."""
 
     name: str
     weight: float
     term: Callable[[Transition], Tensor]
-    """Function of a transition that returns (n,)."""
+    """Function that returns the value (n,) of the term in a transition."""
 
 
 def total(rewards: tuple[Reward, ...], transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:
@@ -68,7 +68,7 @@ def yaw_error(m: Transition) -> Tensor:
 
 
 def alive(m: Transition) -> Tensor:
-    """Return 1: a fall loses the reward of the remaining steps."""
+    """Return 1 in every control period: a robot that falls loses this reward for the rest of the episode."""
     return torch.ones_like(m.now.joint_position[:, 0])
 
 
@@ -88,7 +88,7 @@ def lin_vel_z(m: Transition) -> Tensor:
 
 
 def ang_vel_xy(m: Transition) -> Tensor:
-    """Return the squared roll and pitch rate, rad^2/s^2."""
+    """Return the squared roll rate plus the squared pitch rate of the trunk, rad^2/s^2."""
     return m.now.base_angular_velocity[:, :2].square().sum(1)
 
 
@@ -98,13 +98,13 @@ def flat_orientation(m: Transition) -> Tensor:
 
 
 def base_height(m: Transition) -> Tensor:
-    """Return the squared error of the trunk's height, in units of 10 cm."""
+    """Return the squared error of the trunk's height, with the error in units of 10 cm."""
     assert m.robot.base is not None
     return ((m.now.base_position[:, 2] - m.robot.base.height) * 10).square()
 
 
 def joint_torque(m: Transition) -> Tensor:
-    """Return the sum of squared torques, N^2 m^2."""
+    """Return the sum of squared joint torques, N^2 m^2."""
     return m.now.joint_torque.square().sum(1)
 
 
@@ -119,12 +119,12 @@ def joint_acc(m: Transition) -> Tensor:
 
 
 def action_rate(m: Transition) -> Tensor:
-    """Return the squared change of the action, which is in [-1, 1]."""
+    """Return the squared norm of the action's change since the last control period; actions are in [-1, 1]."""
     return (m.now.last_action - m.before.last_action).square().sum(1)
 
 
 def posture(m: Transition) -> Tensor:
-    """Return the squared distance of the joints from home, rad^2; times 10 while the command is zero."""
+    """Return the squared distance of the joints from the home posture, rad^2, times 10 while the command is zero."""
     off = (m.now.joint_position - m.home).square().sum(1)
     return torch.where(m.commanded, off, 10 * off)
 
@@ -137,13 +137,14 @@ def trot_gait(m: Transition) -> Tensor:
 
 
 def feet_clearance(m: Transition) -> Tensor:
-    """Return the sum over feet of horizontal speed, m/s, times the squared height error to 7 cm, in units of 7 cm."""
+    """Return the sum over feet of speed x error^2: the horizontal speed in m/s, and the error of the sole's height to
+    7 cm in units of 7 cm."""
     off = (1 - m.feet.sole(m.now) / 0.07).square().clamp(max=4)
     return (off * m.foot_speed.sqrt()).sum(1)
 
 
 def feet_slip(m: Transition) -> Tensor:
-    """Return the squared horizontal speed of the feet in contact, m^2/s^2."""
+    """Return the sum of the squared horizontal speeds of the feet in contact, m^2/s^2."""
     return (m.foot_speed * m.feet.touching).sum(1)
 
 

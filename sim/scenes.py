@@ -13,7 +13,7 @@ from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
 SCENE = "scene/"
-"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names."""
+"""Prefix of the names of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names."""
 TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
 """Height of a tray and thickness of its walls, m."""
 
@@ -24,16 +24,16 @@ class Object:
 
     name: str
     size: float
-    """Half of the width, m; of a tray, half of the inner width."""
+    """Half of the object's width, m; for a tray, half of the inner width."""
     mass: float
-    """kg"""
+    """Mass, kg."""
     friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     shape: Shape = "box"
     """A cube, a ball, a cylinder of equal height and width, or a square tray that objects are put into."""
     solid: bool = True
-    """False: a fixed marker without collisions."""
+    """False: the object is a fixed marker without collisions."""
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # a colon separates the arguments of a term
@@ -59,15 +59,15 @@ class Camera:
 
     name: str
     position: tuple[float, float, float]
-    """m, in the base frame or in the frame of `body`"""
+    """Position of the camera, m, in the base frame, or in the frame of `body` if that is set."""
     target: tuple[float, float, float]
-    """m, in the same frame"""
+    """Point that the camera looks at, m, in the frame of `position`."""
     fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
-    """Move with the robot's trunk: position and target are relative to the trunk, along the world's axes."""
+    """True: the camera moves with the robot's trunk; `position` and `target` are relative to it, along world axes."""
     body: str = ""
-    """Body of the robot's model on which the camera is mounted; the picture's upper edge points along its z axis."""
+    """Body of the robot's model on which the camera is mounted; up in the picture is the z axis of the body."""
 
     def __post_init__(self) -> None:
         validate(self, f"camera {self.name!r}: ")
@@ -84,8 +84,8 @@ class Scene:
     objects: tuple[Object, ...] = ()
     cameras: tuple[Camera, ...] = ()
     places: tuple[tuple[float, float], ...] = ()
-    """Places (x, y), m, one per object: an episode assigns them at random, and `<object>.x` and `.y` are offsets from
-    the assigned place. Empty: `<object>.x` and `.y` are coordinates."""
+    """Places (x, y), m, one per object. An episode assigns the places to the objects at random, and `<object>.x` and
+    `.y` are offsets from the object's place. Without places, `<object>.x` and `.y` are coordinates."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50
@@ -93,7 +93,7 @@ class Scene:
     cone: Cone = "elliptic"
     """Friction cone: elliptic is exact, pyramidal is 25 % faster."""
     impratio: PositiveFloat = 10.0
-    """Ratio of frictional to normal stiffness; large values prevent slow sliding of grasped objects."""
+    """Ratio of frictional to normal stiffness of contacts; large values prevent slow sliding of grasped objects."""
 
     def __post_init__(self) -> None:
         if not 0 < self.timestep < math.inf:
@@ -111,8 +111,8 @@ class Scene:
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
     """Return the length of a tick, s, and the number of ticks in a control period.
 
-    A tick is a period of the robot's commands, or a physics step if that is longer. Raises ConfigError if a control
-    period is not a whole number of ticks, or a tick not a whole number of physics steps.
+    A tick is the longer of a period of the robot's commands and a physics step. Raises ConfigError if a control period
+    is not a whole number of ticks, or if a tick is not a whole number of physics steps.
     """
     command, control = 1 / command_rate, 1 / rate
     if timestep < command and not is_whole(command / timestep):
@@ -134,10 +134,10 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """Return the robot's model file: `path` if given, else the model of the spec.
+    """Return the robot's model file: `path` if it is given, else the model of the spec.
 
-    `robots.get` makes the path of a model beside the spec absolute; a relative path is inside genesis-world's assets.
-    Genesis is located without importing it.
+    `robots.get` gives a model file next to the spec an absolute path; a relative path is inside genesis-world's assets.
+    This function finds genesis-world without importing it.
     """
     if path:
         model = Path(path)

@@ -33,19 +33,19 @@ class Engine(ABC):
     scene: Scene
     num_envs: int
     model: mujoco.MjModel
-    """MuJoCo model of the scene; every engine has it, for rendering."""
+    """MuJoCo model of the scene; every engine has this model, for rendering."""
     qpos: np.ndarray
     """Generalized positions (n, nq) in MuJoCo's order, on the host."""
     look: Callable[[int], Appearance] | None = None
-    """Function from an environment's index to its randomized appearance; None: all look alike."""
+    """Function from an environment's index to its randomized appearance; None: all environments look alike."""
     geom_sizes: np.ndarray | None = None
-    """Sizes (n, ngeom, 3) of the geoms, m; None: the same in all environments."""
+    """Sizes (n, ngeom, 3) of the geoms, m; None: all environments have the sizes of the model."""
     takes_device: ClassVar[bool] = False
-    """Whether the engine can run on a GPU; False: on the CPU only."""
+    """Whether the engine can run on a GPU; False: the engine runs on the CPU only."""
     device: torch.device
     """Device of the simulation and of all tensors."""
     parameters: dict[str, Setter]
-    """Setters of the parameters of each environment, effective from its next reset; units in `sim.randomization`."""
+    """Setters by parameter; a value takes effect at its environment's next reset. Units: see `sim.randomization`."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
         "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
         "robot.joint_friction", "robot.armature_scale",
@@ -58,7 +58,7 @@ class Engine(ABC):
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
-        """Return the names of the parameters that have an effect, without building the scene."""
+        """Return the names of the parameters that affect this robot and scene; the scene is not built for this."""
         base = cls.base_parameters if robot.base else ()
         contact = ("mass", "friction")  # no effect on objects without collisions
         objects = {
@@ -77,7 +77,8 @@ class Engine(ABC):
 
     @abstractmethod
     def base_motion(self) -> tuple[Tensor, Tensor]:
-        """Return pose (n, 7) and velocity (n, 6) of the trunk: linear in the world frame, angular in its own."""
+        """Return pose (n, 7) and velocity (n, 6) of the trunk. The linear velocity is in the world frame, the angular
+        velocity in the trunk's frame."""
 
     def base_state(self) -> dict[str, Tensor]:
         """Return the views base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
@@ -91,8 +92,8 @@ class Engine(ABC):
     def foot_state(self) -> dict[str, Tensor]:
         """Return the views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old.
 
-        After a reset they are those of the initial posture; engines that compute forces only in steps return zero force
-        until the next step.
+        After a reset, the views are those of the initial posture, but engines that compute forces only in steps return
+        zero force until the next step.
         """
 
     @abstractmethod
@@ -124,7 +125,7 @@ class Engine(ABC):
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
         """Set motor gains (n, J), N m/rad and N m s/rad, and feedforward torques (n, J), N m, from the next step on.
-        For twins of robots whose joint commands contain gains. Randomized scales apply to these gains, too."""
+        Twins of robots whose joint commands contain gains call this. Randomized scales apply to these gains, too."""
         raise NotImplementedError(f"{type(self).__name__} cannot change gains between steps")
 
     @abstractmethod
@@ -133,16 +134,17 @@ class Engine(ABC):
         poses (k, 7)."""
 
     def clone(self) -> Engine | None:
-        """Return a second engine with n simulations of the scene, not reset and with nominal gains; None if cloning is
-        too expensive."""
+        """Return a second engine with n simulations of the scene, which are not reset and have nominal gains; None if
+        cloning is too expensive."""
         return None
 
     def copy_from(self, ids: np.ndarray, other: Engine) -> None:
-        """Copy environments `ids` from a clone; views of feet and motors are updated by the next physics step."""
+        """Copy environments `ids` from the clone `other`. The next physics step updates views of feet and motors."""
         raise NotImplementedError(f"{type(self).__name__} has no clones")
 
     def initial_qpos(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Return positions (k, nq) in MuJoCo's order: joints (k, J), gripper open, trunk upright, objects at (k, 7)."""
+        """Return positions (k, nq) in MuJoCo's order, with joints at (k, J), gripper open, trunk upright, and objects
+        at poses (k, 7)."""
         qpos = np.tile(self.model.qpos0, (len(joints), 1))
         qpos[:, self._joint_qpos] = joints
         if self.robot.gripper:
@@ -170,11 +172,11 @@ class Engine(ABC):
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Move an object to poses (n, 7) and stop it; the robots keep their state."""
+        """Move an object to poses (n, 7) and stop the object; the robots keep their state."""
 
     @abstractmethod
     def diverged(self) -> Tensor:
-        """Return (n,) bool: physics diverged, since a value is not finite or a speed exceeds `max_speeds`."""
+        """Return (n,) bool: True where physics diverged: a value is not finite, or a speed exceeds `max_speeds`."""
 
     def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
         """Render environments `ids` (k,) on all cores; return RGB images (k, height, width, 3) uint8, fast quality."""

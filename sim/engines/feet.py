@@ -20,8 +20,8 @@ UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Iterator[Finding]:
-    """Convert each foot that is a geom or a site of its leg to a body with that geom. A foot that is a body without a
-    geom gets the leg's nearest geom, if that is within the foot's radius."""
+    """Convert each foot that is a geom or a site of its leg to a body with its own geom. A foot that is a site, or a
+    body without a geom, gets the leg's nearest geom, if the distance to that geom is at most the foot's radius."""
     elements: dict[str, Any] = {foot: spec.body(foot) or spec.geom(foot) or spec.site(foot) for foot in base.feet}
     separate = {foot for foot, at in elements.items() if isinstance(at, mujoco.MjsBody) and collides(at)}
     feet = {foot: at for foot, at in elements.items() if at is not None and foot not in separate}
@@ -55,8 +55,8 @@ def _solid(geom: mujoco.MjsGeom) -> bool:
 
 
 def _placed(model: mujoco.MjModel, geom: mujoco.MjsGeom, pos: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Return the attributes of a leg's geom in the frame of a foot at this pose in the leg. The mass is 0 if the leg
-    has an explicit inertia."""
+    """Return the attributes of a leg's geom in the frame of a foot, whose pose in the leg is `pos` and `quat`. The mass
+    is 0 if the leg has an explicit inertia."""
     values = {name: copy(getattr(geom, name)) for name in _SHAPE}
     if geom.type == mujoco.mjtGeom.mjGEOM_MESH:  # the compiled pose is that of the mesh's inertia
         values |= {"pos": geom.pos.copy(), "quat": geom.quat.copy(), "meshname": geom.meshname}

@@ -1,20 +1,21 @@
 """Genesis on the CPU or a CUDA GPU: one batched scene, built from the same edited models as the MuJoCo engine.
 
 Genesis imports bodies, inertias, joints with limits, damping, armature and friction, position servos with force limits,
-joint equalities, and geoms with friction, condim and solref. Other parts of an MJCF it ignores silently. This module
-replaces them:
+joint equalities, and geoms with friction, condim and solref. It silently ignores other parts of an MJCF. This module
+replaces those parts:
 
 - <option>: time step, integrator, cone, impratio and iterations are passed to the scene.
-- `gravcomp`: compensation is per entity, so the arm is one entity and each object another. A legged robot has none.
+- `gravcomp`: gravity compensation is per entity, so the arm is one entity and each object is another. A legged robot
+  has no compensation.
 - Contact `priority`: Genesis takes the larger friction of a contact pair, MuJoCo that of the object or foot. Ground and
   arm therefore get the minimum friction, 0.01; a finger slides over the table. Genesis averages solref and solimp, so
-  ground and legged robot get those of the feet.
+  ground and legged robot get the solref and solimp of the feet.
 - Collision masks apply within an entity only: all colliding geoms collide with the scene.
 - `nsample` and `delay` of actuators: commands pass a delay line with MuJoCo's semantics.
 - Sensors: foot positions are those of the bodies. Foot force is the vertical contact force, which equals MuJoCo's touch
   sensor on level ground. Genesis solves contacts only in a step, so forces are 0 between a reset and the next step.
-- Tendons: Genesis gives each finger the full gain and force of the gripper's tendon servo; here they are divided by the
-  tendon's coefficients.
+- Tendons: Genesis gives each finger the full gain and force of the gripper's tendon servo; this module distributes gain
+  and force by the tendon's coefficients.
 
 Differences that remain: torsional friction follows an object's randomized friction (in MuJoCo it is constant), and all
 environments share an object's size, so `<object>.size` is not a parameter of this engine.

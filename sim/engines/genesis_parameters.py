@@ -79,7 +79,7 @@ class Parameters:
         return torch.as_tensor(values, dtype=torch.float32, device=self._device)
 
     def _servos(self, ids: np.ndarray) -> None:
-        """Write gains and force limits; strength scales both."""
+        """Write the servos' gains and force limits; the strength scale applies to both."""
         stiffness, damping, strength = (self._column(name, ids) for name in _SERVO)
         solver, at = self._solver, self._world.joints
         solver.set_dofs_kp(self._tensor(self._kp * stiffness * strength), at, ids)

@@ -21,7 +21,7 @@ SLIPPERY = 0.01
 
 def start(device: str) -> Any:
     """Import and initialize Genesis once per process; "auto" selects the GPU if there is one. Raise ConfigError for an
-    unsupported device, UserError if Genesis is not installed or already runs on another one."""
+    unsupported device, UserError if Genesis is not installed or already runs on another device."""
     found = torch.device(find_device(device))
     if found.type not in ("cpu", "cuda"):
         raise ConfigError(f"engine 'genesis' runs on cpu and cuda, not on {device!r}")
@@ -108,7 +108,7 @@ class World:
                 joint.set_sol_params(np.concatenate([self.model.jnt_solref[ours.id], self.model.jnt_solimp[ours.id]]))
 
     def _soften(self, foot: str, geoms: list[Any]) -> None:
-        """Give geoms the contact softness of the foot: Genesis averages both geoms, MuJoCo takes that of the foot."""
+        """Give geoms the softness of the foot: Genesis averages that of both geoms, MuJoCo takes that of the foot."""
         at = foot_shapes(self.model, foot)[0]
         soft = np.concatenate([self.model.geom_solref[at], self.model.geom_solimp[at]])
         self.solver.set_sol_params(np.tile(soft, (len(geoms), 1)), [g.idx for g in geoms])

@@ -1,4 +1,4 @@
-"""MuJoCo model of a scene with the robot's own model file; all engines are built from it."""
+"""MuJoCo model of a scene with the robot's own model file; all engines are built from this model."""
 
 import math
 from typing import Any
@@ -21,9 +21,10 @@ BONE = 0.014
 ROLLING = 1e-4
 """Damping of objects that roll, N s/m."""
 STUCK = 1e6
-"""Damping of an object without collisions, N s/m; without gravity compensation it would sink by micrometres."""
+"""Damping of an object without collisions, N s/m. The damping alone, without gravity compensation, would let the object
+sink by micrometres."""
 OVERSPEED = 10.0
-"""Maximum plausible joint speed as a multiple of its limit; falls and impacts stay below."""
+"""Maximum plausible speed of a joint as a multiple of its speed limit; falls and impacts stay below this speed."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
 """Maximum plausible speeds of a trunk, m/s and rad/s."""
 OBJECT_SPEED = 1e3
@@ -52,7 +53,7 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
-    """Return the model of the robot alone, with the changes to its file that all engines need."""
+    """Return the model of the robot alone, with the changes to the robot's file that all engines need."""
     file = read_robot_file(robot, mjcf)
     check_robot_file(file, robot)
     spec, urdf = file.spec, file.urdf
@@ -118,7 +119,7 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Add visual rods between the joints of each leg, for videos: collision geoms leave gaps."""
+    """Add visual rods between the joints of each leg, for videos, since collision geoms leave gaps between joints."""
     for foot in base.feet:
         body = spec.body(foot)
         while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
@@ -160,7 +161,7 @@ def _add_object(world: mujoco.MjsBody, thing: Object) -> None:
 
 
 def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> None:
-    """Add a floor and four walls, each with a fifth of the mass."""
+    """Add the tray's floor and four walls, each with a fifth of the tray's mass."""
     inside, wall, high = thing.size, TRAY_WALL / 2, TRAY_HEIGHT / 2
     out = inside + 2 * wall
     parts = [((0.0, 0.0, wall - high), (out, out, wall))]
@@ -172,8 +173,8 @@ def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> Non
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
-    """Add ground, objects, light and cameras to a robot's model. They are attached as separate specs: names, defaults
-    and compiler options of the robot's file do not affect them."""
+    """Add ground, objects, light and cameras to a robot's model. These elements are attached as separate specs, so that
+    names, defaults and compiler options of the robot's file do not affect them."""
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
     room = mujoco.MjSpec()
@@ -242,7 +243,7 @@ def _carrier(spec: mujoco.MjSpec, robot: RobotSpec, follows: bool) -> tuple[mujo
 
 
 def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
-    """Return the geoms of a foot that collide; ConfigError if it has none."""
+    """Return the geoms of a foot that collide; raise ConfigError if no geom of the foot collides."""
     body = model.body(foot)
     shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
     colliding = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]

@@ -106,7 +106,7 @@ class MujocoEngine(Engine):
         return self._live.qpos[:, self._finger_qpos].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
-        """Return the indices of the foot views in sensordata."""
+        """Return the indices of each foot view in MuJoCo's sensordata, by view."""
         at: dict[str, list[int]] = {}
         for view in ("position", "velocity", "force"):
             for foot in feet:
@@ -226,12 +226,12 @@ class MujocoEngine(Engine):
         self.batch.expand(field)[(ids[:, None], *index)] = values[:, None]
 
     def _store(self, parameters: dict[str, np.ndarray], name: str, ids: np.ndarray, values: np.ndarray) -> None:
-        """Store a parameter; `reset` writes parameters that share model fields together."""
+        """Store a parameter's values; `reset` writes them together with other parameters of the same model fields."""
         parameters[name][ids] = values
         self._changed.add(name)
 
     def _write_servos(self, ids: np.ndarray) -> None:
-        """Write gains, feedforward torques and force limits; strength scales them all."""
+        """Write the servos' gains, feedforward torques and force limits; the strength scale applies to all of these."""
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
         kp, kd, torque = (values[ids] for values in self._springs)

@@ -20,7 +20,7 @@ from sim.scenes import robot_model
 
 
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
-    """Return the robot's normalized model file, not checked against the spec; ConfigError if it is unreadable."""
+    """Return the robot's normalized model file, not checked against the spec; raise ConfigError if it is unreadable."""
     path = robot_model(robot, mjcf)
     urdf = is_urdf(path)
     undrawn: list[str] = []
@@ -56,7 +56,7 @@ def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:
 
 
 def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
-    """Return the joints that follow commands: those of the spec, and joints that the file couples to them."""
+    """Return the joints that follow commands: the spec's joints, and joints that the file couples to the spec's."""
     equalities = [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT]
     driven = {*robot.joint_names, *(robot.gripper.joints if robot.gripper else ())}
     driven |= {e.name1 for e in equalities if not e.name2}  # held in place
@@ -96,7 +96,7 @@ def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) ->
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Give the joints, and the references to them, the names that the robot's driver uses."""
+    """Rename the joints, also where other elements refer to them, to the names that the robot's driver uses."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
     _rename(driver, spec.joints, "name")
     _rename(driver, [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT], "target")
@@ -130,7 +130,7 @@ def _base_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> list[mujoco.MjsJoint]
 
 
 def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
-    """Weld massless links that no command drives and that carry no mass: engines cannot simulate them."""
+    """Weld massless links that no command drives and that carry no mass: engines cannot simulate such links."""
     driven, welded = driven_joints(spec, robot), []
     for body in reversed(spec.bodies[1:]):  # from the tips inwards: a massless link may carry others
         alone = all(len(b.joints) == 0 for b in body.find_all("body"))
@@ -148,7 +148,7 @@ def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Itera
 
 
 def _place_base(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
-    """Move the root body to the origin, or a trunk to its height. The surroundings of a fixed robot move with it."""
+    """Move the root body of a fixed robot to the origin, with its surroundings, or a trunk to the spec's height."""
     root = spec.body(robot.base.body) if robot.base else root_body(spec, robot)
     if root is None or root.parent.name != "world":
         return

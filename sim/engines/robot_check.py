@@ -22,11 +22,11 @@ from sim.scenes import Scene
 NEAR, TURNED = 1e-3, 5e-3
 """Maximum difference between frames of spec and file, m and rad."""
 SOLE_GAP, SOLE_FAR = 0.01, 0.05
-"""Distances of a foot's sole from the ground at home for a warning and for an error, m."""
+"""Distances between a foot's sole and the ground at home, m, above which a warning and an error are reported."""
 DRIFT = 0.02
-"""Maximum deviation of a stiff robot from home after holding it for 1 s, rad."""
+"""Maximum joint deviation of a stiff robot from the home posture after holding that posture for 1 s, rad."""
 _IGNORED = ("gravity", "wind", "density", "viscosity", "disableflags", "enableflags")
-"""Physics options that affect motion, unlike those of the solver; a file's values are not used."""
+"""Physics options that affect motion, unlike solver options. Simulation ignores a file's values of these options."""
 
 
 def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
@@ -92,14 +92,15 @@ def _finding(
 
 
 def _driver(robot: RobotSpec) -> Iterator[Finding]:
-    """Report the joint names that the robot's driver must use; no file contains them."""
+    """Report the joint names that the robot's driver must use; no model file contains these names."""
     if isinstance(robot.ros, RosInterface):
         remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's ros.joint_names"
         yield Finding("ok", "driver", f"{robot.ros.joint_states} names {', '.join(robot.driver_names())}", remedy)
 
 
 def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Compare torque limits: simulation uses the smaller one for stiff joints, and the spec's for compliant joints."""
+    """Compare torque limits of spec and file: simulation uses the smaller limit for stiff joints, and the spec's limit
+    for compliant joints."""
     motors = {a.target: a for a in spec.actuators}
     weaker = []
     for joint in () if robot.compliant else robot.joints:

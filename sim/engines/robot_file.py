@@ -15,7 +15,7 @@ from robot_rl.util.errors import ConfigError, nearest
 from sim.rendering.gl import mujoco
 
 TOLERANCE = 1e-3
-"""Tolerance between limits of file and spec, rad; files round pi."""
+"""Tolerance for differences between joint limits of file and spec, rad: files contain rounded multiples of pi."""
 
 
 class RobotFile(NamedTuple):
@@ -25,7 +25,7 @@ class RobotFile(NamedTuple):
     path: Path
     urdf: bool
     changes: tuple[Finding, ...] = ()
-    """Findings about changes and omissions."""
+    """Findings about changes to the file and about elements that were left out."""
 
 
 class Finding(NamedTuple):
@@ -61,7 +61,7 @@ def check_robot_file(file: RobotFile, robot: RobotSpec) -> None:
 
 
 def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
-    """Yield errors in a file: missing joints or bodies, and contradictions in itself or to the spec."""
+    """Yield errors in a file: missing joints or bodies, and contradictions within the file or to the spec."""
     spec = file.spec
     fingers = robot.gripper.joints if robot.gripper else ()
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
@@ -90,7 +90,8 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
 
 
 def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Yield errors of the actuators: each joint needs a position actuator without a gear, the gripper one or more."""
+    """Yield errors of the actuators: each joint needs one position actuator without a gear, the gripper needs at least
+    one actuator that takes positions."""
     joints = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
     servos, of = [a for a in joints if _is_servo(a)], f"of robot {robot.name!r}"
     if missing := [name for name in robot.joint_names if name not in [a.target for a in servos]]:
@@ -115,7 +116,7 @@ def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]
 
 
 def _is_servo(actuator: mujoco.MjsActuator) -> bool:
-    """Return whether torque = kp (command - position) - kd speed."""
+    """Return whether an actuator applies the torque kp (command - position) - kd speed."""
     return bool(_is_affine(actuator) and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
 
 
@@ -155,14 +156,14 @@ def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:
 
 
 def weighs(body: mujoco.MjsBody, urdf: bool) -> bool:
-    """Return whether a body itself has mass; geoms of a URDF have none."""
+    """Return whether a body itself has mass; geoms of a URDF have no mass."""
     if body.explicitinertial:
         return bool(body.mass > 0)
     return not urdf and any(g.density > 0 if math.isnan(g.mass) else g.mass > 0 for g in body.geoms)
 
 
 def fixed_weight(body: mujoco.MjsBody, urdf: bool) -> bool:
-    """Return whether any body that is fixed to this one has mass."""
+    """Return whether any body that is fixed to `body` has mass."""
     return any(not len(b.joints) and (weighs(b, urdf) or fixed_weight(b, urdf)) for b in body.bodies)
 
 

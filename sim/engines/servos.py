@@ -1,7 +1,8 @@
 """Position actuators of a robot's joints, for all engines.
 
-Actuators of a compliant robot are built from its spec. Those of a stiff robot come from its MJCF, or are built here for
-a URDF, which has none. Their torque is limited to `Joint.effort` or the model file's limit, whichever is smaller.
+Actuators of a compliant robot are built from its spec. Actuators of a stiff robot come from its MJCF, or are built here
+for a URDF, which has no actuators. The torque of a stiff robot's actuators is limited to `Joint.effort` or the model
+file's limit, whichever is smaller.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
-"""Position error at which a URDF's servo applies full effort, rad; 0.02 and 0.075 in the MJCFs of Panda and UR5e."""
+"""Position error at which a URDF's servo applies full effort, rad. The MJCFs of Panda and UR5e have 0.02 and 0.075."""
 LAG = 0.05
 """Damping divided by stiffness of a URDF's servos, s, as in the MJCF of the UR5e."""
 GRIP_LAG = 0.1
@@ -44,7 +45,7 @@ def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def set_gripper(spec: mujoco.MjSpec, robot: RobotSpec, gripper: Gripper) -> None:
-    """Set gains and force of an MJCF's gripper actuator to those of the spec; None keeps the value of the file."""
+    """Set gains and force of an MJCF's gripper actuator to the spec's; a gain that is None keeps the file's value."""
     for actuator in spec.actuators:
         if actuator.target in robot.joint_names:
             continue
@@ -71,7 +72,7 @@ def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effo
 
 
 def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Limit the servos of a stiff robot to the effort of its spec or the file's limit, whichever is smaller."""
+    """Limit the servo torques of a stiff robot to the effort in its spec or the file's limit, whichever is smaller."""
     for actuator in spec.actuators:
         if actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT or actuator.target not in robot.joint_names:
             continue
@@ -82,7 +83,7 @@ def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator | None = None) -> tuple[float, float]:
-    """Return the torque limits in the file of a joint and its actuator (low, high), N m; infinite without a limit."""
+    """Return the torque limits (low, high), N m, that a file sets for a joint and its actuator; by default infinite."""
     element = spec.joint(joint)
     limits = [(element.actfrclimited, element.actfrcrange)]
     return _limits(limits + [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else limits)
@@ -94,7 +95,7 @@ def force_range(actuator: mujoco.MjsActuator) -> tuple[float, float]:
 
 
 def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float]:
-    """Return the intersection of MuJoCo's limits; a limit on "auto" applies if it has a range."""
+    """Return the intersection of MuJoCo's limits; a limit whose flag is "auto" applies if the limit has a range."""
     low, high = -np.inf, np.inf
     for limited, (least, most) in limits:
         auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and least < most
@@ -104,7 +105,7 @@ def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float
 
 
 def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:
-    """Return the indices (J,) of the joints' position actuators; ConfigError for a joint without one."""
+    """Return the indices (J,) of the joints' position actuators; raise ConfigError for a joint without an actuator."""
     of_joint = {
         model.joint(model.actuator_trnid[a, 0]).name: a
         for a in range(model.nu)

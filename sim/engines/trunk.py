@@ -12,10 +12,10 @@ PAYLOAD_EDGE = 0.15
 def trunk_inertia(
     mass: float, com: np.ndarray, inertia: np.ndarray, values: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return masses (k,) kg, centres of mass (k, 3) m and inertias about them (k, 3, 3) kg m^2, in the trunk's frame.
+    """Return masses (k,) kg, centres of mass (k, 3) m, inertias (k, 3, 3) kg m^2 about these centres, in trunk frame.
 
     `mass`, `com` (3,) and `inertia` (3, 3) are nominal; `values` (k,) have the names in NOMINAL. The mass scale applies
-    to the inertia as well; a shift of the centre of mass does not change the inertia about it.
+    to the inertia as well; a shift of the centre of mass does not change the inertia about that centre.
     """
     scale, load = values["base.mass_scale"], values["payload.mass"]
     own, own_com = mass * scale, com + np.stack([values[f"base.com_{axis}"] for axis in "xyz"], 1)

@@ -1,7 +1,8 @@
-"""Read a URDF as a MuJoCo model, with meshes relative to the file or by package://, model:// or file://.
+"""Read a URDF as a MuJoCo model; mesh paths are relative to the file or begin with package://, model:// or file://.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
-friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.
+friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the robot's spec has
+velocity limits.
 """
 
 import os
@@ -20,7 +21,7 @@ _UNSUPPORTED = ("planar", "floating")
 _SEARCHED = {
     "ROS_PACKAGE_PATH": "", "AMENT_PREFIX_PATH": "share", "GAZEBO_MODEL_PATH": "", "GZ_SIM_RESOURCE_PATH": "",
 }  # fmt: skip
-"""Environment variables that list folders, and the subfolder that contains the packages."""
+"""Environment variables that list folders, and the subfolder of each listed folder that contains the packages."""
 
 
 def is_urdf(path: Path) -> bool:
@@ -34,8 +35,8 @@ def is_urdf(path: Path) -> bool:
 
 
 def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
-    """Return the model of a URDF, and the names of visual meshes that are missing or in an unsupported format. Raise
-    ConfigError with file, link and remedy, or ValueError with the reason."""
+    """Return the model of a URDF, and the names of visual meshes that are missing or in an unsupported format. For an
+    unusable file, raise ConfigError with file, element and remedy, or ValueError with the reason."""
     try:
         root = ElementTree.fromstring(path.read_bytes())  # the parser detects the encoding
     except (ElementTree.ParseError, LookupError) as error:
@@ -70,7 +71,8 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
-    """Disable collisions between the base of a fixed robot and its first links; MuJoCo does so for other neighbours."""
+    """Disable collisions between the base of a fixed robot and its first links. MuJoCo itself disables collisions
+    between other neighbours."""
     for body in spec.bodies[1:]:
         if len(body.joints) and _fixed(body.parent):
             spec.add_exclude(bodyname1=body.parent.name, bodyname2=body.name)
@@ -108,7 +110,7 @@ def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list
 
 
 def _candidates(name: str, path: Path, meshdir: str) -> Iterator[Path]:
-    """Yield the files that a mesh's name or URI may mean; it may be percent-encoded."""
+    """Yield the files that a mesh's name or URI may mean; the name or URI may be percent-encoded."""
     for uri in dict.fromkeys((name, unquote(name))):
         scheme, separator, rest = uri.partition("://")
         if scheme in ("package", "model") and separator:
@@ -124,8 +126,8 @@ def _candidates(name: str, path: Path, meshdir: str) -> Iterator[Path]:
 
 
 def _package_folders(path: Path) -> Iterator[Path]:
-    """Yield folders that may contain packages: the parents of the file and of its link's target, then those of ROS and
-    Gazebo."""
+    """Yield folders that may contain packages: the parents of the file, the parents of its target if it is a link, then
+    the folders of ROS and Gazebo."""
     yield from dict.fromkeys((*path.absolute().parents, *path.resolve().parents))
     for variable, inside in _SEARCHED.items():
         yield from (Path(folder) / inside for folder in os.environ.get(variable, "").split(os.pathsep) if folder)

@@ -1,4 +1,4 @@
-"""Demonstrator with errors that lifts a cube, from observations alone."""
+"""Demonstrator that lifts a cube, with errors, from observations alone."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ class Skill:
     """Errors and speed of a demonstrator."""
 
     aim: float = 0.012
-    """Standard deviation of the estimated object position, sampled per episode, m."""
+    """Standard deviation of the error of the object's estimated position, m; the error is sampled per episode."""
     tremor: float = 0.2
     """Standard deviation of the action noise, in units of the largest action."""
     haste: float = 0.4
-    """Range of speeds: each episode has a factor between 1 - haste and 1."""
+    """Range of speeds: each episode has a speed factor between 1 - haste and 1."""
     gain: float = 0.5
     """Fraction of the remaining distance that is commanded in one action."""
 
@@ -30,7 +30,7 @@ STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
 
 
 class ScriptedExpert:
-    """Base of demonstrators that move the tool to goals, with the errors of a `Skill`; batched over environments."""
+    """Base class of demonstrators that move the tool to goals with the errors of a `Skill`, in all environments."""
 
     def __init__(self, controller: Controller, num_envs: int, skill: Skill, seed: int):
         self.skill, self.controller = skill, controller
@@ -62,7 +62,7 @@ class LiftExpert(ScriptedExpert):
         super().__init__(controller, num_envs, skill, seed)
         self.offset, self.width = observations.slice("cube_to_tool"), observations.slice("gripper_width")
         self.closing = torch.zeros(num_envs, dtype=torch.long)
-        """Control periods (n,) since the gripper began to close; 0: open."""
+        """Number of control periods (n,) since the gripper began to close; 0: the gripper is open."""
         self.reset(torch.arange(num_envs))
 
     def reset(self, ids: Tensor) -> None:
@@ -91,5 +91,5 @@ class LiftExpert(ScriptedExpert):
         return self.controller.from_twist(twist, fingers[:, None])
 
     def _turn(self, state: Tensor) -> Tensor:
-        """Return rotations (n, 3) in units of the largest action."""
+        """Return rotations (n, 3) of the tool, in units of the largest action."""
         return state.new_zeros(len(state), 3)

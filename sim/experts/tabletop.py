@@ -1,8 +1,8 @@
 """Demonstrator that executes language instructions, from the true poses of all objects.
 
 Each instruction is a sequence of waypoints for the tool relative to objects, with the gripper open or closed. The next
-waypoint begins when the tool has arrived, or has been near for long enough. The sequence restarts when the instruction
-changes, or when the object that should be in the gripper is not.
+waypoint begins when the tool has arrived, or has been near the present waypoint for long enough. The sequence restarts
+when the instruction changes, or when the object that should be in the gripper is not in the gripper.
 """
 
 from dataclasses import dataclass, fields
@@ -23,7 +23,7 @@ SAFE, DEEP = 0.12, 0.005
 LOST = 0.05
 """Distance between tool and object above which the object is not in the gripper, m."""
 ARRIVED, PATIENCE = 0.012, 12
-"""Tolerance of a waypoint, m, and control periods after which a larger tolerance applies."""
+"""Distance at which the tool has arrived at a waypoint, m, and control periods after which a larger distance counts."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Waypoint:
     """Offset from the object, m."""
     gripper: float
     hold: int = 0
-    """Control periods to stay at the waypoint."""
+    """Number of control periods for which the tool stays at the waypoint."""
     fixed: bool = False
     """Whether the offset is from the object's position when this waypoint began; the object may move with the tool."""
     carries: bool = False
@@ -84,9 +84,9 @@ class TabletopExpert(ScriptedExpert):
         self.at = torch.zeros(num_envs, dtype=torch.long)
         """Index (n,) of the current waypoint."""
         self.since = torch.zeros(num_envs, dtype=torch.long)
-        """Control periods (n,) since the waypoint began."""
+        """Number of control periods (n,) since the current waypoint began."""
         self.base = torch.zeros(num_envs, 3)
-        """Position (n, 3) of the waypoint's object when the waypoint began."""
+        """Position (n, 3), m, of the current waypoint's object when that waypoint began."""
         self.instruction = torch.full((num_envs,), -1)
         """Index (n,) of the current instruction; -1: none yet."""
         self.reset(torch.arange(num_envs))

@@ -1,4 +1,4 @@
-"""Demonstrator with errors that aligns the hand with a cube and lifts it, from observations alone."""
+"""Demonstrator that aligns the hand with a cube and lifts the cube, with errors, from observations alone."""
 
 from dataclasses import replace
 
@@ -12,13 +12,14 @@ from sim.experts.lift import CLUMSY as CLUMSY_LIFT
 from sim.experts.lift import STEADY, LiftExpert, Skill
 
 CLUMSY = replace(CLUMSY_LIFT, aim=0.004, tremor=0.1)
-"""Skill of a fast demonstrator with smaller errors: the fingers have 8 mm of clearance on each side of the cube."""
+"""Skill of a fast demonstrator with smaller errors than in `sim.experts.lift`: the fingers have 8 mm of clearance on
+each side of the cube."""
 
 __all__ = ["CLUMSY", "STEADY", "TurnExpert"]
 
 
 class TurnExpert(LiftExpert):
-    """Align the tool with the cube's sides during the approach, and keep it pointing down."""
+    """Align the tool with the cube's sides during the approach, and keep the tool pointing down."""
 
     def __init__(self, observations: VectorSpec, controller: Controller, num_envs: int, skill: Skill, seed: int = 0):
         super().__init__(observations, controller, num_envs, skill, seed)

@@ -59,7 +59,7 @@ class RemoteEnv:
             ) from None
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, np.ndarray]]:
-        """Return a method of the remote batch."""
+        """Return a function that calls method `name` of the remote batch."""
         if name.startswith("_") or not hasattr(gym_worker.Batch, name):
             raise AttributeError(name)
         return partial(self._call, name)
@@ -102,9 +102,9 @@ class Script:
 class GymEnv:
     """n copies of a Gymnasium environment with the protocol `robot_rl.interface.environment.VectorEnv`.
 
-    An observation has one float32 vector of all its numbers in order, its pictures, and the optional pictures and
-    instructions of the environment (`gym_worker`). Actions in [-1, 1] are scaled to the environment's
-    limits. The state cannot be restored: a resumed run begins new episodes.
+    An observation has one float32 vector of all numbers in the order of the space, the pictures of the space, and the
+    optional pictures and instructions of the environment (see `gym_worker`). Actions in [-1, 1] are scaled to the
+    environment's limits. The state cannot be restored: a resumed run begins new episodes.
     """
 
     device = torch.device("cpu")
@@ -115,8 +115,8 @@ class GymEnv:
         self, task: str, num_envs: int = 1, python: Path | None = None, instruction_set: str = TRAINING,
         filmed: bool = False, steps: int = 0,
     ):  # fmt: skip
-        """`instruction_set` as in `TaskEnv`; `filmed` enables `frame`; `steps`: length of an episode, 0: the
-        environment's own limit."""
+        """`instruction_set`: see `TaskEnv`. `filmed` enables the method `frame`. `steps`: length of an episode; 0: the
+        environment's own limit applies."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
             made = RemoteEnv(name, num_envs, steps, filmed, python) if python else None
@@ -170,7 +170,7 @@ class GymEnv:
         return self._observed(result["observation"]), {}
 
     def request_images(self, rows: Tensor | None) -> None:
-        """Request current pictures of environments `rows` (n,) bool, as in `TaskEnv`; None: always, of all."""
+        """Request new pictures of environments `rows` (n,) bool, as in `TaskEnv`; None: of all environments."""
         self._requested = rows
 
     def instruction(self, index: int) -> str:
@@ -199,7 +199,7 @@ class GymEnv:
         return following, result["reward"], result["terminated"], result["truncated"], infos
 
     def _check(self, answer: dict[str, np.ndarray], names: dict[str, str]) -> None:
-        """Raise UserError for NaN, infinity, and numbers that float32 does not hold exactly."""
+        """Raise UserError if an array of `answer` named in `names` has NaN, infinity, or numbers inexact in float32."""
         for key, what in names.items():
             values = answer[key].reshape(self.num_envs, -1)
             large = np.abs(values) > (self._largest if key != "reward" else gym_worker.LARGEST)
@@ -218,7 +218,7 @@ class GymEnv:
             )
 
     def _update_pictures(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:
-        """Replace the pictures of environments `rows` (n,) bool; `when` as in `Batch.step`."""
+        """Replace the pictures of environments `rows` (n,) bool by the pictures that `Batch.step` names `when`."""
         at = rows.nonzero().squeeze(-1)
         for key, name in self.pictures.items():
             self._newest[key] = self._newest[key].index_copy(0, at, result[f"{when} {name}"])
@@ -245,6 +245,6 @@ class GymEnv:
 
 
 def _tensors(answer: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Return copies of the arrays as tensors, float64 as float32."""
+    """Return copies of the arrays as tensors; float64 arrays become float32."""
     narrow = {key: np.float32 if values.dtype == np.float64 else values.dtype for key, values in answer.items()}
     return {key: torch.from_numpy(values.astype(narrow[key])) for key, values in answer.items()}

@@ -1,8 +1,8 @@
 """Copies of a Gymnasium environment, in this process or, through its standard streams, in another Python process.
 
 This file imports only gymnasium and numpy, so any virtual environment can run it: `PYTHON gym_worker.py ID COUNT STEPS
-[filmed]`. STEPS is the length of an episode, 0 for the environment's own limit; `filmed`
-enables frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+[filmed]`. STEPS is the length of an episode, 0 for the environment's own limit; `filmed` enables frames. A message is a
+length (4 bytes), a JSON header of that length, and the arrays that the header lists.
 
 A picture in an observation is uint8 from 0 to 255 of shape (height, width), or with 1 or 3 channels on the first or
 last axis. All other parts are numbers, in the order of the space.
@@ -11,7 +11,8 @@ Optional attributes of an environment or its wrapper:
 
 - `skills`, a tuple of names, and `demonstrator(skill)`: scripted demonstrators. A demonstrator has
   `begin(observation, info)`, called once per episode, and `act(observation, info)`, which returns an action.
-- `success_terminates`: success ends an episode. `max_episode_steps`: length of an episode without a `TimeLimit`.
+- `success_terminates`: success ends an episode. `max_episode_steps`: episode length of an environment without a
+  `TimeLimit`.
 - `pictures`, the (height, width) of additional pictures by name, and `picture(name)`, which draws the current state,
   (height, width, 3) uint8; only requested pictures are drawn.
 - `instructions`, a tuple of texts; `reset(options={"instruction": index})` selects an instruction.
@@ -42,7 +43,7 @@ SUITES = {
     "metaworld": "pip install metaworld packaging in a virtual environment of its own, and name its Python with "
     "--env-python",
 }
-"""Suites with a module in sim/suites that makes their environments, and their installation."""
+"""Suites whose environments are made by a module in sim/suites, and how to install each suite."""
 
 
 EXACT, LARGEST = 2**24, float(np.finfo(np.float32).max)
@@ -81,10 +82,10 @@ class Reader:
         whole = [isinstance(part, spaces.Box) and part.dtype.kind in "iu" for _, part in self.numbers]
         sizes = [spaces.flatdim(part) for _, part in self.numbers]
         self.largest = [EXACT if w else LARGEST for w, size in zip(whole, sizes, strict=True) for _ in range(size)]
-        """Largest magnitude of every number for an exact float32."""
+        """For each number of an observation, the largest magnitude at which float32 is exact."""
 
     def numbers_of(self, observation: Any) -> np.ndarray:
-        """Return the numbers (D,) float64; a Discrete value of n is one-hot, n numbers."""
+        """Return the numbers (D,) float64; a value of a Discrete space of n values is one-hot, thus n numbers."""
         parts = [np.zeros(0)]
         for keys, space in self.numbers:
             part = reduce(operator.getitem, keys, observation)
@@ -127,7 +128,7 @@ class Batch:
     """`count` copies of an environment with flat observations, actions in [-1, 1] and same-step autoreset."""
 
     def __init__(self, name: str, count: int, steps: int = 0, filmed: bool = False):
-        """`steps`: length of an episode, 0: the environment's own limit; `filmed` enables `frame`."""
+        """`steps`: length of an episode; 0: the environment's own limit. `filmed` enables the method `frame`."""
         options: dict[str, Any] = {"render_mode": "rgb_array"} if filmed else {}
         try:
             self.envs: list[Any] = [_make(name, steps, **options) for _ in range(count)]
@@ -184,7 +185,7 @@ class Batch:
         self.begins = [True] * count
 
     def _offers(self, name: str, default: Any) -> Any:
-        """Return an attribute of the environment or one of its wrappers."""
+        """Return an attribute of the environment or of one of its wrappers; `default` if none has the attribute."""
         return self.envs[0].get_wrapper_attr(name) if self.envs[0].has_wrapper_attr(name) else default
 
     def _horizon(self) -> int:
@@ -200,7 +201,7 @@ class Batch:
         return max(1, round(rate))
 
     def _success_key(self) -> str:
-        """Return the key of success in the infos of a step; empty if there is none."""
+        """Return the key of success in the infos of a step; empty if the infos have no such key."""
         self.envs[0].reset(seed=0)
         info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
         return next((key for key in ("is_success", "success") if key in info), "")
@@ -229,12 +230,12 @@ class Batch:
         return {"frame": np.ascontiguousarray(self.envs[0].render(), np.uint8)}
 
     def ask(self, *indices: int) -> dict[str, np.ndarray]:
-        """Restrict the next episodes to these instructions."""
+        """Restrict the next episodes to the instructions at these indices."""
         self.instruction_ids = list(indices)
         return {}
 
     def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Start an episode in every environment; `seeds` (n,) or None."""
+        """Start an episode in every environment, with `seeds` (n,) if they are given."""
         given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
         first = {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
         return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._instructions()
@@ -257,7 +258,7 @@ class Batch:
         return {"instruction": np.array(self.instruction)} if self.instruction_ids else {}
 
     def _look(self, i: int) -> dict[str, np.ndarray]:
-        """Return the pictures of environment i: parts of its observation, or drawn by `picture`."""
+        """Return the pictures of environment i: parts of its observation, and pictures drawn by its `picture`."""
         seen = self.reader.pictures_of(self.seen[i][0])
         return {name: seen[name] if name in seen else self.envs[i].get_wrapper_attr("picture")(name)
                 for name in self.facts["pictures"]}  # fmt: skip
@@ -270,8 +271,9 @@ class Batch:
         }
 
     def step(self, actions: np.ndarray, looks: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Step every environment; reset it at the end of an episode: `final` has the last observation. Pictures: "seen"
-        of environments `looks` (n,) bool, None: of all, before a reset; "begun" of new episodes."""
+        """Step every environment and reset those whose episode ended; `final` has the observations before the reset.
+        Pictures named "seen" show environments `looks` (n,) bool (None: all) before the reset; pictures named "begun"
+        show new episodes."""
         rows, seen, begun = [], [], []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
         for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):
@@ -320,8 +322,8 @@ class Batch:
 
 
 def _make(name: str, steps: int, **options: Any) -> Any:
-    """Make an environment of a suite, or of a Gymnasium id; episodes end after `steps`, 0: its own limit. `options` of
-    `gymnasium.make`."""
+    """Make an environment of a suite, or of a Gymnasium id. Episodes end after `steps`; 0: at the environment's own
+    limit. `options` are those of `gymnasium.make`."""
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
         return gym.make(name, **options, max_episode_steps=steps or None)
@@ -340,7 +342,7 @@ def _make(name: str, steps: int, **options: Any) -> Any:
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a message."""
+    """Write a message; the docstring of the module describes its format."""
     listed = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
     head = json.dumps(header | {"arrays": listed}).encode()
     body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
@@ -366,7 +368,7 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 
 
 def serve(name: str, count: int, steps: int = 0, filmed: bool = False) -> None:
-    """Answer requests until the stream is closed."""
+    """Answer requests from the standard input until it is closed."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of the environment must not mix with the answers
     requests = sys.stdin.buffer

@@ -18,9 +18,9 @@ class Randomize:
     high: float
     unit: str
     distribution: str = "uniform"
-    """uniform, log_uniform, or normal with mean and two standard deviations at low and high."""
+    """uniform, log_uniform, or normal; low and high of normal are two standard deviations from the mean."""
     optional: bool = False
-    """If an engine cannot change the parameter, keep and report its nominal value; False: raise an error."""
+    """True: an engine that cannot change the parameter keeps and reports the nominal value; False: raises an error."""
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -44,7 +44,7 @@ class Randomize:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Return the smallest and largest possible value."""
+        """Return the smallest and the largest possible value of the parameter."""
         low, high = self.quantile(np.array([0.0, 1.0]))
         return float(low), float(high)
 
@@ -80,10 +80,10 @@ DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
 
 
 def episode_rng(seed: int, episode: int) -> np.random.Generator:
-    """Return the random number generator of one episode of one environment seed."""
+    """Return the random number generator of episode number `episode` of environment seed `seed`."""
     return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), episode], np.uint64)))
 
 
 def episode_uniforms(seed: int, episode: int, count: int) -> np.ndarray:
-    """Return the first (count,) numbers of an episode's generator: a point of the unit cube."""
+    """Return the first random numbers (count,) of an episode's generator: a point of the unit cube."""
     return episode_rng(seed, episode).random(count)

@@ -24,8 +24,8 @@ def nominal(task: Task, engine: str) -> list[str]:
 
 
 def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the indices of the randomized parameters, and the names of the parameters that are not randomized. Not
-    randomized are those in `without` and in `nominal`; with `randomize` False, all parameters."""
+    """Return the indices of the randomized parameters, and the names of the parameters that are not randomized. The
+    parameters in `without` and in `nominal` are not randomized; with `randomize` False, no parameter is randomized."""
     names = [r.parameter for r in task.randomization]
     for name in without:
         if name not in names:
@@ -54,8 +54,8 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
 def check_randomization(
     declared: Sequence[Randomize], used: Sequence[Randomize], period: float, longest: float
 ) -> None:
-    """Raise ConfigError for parameters of a task that cannot have their effect; `used` are randomized. `period`:
-    control period, s. `longest`: largest delay of an action that the engine supports, s."""
+    """Raise ConfigError for parameters that cannot have their effect. `declared`: parameters of the task. `used`: those
+    that are randomized. `period`: control period, s. `longest`: largest action delay that the engine supports, s."""
     for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
         raise ConfigError(fault)
 

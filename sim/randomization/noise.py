@@ -1,6 +1,6 @@
 """Counter-based random numbers: a function of (key, counter, column), for all environments in one call, on any device.
 
-Random numbers of an episode must not depend on other environments; a generator per environment would need a Python
+Random numbers of an episode must not depend on other environments, but a generator per environment would need a Python
 loop in every step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
 """
 
@@ -21,7 +21,7 @@ _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros."""
+    """Shift the bits of `x` to the right and fill with zeros."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
@@ -32,7 +32,8 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def episode_keys(seeds: Sequence[int], episodes: Sequence[int] | int, purpose: int) -> Tensor:
-    """Return keys (n,) int64 of `episodes` (n,) of environment `seeds` (n,); purposes are independent of each other."""
+    """Return keys (n,) int64 of `episodes` (n,) of environment `seeds` (n,). Keys of different purposes are
+    independent."""
     key = torch.tensor([_signed(seed) for seed in seeds])
     for part in (episodes, purpose):
         key = _mixed(key + _STRIDE * (torch.as_tensor(part) + 1))
@@ -51,7 +52,8 @@ def uniforms(keys: Tensor, counters: Tensor, width: int) -> Tensor:
 
 
 def normals(keys: Tensor, counters: Tensor, width: int) -> Tensor:
-    """Return standard normal numbers, (n, width) float32 (Box and Muller 1958: two numbers from 64 bits)."""
+    """Return standard normal numbers, (n, width) float32, of keys (n,) at counters (n,) (Box and Muller 1958: two
+    numbers from 64 bits)."""
     bits = _bits(keys, counters, (width + 1) // 2)
     first = ((_shifted(bits, 32).float() + 1) * 2**-32).clamp(max=1.0)
     second = (bits & 0xFFFFFFFF).float() * (2 * math.pi * 2**-32)

@@ -38,7 +38,7 @@ _REMEDIES = {
 
 
 def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    """Return an offscreen renderer; raise UserError with reason and remedy if there is none."""
+    """Return an offscreen renderer; raise UserError with reason and remedy if no renderer can be opened."""
     try:
         if _missing is not None:
             raise _missing

@@ -9,7 +9,7 @@ renderer writes a few fields of its own copy of the model; afterwards it adds th
     light.x, light.y                                   added to the light's direction, whose z is about -1
     light.strength_scale                               factor of the light's colour
     camera.<name>.x .y .z                              m, in the camera's frame: right, up, backwards
-    camera.<name>.roll .pitch .yaw                     rad, about its backward, right and up axes
+    camera.<name>.roll .pitch .yaw                     rad, about the camera's backward, right and up axes
     camera.<name>.zoom_scale                           factor of the field of view
     picture.exposure_scale, picture.noise, picture.blur, picture.jpeg_loss
 """
@@ -28,8 +28,8 @@ TEXTURES = tuple(SCENE + name for name in ("table", "table.flat", "table.gradien
 """Materials of the table; the first is the default."""
 COLOURS = ("red", "green", "blue")
 EFFECTS = ("picture.exposure_scale", "picture.noise", "picture.blur", "picture.jpeg_loss")
-"""Brightness factor; standard deviation of the pixel noise, share of the range; standard deviation of the Gaussian
-blur, pixels; 100 minus the JPEG quality, below 1: no JPEG compression."""
+"""Exposure: brightness factor. Noise: standard deviation of the pixel noise, as a share of the range of a pixel. Blur:
+standard deviation of the Gaussian, pixels. JPEG loss: 100 minus the JPEG quality; below 1, nothing is compressed."""
 _MOVES, _TURNS = ("x", "y", "z"), ("pitch", "yaw", "roll")
 Values = Mapping[str, float]
 
@@ -71,7 +71,7 @@ class VisualRandomization:
         self.materials = [model.material(name).id for name in TEXTURES]
 
     def apply(self, values: Values) -> None:
-        """Write visual parameters to the model; all other fields get their values of the scene."""
+        """Write visual parameters to the model; visual fields without a parameter get the values of the scene."""
         model = self.model
         for field, nominal in self.nominal.items():
             getattr(model, field)[:] = nominal
@@ -107,7 +107,7 @@ class VisualRandomization:
 
 
 def add_camera_noise(frame: np.ndarray, look: Appearance) -> np.ndarray:
-    """Return a frame (H, W, 3) uint8 with camera errors, in a camera's order: lens blur, sensor noise, JPEG."""
+    """Return a frame (H, W, 3) uint8 with camera errors, in a real camera's order: lens blur, sensor noise, JPEG."""
     exposure, noise, blur, loss = (
         look.values.get(name, default) for name, default in zip(EFFECTS, (1, 0, 0, 0), strict=True)
     )

@@ -18,8 +18,8 @@ class SceneRenderer:
     """Render joint positions of one simulation with a private MjData.
 
     "fast" draws collision shapes without shadows, reflections, skybox or multisampling. "video" draws the visual
-    meshes. "high" adds shadows, reflections, skybox and multisampling. For a Panda on Mesa's software rasterizer:
-    1,100 frames/s at 96x96 ("fast"), 20 at 640x480 ("video"), and less than 1 at 640x480 ("high").
+    meshes. "high" adds shadows, reflections, skybox and multisampling. Speed for a Panda on Mesa's software rasterizer:
+    1,100 frames/s at 96x96 ("fast"), 20 frames/s at 640x480 ("video"), less than 1 frame/s at 640x480 ("high").
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene, height: int, width: int, quality: str):
@@ -65,9 +65,9 @@ class SceneRenderer:
 class Renderers:
     """Render one model on a pool of threads; every thread has its own copy of the model and its own OpenGL contexts.
 
-    A context belongs to one thread, which frees it when the thread ends. Python may free a renderer on any thread: if
-    its context is current on another thread, MuJoCo frees objects of the wrong context. Pictures are then wrong, or the
-    process crashes.
+    A context belongs to one thread, which frees the context when the thread ends. Python itself may free a renderer on
+    any thread: if the renderer's context is current on another thread, MuJoCo frees objects of the wrong context.
+    Pictures are then wrong, or the process crashes.
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene):
@@ -85,7 +85,7 @@ class Renderers:
         self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
         look: Appearance | None = None, quality: str = "fast",
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Return the future of a frame (height, width, 3); positions and sizes are copied."""
+        """Return the future of a frame (height, width, 3) uint8; `qpos` and `sizes` are copied."""
         sizes = None if sizes is None else sizes.copy()
         return self._pool.submit(_draw, qpos.copy(), camera, height, width, quality, sizes, look)
 
@@ -113,7 +113,7 @@ _local = threading.local()  # model, scene and renderers of each thread
 
 
 def _begin(model: mujoco.MjModel, scene: Scene) -> None:
-    """Prepare a thread, with normal priority: it would inherit the priority of a twin's loop."""
+    """Prepare a thread and give it normal priority, because it would inherit the priority of a twin's loop."""
     _local.model, _local.scene, _local.renderers = copy.copy(model), scene, {}
     if hasattr(os, "sched_setscheduler"):
         with suppress(OSError):  # not permitted, for example in a container without real-time priorities
@@ -124,7 +124,7 @@ def _draw(
     qpos: np.ndarray, camera: str, height: int, width: int, quality: str, size: np.ndarray | None,
     look: Appearance | None,
 ) -> np.ndarray:  # fmt: skip
-    """Render with this thread's renderer."""
+    """Return a frame drawn by this thread's renderer; see `SceneRenderer.render`."""
     key = (height, width, quality)
     if key not in _local.renderers:
         _local.renderers[key] = SceneRenderer(_local.model, _local.scene, *key)

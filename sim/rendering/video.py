@@ -21,17 +21,17 @@ from sim.tasks import FOREIGN, TESTBED
 
 HEIGHT, WIDTH = 360, 480
 MAX_RATE = 25
-"""Largest frame rate of a video; faster tasks skip frames."""
+"""Largest frame rate of a video, Hz; videos of tasks with a higher control rate skip frames."""
 
 
 def record(
     policy: RunnablePolicy, task: str, path: Path, episodes: int, seed: int, execution: Execution | None = None,
     python: Path | None = None, **simulation: Any,
 ) -> list[str]:  # fmt: skip
-    """Run `episodes` episodes, episode k with seed + k, and write them to one mp4; return their last instructions.
+    """Run `episodes` episodes, episode k with seed + k, into one mp4; return the last instruction of each episode.
 
-    Instructions are also drawn above the frames; [] for a task without instructions. `python` and `simulation` are
-    arguments of `sim.make.make`. Raises ConfigError for a task that cannot be rendered.
+    Instructions are also drawn above the frames; for a task without instructions, [] is returned. `python` and
+    `simulation` are arguments of `sim.make.make`. Raises ConfigError for a task that cannot be rendered.
     """
     env, draw = filmed(task, python, **simulation)
     every = max(1, round(env.info.rate / MAX_RATE))
@@ -46,7 +46,7 @@ def record(
 def filmed(
     task: str, python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> tuple[Any, Callable[[], np.ndarray]]:
-    """Return one copy of a task and a function that draws its frame; arguments of `sim.make.make`."""
+    """Return one copy of a task and a function that draws its frame. The arguments are those of `sim.make.make`."""
     if task.startswith(TESTBED):
         raise ConfigError(f"{task} has no pictures; leave out --video")
     if task.startswith(FOREIGN):
@@ -62,7 +62,7 @@ def _frames(
     env: Any, draw: Callable[[], np.ndarray], runner: ChunkExecutor, episodes: int, seed: int, every: int,
     instructions: list[str],
 ) -> Iterator[np.ndarray]:  # fmt: skip
-    """Yield one frame of `every` control periods; a list of one minute's frames would take gigabytes."""
+    """Yield a frame of every `every`-th control period. A list of the frames of one minute would take gigabytes."""
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner.reset()
@@ -80,5 +80,5 @@ def _frames(
 
 
 def write_video(frames: Iterable[np.ndarray], path: Path, rate: float) -> None:
-    """Write frames (H, W, 3) to an mp4 at `rate` per second; the file appears when it is complete."""
+    """Write frames (H, W, 3) to an mp4 at `rate` frames/s; the file appears when it is complete."""
     replace_file(path, encode_video(frames, rate))

@@ -24,11 +24,11 @@ class ActionChain(Rows):
         self.pipeline, self.tick, self.ticks = pipeline, tick, ticks
         joints, actions, device = len(pipeline.robot.joints), pipeline.actions.size, pipeline.device
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints, device=device) for _ in range(3))
-        """Last admitted goal, last joint command and its velocity: (n, J), rad and rad/s."""
+        """Last goal that the shield admitted, last joint command, and velocity of that command: (n, J), rad, rad/s."""
         self.gripper = torch.zeros(num_envs, 1, device=device)  # target width of the gripper (n, 1), m
         self.last_action = torch.zeros(num_envs, actions, device=device)  # executed action (n, A) in [-1, 1]
         self.reference = pipeline.controller.reference(num_envs)
-        """See `RobotState.reference`; (n, 0) for controllers without one."""
+        """See `RobotState.reference`; (n, 0) for controllers without a reference."""
         if self.reference is ABSENT:
             self.reference = torch.zeros(num_envs, 0, device=device)
         self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
@@ -43,19 +43,19 @@ class ActionChain(Rows):
         self.gripper[ids] = robot.gripper.width if robot.gripper else 0.0
 
     def refer(self, state: RobotState, ids: Tensor | None = None) -> RobotState:
-        """Return measured states with the controller's current reference, if it has one."""
+        """Return measured states with the current reference, if the controller has a reference."""
         if not self.reference.shape[1]:
             return state
         return replace(state, reference=self.reference if ids is None else self.reference[ids])
 
     def hold(self, ids: Tensor, position: Tensor) -> None:
-        """Set goal and command of robots `ids` to measured positions (k, J), at rest."""
+        """Set goal and command of robots `ids` to measured positions (k, J), and the command's velocity to 0."""
         self.goal[ids] = self.command[ids] = position
         self.velocity[ids] = 0.0
 
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
         """Return shielded joint commands (n, ticks, J) for actions (n, A) at measured states. A non-finite action
-        leaves goal and gripper unchanged and counts as `hold_action`."""
+        leaves goal and gripper unchanged; the last action is then the controller's `hold_action`."""
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)

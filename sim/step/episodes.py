@@ -26,18 +26,18 @@ from sim.tasks.base import Task
 
 @dataclass(frozen=True)
 class Verdict:
-    """Reward and end (n,) of one control period."""
+    """Reward (n,) and end (n,) of one control period in n environments."""
 
     reward: Tensor
     success: Tensor
     terminated: Tensor
     truncated: Tensor
     infos: dict[str, Any]
-    """Reward terms and metrics, if the task has them."""
+    """Reward terms and metrics, if the task defines any."""
 
 
 class TransitionJudge:
-    """Compute rewards and ends: success and failure terminate, the horizon and divergence truncate."""
+    """Compute rewards and ends: success and failure terminate an episode, the horizon and divergence truncate it."""
 
     def __init__(self, task: Task, pipeline: Pipeline):
         self.task, self.pipeline = task, pipeline
@@ -84,7 +84,7 @@ class Episodes(Rows):
     def __init__(
         self, task: Task, pipeline: Pipeline, engine: Engine, columns: list[int], tick: float, ticks: int, seed: int
     ):
-        """`columns` as in `EpisodeSampler`; a control period has `ticks` commands, `tick` s apart."""
+        """`columns`: see `EpisodeSampler`. A control period has `ticks` commands, `tick` s apart."""
         self.task, self.pipeline, self.engine = task, pipeline, engine
         self.num_envs, self.device = engine.num_envs, engine.device
         self.rate = task.interface.controller.rate
@@ -99,7 +99,7 @@ class Episodes(Rows):
             self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
         self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
-        """Control periods (n,) of the running episodes so far."""
+        """Number of control periods (n,) so far in each running episode."""
         self.true: RobotState
         self.state: RobotState  # state measured by the sensors
         self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
@@ -114,8 +114,8 @@ class Episodes(Rows):
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
-        """Begin the next episodes of environments `ids` (k,), sorted; return their first observations (k, D). With
-        `stagger`, episodes begin at different steps of the horizon."""
+        """Begin the next episodes of environments `ids` (k,), which are sorted; return the first observations (k, D) of
+        these episodes. With `stagger`, episodes begin at different steps of the horizon."""
         rows = ids.cpu().numpy()
         sample = self.sampler.sample(rows)
         for name in self._engine_parameters:
@@ -141,7 +141,7 @@ class Episodes(Rows):
         return self.observe(true, state, self.sampler.sampled[ids])
 
     def clone(self) -> Episodes | None:
-        """Return a second set of simulations, before a reset; None if the engine cannot be cloned."""
+        """Return a second set of simulations, in which no episode has begun; None if the engine cannot be cloned."""
         engine = self.engine.clone()
         if engine is None:
             return None
@@ -153,7 +153,7 @@ class Episodes(Rows):
         return other
 
     def copy_from(self, ids: Tensor, other: Episodes) -> None:
-        """Copy the episodes of environments `ids` (k,) from a clone."""
+        """Copy the episodes of environments `ids` (k,) from `other`, a clone of this object."""
         rows = ids.cpu().numpy()
         self.sampler.next_episode[rows] = other.sampler.next_episode[rows]
         self.engine.copy_from(rows, other.engine)
@@ -205,7 +205,7 @@ class Episodes(Rows):
         return self.observe(self.true, self.state, self.sampler.sampled)
 
     def _true_state(self, ids: Tensor | None = None) -> RobotState:
-        """Return the true state of environments `ids`; None: all."""
+        """Return the true state of environments `ids`; None: of all environments."""
 
         def rows(view: Tensor) -> Tensor:
             return view if ids is None else view[ids]
@@ -226,7 +226,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the whole state: a resumed run is bit-identical."""
+        """Return a copy of the whole state of all episodes: a run that resumes from the copy is bit-identical."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),
@@ -255,8 +255,9 @@ class Episodes(Rows):
 class PrefetchedResets:
     """A second set of simulations, one episode ahead of the running simulations.
 
-    A reset takes hundreds of small operations, for one episode as for a hundred; a copy takes a tenth of the time.
-    Seed, number and instruction weights determine an episode, so a resume needs no saved state.
+    A reset takes hundreds of small operations, whether for one episode or for a hundred. To copy a prefetched episode
+    takes a tenth of the time. Seed, number and instruction weights determine an episode, so a resume needs no saved
+    state of this set.
     """
 
     def __init__(self, ahead: Episodes):

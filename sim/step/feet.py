@@ -7,7 +7,7 @@ from robot_rl.interface.state import RobotState
 from robot_rl.util.rows import Rows
 
 CONTACT_FORCE = 1.0
-"""Contact force threshold, N."""
+"""A foot touches the ground if its contact force exceeds this threshold, N."""
 
 
 class FootTracker(Rows):
@@ -20,11 +20,11 @@ class FootTracker(Rows):
         zeros = torch.zeros(num_envs, feet, device=device)
         self.touching, self.contact, self.landed = (zeros.bool() for _ in range(3))
         self.air_time, self.swing_height = zeros.clone(), zeros.clone()
-        """Duration, s, and largest sole height, m, of the current swing or of a swing that has just ended; else 0."""
+        """Duration, s, and largest sole height, m, of a foot's current or just ended swing; 0 for a foot in stance."""
 
     def update(self, state: RobotState) -> None:
-        """Update from true states. `touching`: on the ground now. `contact`: on the ground now or one control period
-        ago, because light contacts flicker. `landed`: contact began in this period."""
+        """Update from true states. `touching`: the foot is on the ground now. `contact`: the foot is on the ground now
+        or was one control period ago, because light contacts flicker. `landed`: `contact` began in this period."""
         before, touching = self.contact, state.foot_force > CONTACT_FORCE
         contact = touching | self.touching
         self.touching, self.contact, self.landed = touching, contact, contact & ~before
@@ -37,7 +37,7 @@ class FootTracker(Rows):
         return state.foot_position[:, 2::3] - self.radius
 
     def reset(self, ids: Tensor) -> None:
-        """Reset robots `ids` to standing."""
+        """Reset the contact history of robots `ids` to standing on all feet."""
         for name in ("landed", "air_time", "swing_height"):
             getattr(self, name)[ids] = 0
         self.contact[ids] = self.touching[ids] = True

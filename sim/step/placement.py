@@ -17,19 +17,19 @@ DEFAULT_X = 0.5
 
 @dataclass(frozen=True)
 class Placement:
-    """Names of the randomized parameters of an object's coordinates; None: the default value."""
+    """Names of the randomized parameters for an object's coordinates and size; None: the default value is used."""
 
     box: Object
     x: str | None = None
-    """Default: `DEFAULT_X`."""
+    """Parameter of the x coordinate, m; default: `DEFAULT_X`."""
     y: str | None = None
-    """Default: 0 m."""
+    """Parameter of the y coordinate, m; default: 0 m."""
     z: str | None = None
-    """Default: the object rests on the table."""
+    """Parameter of the height of the centre, m; default: the object rests on the table."""
     yaw: str | None = None
-    """Default: 0 rad."""
+    """Parameter of the yaw angle, rad; default: 0 rad."""
     size: str | None = None
-    """Half of the edge, m; default: the size in the scene."""
+    """Parameter of half the edge, m; default: the size in the scene."""
 
     @classmethod
     def by_name(cls, box: Object, parameters: tuple[str, ...]) -> Placement:
@@ -39,7 +39,7 @@ class Placement:
 
     def poses(self, values: Mapping[str, np.ndarray], count: int, place: np.ndarray | None = None) -> np.ndarray:
         """Return poses (count, 7), m and quaternion w x y z, from sampled values (count,) of the parameters. With
-        `place` (count, 2), m, x and y are offsets from it."""
+        `place` (count, 2), m, the sampled x and y are offsets from that place."""
 
         def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
             return values[parameter] if parameter else np.zeros(count) + default

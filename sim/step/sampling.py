@@ -19,11 +19,11 @@ from sim.step.placement import Placement
 from sim.tasks.base import Task
 
 _NOISE, _PUSH, _BIAS = 0, 2, 3
-"""Purposes of an episode's random numbers, like COMMAND; every purpose has its own key."""
+"""Purposes of an episode's random numbers, besides COMMAND; every purpose has a random number key of its own."""
 TRAINING = "training"
 """Instruction set without the held-out instructions."""
 CHANGE_WINDOW = (0.03, 0.4)
-"""Range of the time at which an instruction changes, shares of the horizon."""
+"""Earliest and latest time in an episode at which its instruction changes, as shares of the horizon."""
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
@@ -51,15 +51,15 @@ class EpisodeSample:
     values: dict[str, np.ndarray]
     """Values (k,) of every randomized parameter."""
     joints: np.ndarray
-    """(k, J) rad."""
+    """Initial joint positions (k, J), rad."""
     objects: dict[str, np.ndarray]
-    """Poses (k, 7) of every object."""
+    """Initial poses (k, 7) of every object, by name."""
     bias_direction: Tensor
-    """Direction (k, biases) in [-1, 1] of every sensor bias."""
+    """Factor (k, biases) in [-1, 1] that gives every sensor bias its direction."""
 
 
 class EpisodeSampler(Rows):
-    """Sample episode e of environment i from (seed + i, e): resets on the CPU, control periods on the device."""
+    """Sample episode e of environment i from (seed + i, e): on the CPU at a reset, on the device in control periods."""
 
     ROWS = ("keys", "sampled", "push_speed", "push_every", "instructions", "changes_at")
 
@@ -67,7 +67,8 @@ class EpisodeSampler(Rows):
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
         device: torch.device,
     ):  # fmt: skip
-        """`columns`: indices of the randomized parameters. All are sampled, so disabling some changes no other."""
+        """`columns`: indices of the task's parameters that are randomized. All parameters of the task are sampled, so
+        disabling one parameter does not change another."""
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns
@@ -177,7 +178,7 @@ class EpisodeSampler(Rows):
 
     def push_velocity(self, steps: Tensor) -> Tensor:
         """Return the velocities (n, 3) float64, m/s, world frame, that pushes add before control periods `steps` (n,).
-        Directions are random and horizontal; 0 without a push."""
+        Directions are random and horizontal. Rows of environments without a push are 0."""
         due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
         angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
         speed = self.push_speed.double() * due

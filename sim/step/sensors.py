@@ -29,7 +29,7 @@ def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
 
 @dataclass(frozen=True)
 class Channel:
-    """Consecutive components of the measurement with the same error parameters."""
+    """Consecutive components of the measurement with the same parameters `delay`, `noise` and `bias`; "": no error."""
 
     view: str
     width: int
@@ -37,9 +37,9 @@ class Channel:
     noise: str = ""
     bias: str = ""
     direction: int = 0
-    """First column of the bias directions."""
+    """First column of this channel in the bias directions."""
     start: int = 0
-    """First column of the view."""
+    """First column of this channel in the view."""
 
 
 class SensorModel(Rows):
@@ -88,17 +88,18 @@ class SensorModel(Rows):
 
     @property
     def encoder_offset(self) -> Tensor:
-        """Return the encoder offsets (n, J), rad. Motors control the reading, so joints rest below by the offset."""
+        """Return the encoder offsets (n, J), rad. Motors control the encoder reading, so joints rest below their
+        commands by these offsets."""
         return self.bias[:, : len(self.robot.joints)]
 
     @staticmethod
     def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
-        """Return the column of `values` for every component of the channels."""
+        """Return the column of `values` with the parameter `kind` (delay, noise or bias) of every channel component."""
         names = [getattr(c, kind) for c in channels for _ in range(c.width)]
         return torch.tensor([PARAMETERS.index(n) if n else len(PARAMETERS) for n in names])
 
     def set(self, names: Sequence[str], ids: Tensor, values: Sequence[np.ndarray]) -> None:
-        """Set parameters of robots `ids` (k,) to values (k,); they take effect at the next reset."""
+        """Set parameters `names` of robots `ids` (k,) to values (k,), which take effect at the next reset."""
         for name, new in zip(names, values, strict=True):
             most = new.max(initial=0.0)
             if name.endswith("_delay") and most > self.period + 1e-9:
@@ -106,7 +107,7 @@ class SensorModel(Rows):
             self.values[ids, PARAMETERS.index(name)] = torch.from_numpy(new).float().to(self.device)
 
     def reset(self, ids: Tensor, state: RobotState, direction: Tensor) -> None:
-        """Start episodes of robots `ids` (k,) at true states; `direction` (k, biases) in [-1, 1] of the biases."""
+        """Start episodes of robots `ids` (k,) at true states; `direction` (k, biases) in [-1, 1] scales the biases."""
         values = self.values[ids]
         self.lag[ids] = values[:, self._delays] / self.period
         self.noise[ids] = values[:, self._noises]

@@ -1,4 +1,4 @@
-"""Meta-World's 50 tasks (Yu et al. 2020, arXiv 1910.10897), demonstrated by its scripted policies.
+"""Meta-World's 50 tasks (Yu et al. 2020, arXiv 1910.10897), demonstrated by the suite's scripted policies.
 
 `metaworld:pick-place-v3` is a single task. Goal and objects are observed and sampled for every episode. An episode ends
 at the first success, as the suite counts success, or after 500 steps.
@@ -53,12 +53,12 @@ INSTRUCTIONS = {
 """Instruction of each task."""
 SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in INSTRUCTIONS)}
 STEPS = 500
-"""Maximum length of an episode; the suite itself truncates it."""
+"""Maximum number of steps of an episode; the suite itself truncates an episode at this length."""
 SIDE = 96
 """Height and width of an image, pixels."""
 CAMERA_POSITION, CAMERA_TARGET, FOVY = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
-"""Position of the camera and of the point in its centre, m, and its field of view, degrees. LeRobot evaluates policies
-on this suite from the same position, also upright, with 60 degrees and 480 pixels."""
+"""Position of the camera and of the point in the picture's centre, m, and field of view, degrees. LeRobot evaluates
+policies on this suite from the same position, also with upright pictures, but with 60 degrees and 480 pixels."""
 ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
 """Prefixes of the names of the arm's bodies, without the fingers."""
 
@@ -74,7 +74,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
 
 
 class ScriptedMetaWorld(gym.Wrapper):
-    """Task whose episodes depend on the seed of their reset and end at success."""
+    """Environment of a single task; an episode depends on the seed of its reset and ends at success."""
 
     success_terminates, max_episode_steps = True, STEPS
     skills = tuple(NOISE)
@@ -89,7 +89,7 @@ class ScriptedMetaWorld(gym.Wrapper):
         self.name = name
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with this seed, which the suite's own `reset` ignores."""
+        """Begin an episode with `seed`, which the suite's own `reset` ignores."""
         if seed is not None:
             self.suite.seed(seed)
         return self.env.reset()
@@ -100,7 +100,7 @@ class ScriptedMetaWorld(gym.Wrapper):
         return observation, reward, bool(info["success"]), truncated, info
 
     def render(self) -> Any:
-        """Render an image (480, 480, 3) uint8; rotated by 180 degrees, since the suite's camera is upside down."""
+        """Render an image (480, 480, 3) uint8, rotated by 180 degrees, since the suite's camera is upside down."""
         return np.asarray(self.env.render())[::-1, ::-1]
 
     def demonstrator(self, skill: str) -> MetaWorldScript:
@@ -109,7 +109,7 @@ class ScriptedMetaWorld(gym.Wrapper):
 
 
 class MetaWorldScript:
-    """Scripted policies of some tasks, with action noise."""
+    """Demonstrator from the scripted policies of one or several tasks, with action noise."""
 
     def __init__(self, policies: dict[str, Any], noise: float):
         self.policies, self.noise = policies, noise
@@ -127,8 +127,8 @@ class MetaWorldScript:
 class MultiTaskEnv(gym.Env[Any, Any]):
     """Several tasks in one environment, selected by instruction.
 
-    Observations are the hand's position, m, and opening, 0 to 1, and a camera image on request. `info["true"]` is the
-    task's name and full observation, for its scripted policy.
+    An observation is the hand's position, m, the hand's opening, 0 to 1, and a camera image on request. `info["true"]`
+    is the current task's name and full observation, for the task's scripted policy.
     """
 
     success_terminates, max_episode_steps = True, STEPS
@@ -136,7 +136,7 @@ class MultiTaskEnv(gym.Env[Any, Any]):
     pictures = {"corner": (SIDE, SIDE)}  # noqa: RUF012
     metadata = {"render_fps": 80}  # noqa: RUF012
     idle: dict[str, list[RenderedTask]] = {}  # noqa: RUF012
-    """Unused environments by task name, shared by all copies: making one takes 1 s and 100 MB."""
+    """Unused environments by task name, shared by all copies: making an environment takes 1 s and 100 MB."""
 
     def __init__(self, names: tuple[str, ...]):
         self.names = names
@@ -146,7 +146,7 @@ class MultiTaskEnv(gym.Env[Any, Any]):
         self.running: RenderedTask | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the task of `options["instruction"]`."""
+        """Begin an episode of the task at index `options["instruction"]`, by default 0."""
         super().reset(seed=seed)
         if self.running is not None:
             self.idle.setdefault(self.running.task.name, []).append(self.running)
@@ -162,7 +162,7 @@ class MultiTaskEnv(gym.Env[Any, Any]):
         return *self._own(true, info)[:1], reward, terminated, truncated, info
 
     def _own(self, true: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return the policy's part (4,) of a full observation, and infos with the full one for the scripted policy."""
+        """Return the policy's part (4,) of a full observation, and infos with the full observation for the script."""
         assert self.running is not None
         info["true"] = self.running.task.name, true
         return true[:4].astype(np.float32), info
@@ -182,7 +182,7 @@ class MultiTaskEnv(gym.Env[Any, Any]):
 
 
 class RenderedTask:
-    """Task with a camera; the arm is drawn by its collision geoms, ten times as fast as by its meshes."""
+    """Task with a camera that draws the arm by its collision geoms, ten times as fast as by its meshes."""
 
     def __init__(self, task: ScriptedMetaWorld):
         self.task, model = task, task.suite.model

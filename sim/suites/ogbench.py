@@ -1,7 +1,7 @@
-"""OGBench's manipulation tasks (Park et al. 2024, arXiv 2410.20092), demonstrated by its plan oracles.
+"""OGBench's manipulation tasks (Park et al. 2024, arXiv 2410.20092), demonstrated by the suite's plan oracles.
 
-An oracle moves one part of the scene (cube, button, drawer or window) to a target. The expert chooses the next part:
-one that the task still needs, or in PLAY a random one, as in the suite's own datasets.
+An oracle moves one part of the scene (cube, button, drawer or window) to a target. The expert chooses the next part: a
+part that the task still needs, or with skill PLAY a random part, as in the suite's own datasets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOISE = {"CLUMSY": 0.1, "STEADY": 0.0, "PLAY": 0.1}
 """Noise of an oracle's plan, as a fraction of the action range; 0.1 is the suite's default."""
 ORACLES = {"cube": CubePlanOracle, "button": ButtonPlanOracle, "drawer": DrawerPlanOracle, "window": WindowPlanOracle}
 REACHED = 0.035
-"""Distance from the target at which a part counts as moved, m; the suite's success has 0.04."""
+"""Distance from the target at which a part counts as moved, m; the suite's own test of success has 0.04 m."""
 SLIDES = {"drawer": (0.0, -0.16), "window": (0.0, 0.2)}
 """Closed and open positions of sliding parts, m. Button 0 locks the drawer, button 1 the window."""
 
@@ -42,14 +42,14 @@ class ScriptedOGBench(gym.Wrapper):
 
 
 def make(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """Make an environment; those of a single manipulation task have a demonstrator. `options` are ignored."""
+    """Make an environment, with a demonstrator if it is a single manipulation task. `options` are ignored."""
     env = gym.make(name, **SIZE)
     single = isinstance(env.unwrapped, ManipSpaceEnv) and env.unwrapped._reward_task_id is not None
     return ScriptedOGBench(env) if single else env
 
 
 class Expert:
-    """Sequence of oracles; each plans from the final state of the previous one."""
+    """Demonstrator that runs a sequence of oracles; each oracle plans from the final state of the previous oracle."""
 
     def __init__(self, env: Any, noise: float, play: bool):
         self.env, self.play = env, play
@@ -83,7 +83,8 @@ class Expert:
         return self._press(np.arange(env._num_buttons) if self.play else np.flatnonzero(wrong))
 
     def _press(self, buttons: Any) -> tuple[str, Info]:
-        """Press the first of these buttons: policies can learn a fixed order. In play or without buttons, press any."""
+        """Press the first of `buttons`, since policies can learn a fixed order. In play, press a random one of them.
+        If `buttons` is empty, press a random button of the scene."""
         if self.play or not len(buttons):
             chosen = np.random.choice(buttons if len(buttons) else self.env._num_buttons)
         else:
@@ -144,7 +145,7 @@ class Expert:
         return self._handle(info, part, wide if abs(state[part] - shut) < abs(state[part] - wide) else shut)
 
     def _slide(self, info: Info, part: str, target: float) -> tuple[str, Info]:
-        """Slide the drawer or window, or press its button first if it is locked."""
+        """Slide the drawer or window; if it is locked, press the button of its lock instead."""
         lock = list(SLIDES).index(part)
         return self._handle(info, part, target) if self.env._cur_button_states[lock] else self._press([lock])
 

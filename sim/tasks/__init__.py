@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _renamed(task: Task, name: str, path: str) -> Task:
-    """Return the task under its registered name, by which its bundle refers to it."""
+    """Return the task under its registered name, by which the bundle of a policy refers to its task."""
     return task if task.name == name else replace(task, interface=replace(task.interface, task=name))
 
 
@@ -33,7 +33,7 @@ tasks = Registry(
 
 
 def task_of(robot: str, name: str | None = None) -> Task:
-    """Return the robot's task of this name; without a name, its first task, built-in tasks before those of plugins.
+    """Return task `name` of a robot; without a name, the robot's first task, built-in tasks before those of plugins.
     Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot."""
     if name is None:
         broken = []

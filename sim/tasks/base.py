@@ -32,19 +32,19 @@ class Task:
     randomization: tuple[Randomize, ...]
     """Parameters sampled at each reset. An object without `<object>.x`, `.y`, `.z` and `.yaw` has its default pose."""
     expert: str = ""
-    """module:function that builds the scripted demonstrator; empty: none."""
+    """Function that builds the scripted demonstrator, written module:function; empty: no demonstrator."""
     expert_observations: tuple[str, ...] = ()
-    """Observation terms of the demonstrator if they differ from the policy's; empty: the same."""
+    """Observation terms of the demonstrator; empty: those of the policy."""
     rewards: tuple[Reward, ...] = ()
-    """Reward terms; empty: 1 on success."""
+    """Reward terms; empty: the reward is 1 on success and 0 otherwise."""
     privileged: tuple[str, ...] = ()
     """Observation terms of the true state for critics, besides object poses and sampled parameters."""
     commands: CommandSchedule | None = None
     """Generator of velocity commands during an episode."""
     metrics: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Metrics (n,) of each control period, reported with the reward."""
+    """Function that returns metrics (n,) of a control period by name, reported with the reward."""
     mirror: Mirror | None = None
-    """Left-right symmetry of observations and actions, with all parameters randomized."""
+    """Left-right symmetry of actions and of the observations of an environment that randomizes all parameters."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
@@ -79,7 +79,7 @@ class Task:
 
 
 def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
-    """Return the sizes of the views of the robot's true state in this task, without objects."""
+    """Return the sizes of the views of the robot's true state in this task, by name; object poses are left out."""
     robot, joints = pipeline.robot, len(pipeline.robot.joints)
     sizes = {"joint_position": joints, "joint_velocity": joints, "last_action": pipeline.actions.size}
     if robot.tool:
@@ -119,7 +119,8 @@ class _Zeros:
 
 
 def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
-    """Raise ConfigError if an observation term, the controller or a test reads an unavailable view."""
+    """Raise ConfigError if an observation term, the controller, or a test of success or failure reads an unavailable
+    view."""
     sizes = view_sizes(task, pipeline)
     true, measured = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)

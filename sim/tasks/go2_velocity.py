@@ -42,7 +42,7 @@ _RANDOMIZATION = (
 )
 
 _LEGS = (1, 0, 3, 2)
-"""Index of the leg on the other side, for each leg."""
+"""For each leg, the index of its counterpart on the other side of the trunk."""
 _JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
 """Reflection of the joints; hip angles change their sign."""
 _VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
@@ -53,7 +53,8 @@ _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 _GAIT = 2.75
 """Gait frequency, Hz."""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""Swing amplitude of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, to leave room for the policy."""
+"""Swing amplitude of a leg of 0.31 m per 1 m/s of hip speed, rad: 0.7 of the amplitude without slip, to leave room for
+the policy."""
 _STRIDE = tuple(
     numbers
     for x, y in _FEET  # the hip moves at (vx - y turn, vy + x turn)

@@ -31,10 +31,10 @@ APPEARANCE = (
 """Randomized lights, colours, camera mountings and image noise; the cube is always red."""
 
 PROPRIOCEPTION = ("joint_position", "tool_position", "gripper_width")
-"""Proprioceptive observation terms, without the last action: a behavior-cloned policy would infer the demonstrator's
-direction from it, ignore the images, and stay still at the start of an episode."""
+"""Proprioceptive observation terms, without the last action: from the last action, a behavior-cloned policy would infer
+the demonstrator's direction, ignore the images, and stay still at the start of an episode."""
 HOME = Randomize("robot.home_offset", 0.0, 0.2, "rad")
-"""A wider range than in panda-lift: otherwise the arm's posture reveals the demonstrator's direction."""
+"""Range of home offsets, wider than in panda-lift: otherwise the arm's posture reveals the demonstrator's direction."""
 
 TASK = replace(
     LIFT,

@@ -1,6 +1,6 @@
 """Franka Panda lifts a cube at any yaw angle: 20 Hz control of the tool's position and orientation.
 
-The cube's diagonal is wider than the open gripper, so the hand must align with its sides.
+The cube's diagonal is wider than the open gripper, so the hand must align with the cube's sides.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Franka Panda executes 24 language instructions with four objects and a tray; 5 of them are held out."""
+"""Franka Panda executes language instructions with four objects and a tray; 5 of the 24 instructions are held out."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ WIDER_RANGES = {
         Randomize("robot.action_delay", 0.005, 0.07, "s"),
     )
 }
-"""Wider ranges than in panda-lift, which include the hidden dynamics of `robot-rl twin`."""
+"""Ranges wider than those of panda-lift; the wider ranges include the hidden dynamics of `robot-rl twin`."""
 HELD_OUT = (
     "touch the blue cylinder", "lift the yellow cube", "push the green ball to the left",
     "put the red cube next to the blue cylinder", "put the blue cylinder into the tray",

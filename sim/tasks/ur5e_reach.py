@@ -1,6 +1,6 @@
 """UR5e moves its flange to a target in the air: 20 Hz end-effector control, dense reward.
 
-The target is an object without collisions. On the robot, a tracker publishes it on objects/target/pose.
+The target is an object without collisions. On the real robot, a tracker publishes its pose on objects/target/pose.
 """
 
 from torch import Tensor

@@ -19,10 +19,11 @@ from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
 SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "RANDOM": 1.5}
-"""Noise of a demonstrator, as a fraction of the action range: half per step and half constant over an episode."""
+"""Action noise of a demonstrator by skill, as a fraction of the action range. Half of the noise is sampled per step,
+half is constant over an episode."""
 HABITS = {"MIXED": (-0.5, 1.0), "RANDOM": (0.0, 0.0)}
-"""Range of a factor on the demonstrator's actions, sampled per episode; unlike noise, it does not average out in
-behavior cloning. RANDOM does not depend on the task."""
+"""Range of a factor on the demonstrator's actions, by skill. The factor is sampled per episode; unlike noise, it does
+not average out in behavior cloning. Actions of skill RANDOM do not depend on the task."""
 
 
 class Testbed(ABC):
@@ -41,9 +42,9 @@ class Testbed(ABC):
     rate: ClassVar[float] = 20.0
     """Control rate, Hz."""
     goal: ClassVar[str] = ""
-    """Description of goal and actions, for language models."""
+    """Description of the task's goal and actions, for language models."""
     fields: ClassVar[tuple[Field, ...]] = ()
-    """Fields of observation.state; empty: unnamed numbers."""
+    """Fields of observation.state; empty: its numbers have no names."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 
@@ -61,11 +62,11 @@ class Testbed(ABC):
 
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return reward (n,), success (n,) and failure (n,) of reaching states s by actions a. Success and failure end
-        the episode."""
+        """Return reward (n,), success (n,) and failure (n,) of the steps that reached states s by actions a. Success
+        and failure end the episode."""
 
     def observe_others(self, s: Tensor) -> dict[str, Tensor]:
-        """Return observations besides observation.state (n, ...), by the keys of `extra_inputs`."""
+        """Return all observations (n, ...) other than observation.state, by the keys of `extra_inputs`."""
         return {}
 
     def terms(self, s: Tensor, a: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class Testbed(ABC):
 
     @abstractmethod
     def progress(self, s: Tensor) -> Tensor:
-        """Return the progress (n,) of states towards success, as a human observer would rate it; m or similar."""
+        """Return the progress (n,) of states towards success, as a human observer would rate it, in m or similar."""
 
     @abstractmethod
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class Testbed(ABC):
 
 
 def uniform(seed: Tensor, episode: Tensor, count: int) -> Tensor:
-    """Return random numbers (n, count) in [0, 1) by seed (n,) and episode (n,) (SplitMix64, Steele 2014)."""
+    """Return random numbers (n, count) in [0, 1) for each seed (n,) and episode (n,) (SplitMix64, Steele 2014)."""
     k = torch.arange(1, count + 1, device=seed.device)
     z = (seed * 1_000_003 + episode)[:, None] * 65_537 + k
     z = z * -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
@@ -159,7 +160,7 @@ class TestbedEnv:
         return torch.zeros(self.num_envs, self.info.action, device=self.device)
 
     def progress(self) -> Tensor:
-        """Return the progress (n,) of the current episodes."""
+        """Return the progress (n,) of the running episodes towards success."""
         return self.testbed.progress(self.state)
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
@@ -170,7 +171,7 @@ class TestbedEnv:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Restore a state; return its observations."""
+        """Restore a `state_dict`; return the observations in the restored state."""
         for name, value in state.items():
             setattr(self, name, value.to(self.device))
         return self._observation(self.state)
@@ -180,7 +181,7 @@ class TestbedEnv:
 
 
 class NoisyExpert:
-    """Testbed's expert with action noise and a bias per episode."""
+    """A testbed's expert as a demonstrator: its actions get noise per step and a bias per episode."""
 
     def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int, habit: tuple[float, float] | None):
         self.testbed, self.noise, self.habit = testbed, noise, habit
@@ -192,7 +193,7 @@ class NoisyExpert:
         return 0.5 * self.noise * torch.randn(count, self.testbed.action, generator=self.rng)
 
     def reset(self, envs: Tensor) -> None:
-        """Sample the constants of new episodes."""
+        """Sample the action bias and the expert's random numbers for new episodes in environments `envs`."""
         self.u[envs] = torch.rand(len(envs), 4, generator=self.rng)
         self.bias[envs] = self._normal(len(envs))
 

@@ -1,6 +1,6 @@
-"""Discs: a point goes to the left one of two discs of the instructed colour, by an image of the table from above.
+"""Discs: guided by an image from above, a point goes to the left one of the two discs of the instructed colour.
 
-Touching any other disc fails.
+The episode fails if the point touches any other disc.
 """
 
 import torch
@@ -24,9 +24,10 @@ TEXTS = encode(INSTRUCTIONS)
 TOP, PIXELS = f"{IMAGES}top", 32
 """Key of the camera image, and its height and width."""
 SIDE, ROWS, JITTER = 0.7, (-0.6, 0.0, 0.6), 0.12
-"""Distance of the discs from the centre line, their positions along it, and the range of both, m."""
+"""Mean distance of discs from the centre line, mean positions of discs along that line, and largest random shift of a
+disc in either direction, m."""
 STEP, NEAR, START = 0.12, 0.12, 0.2
-"""Maximum motion per step, distance of contact, and range of initial positions, m."""
+"""Maximum motion per step and axis, distance of contact, and largest initial coordinate of the point, m."""
 
 
 class Discs(Testbed):
@@ -66,7 +67,7 @@ class Discs(Testbed):
         return -(self._aim(s, torch.zeros(len(s), dtype=torch.bool, device=s.device)) - s[:, :2]).norm(dim=1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go to one of the two discs of the colour, sampled per episode."""
+        """Go to one of the two discs of the instructed colour; the side is sampled per episode."""
         way = self._aim(observation, u[:, 0] < 0.5) - observation[:, :2]
         return way / torch.maximum(way.norm(dim=1, keepdim=True), way.new_tensor(STEP))
 
@@ -93,5 +94,5 @@ class Discs(Testbed):
         return s[:, 2:14].view(-1, 6, 2)
 
     def _aim(self, s: Tensor, right: Tensor) -> Tensor:
-        """Return positions (n, 2) of the left disc of the instructed colour, or of the right one if `right` (n,)."""
+        """Return positions (n, 2) of the left disc of the instructed colour; where `right` (n,), of the right disc."""
         return self._discs(s)[torch.arange(len(s), device=s.device), self._colour(s) + 3 * right]

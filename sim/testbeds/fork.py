@@ -8,13 +8,13 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP = 0.08
-"""Maximum motion per step, m."""
+"""Maximum motion per step and axis, m."""
 END = 0.9
-"""Success beyond this y, m."""
+"""Value of y beyond which the point succeeds, m."""
 
 
 class Fork(Testbed):
-    """State: x, y, m. Touching the obstacle fails."""
+    """State: x, y of the point, m. An episode fails when the point touches the obstacle."""
 
     name, horizon, observation, action, draws = "fork", 60, 2, 2, 2
     radius: ClassVar[float] = 0.35
@@ -34,7 +34,7 @@ class Fork(Testbed):
         return s[:, 1]
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Steer to one side, sampled per episode, until the obstacle is passed."""
+        """Steer to one side until the obstacle is passed; the side is sampled per episode."""
         x, y = observation.unbind(1)
         side = torch.where(u[:, 0] < 0.5, -1.0, 1.0)
         aim = side * 0.65 * (1 - (y / 0.9) ** 2).clamp_min(0.0).sqrt() * 1.0
@@ -44,7 +44,7 @@ class Fork(Testbed):
 
 
 class ForkRight(Fork):
-    """Fork that fails on the left side."""
+    """Fork in which a point that passes the obstacle on the left fails."""
 
     name = "fork-right"
 
@@ -56,8 +56,8 @@ class ForkRight(Fork):
 
 
 class ForkFast(Fork):
-    """State: x, y, m. The point moves forward by itself, so a side must be chosen at the start; the mean of both sides
-    hits the obstacle."""
+    """State: x, y of the point, m. The point moves forward by itself, so the policy must choose a side at the start.
+    The mean of the actions for both sides hits the obstacle."""
 
     name, horizon, action, radius = "fork-fast", 30, 1, 0.57
 
@@ -68,12 +68,12 @@ class ForkFast(Fork):
         return torch.stack([(s[:, 0] + STEP * a[:, 0]).clamp(-1.2, 1.2), s[:, 1] + STEP], 1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Steer to one side from the start, sampled per episode."""
+        """Steer to one side from the start; the side is sampled per episode."""
         side = torch.where(u[:, :1] < 0.5, -0.65, 0.65)
         return ((side - observation[:, :1]) / STEP).clamp(-1, 1)
 
 
 class ForkFastRight(ForkRight, ForkFast):
-    """Fork that must be decided at the start and fails on the left: the first action determines the whole return."""
+    """ForkFast in which the left side fails: the first action determines the whole return."""
 
     name = "fork-fast-right"

@@ -6,11 +6,11 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP, TURN = 0.01, 0.05
-"""Maximum motion per step, m and rad."""
+"""Maximum motion of the peg per step: m per axis, and rad."""
 ROOM, TILT = 0.002, 0.04
-"""Maximum distance from the slot, m, and tilt, rad, at which the peg enters."""
+"""Largest distance from the slot's centre, m, and largest tilt, rad, with which the peg enters the slot."""
 DEEP = 0.04
-"""Depth of success, m."""
+"""Depth of the peg's tip beyond which the insertion succeeds, m."""
 RUB = 0.5
 """Factor on sideways motion while the peg presses on the table."""
 
@@ -51,7 +51,7 @@ class Insert(Testbed):
         return -(x - slot).abs() - 0.2 * tilt.abs() - y
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Move above the slot, straighten, then press down; the aim has an error of up to 4 mm per episode."""
+        """Move above the slot, straighten, then press down. The aim is off by up to 4 mm, constant over an episode."""
         y, tilt, off = observation[:, 1] / 10, observation[:, 2] / 2, observation[:, 4] / 50
         aim = off + 0.008 * (u[:, 0] - 0.5)
         inside = y < 0

@@ -1,4 +1,4 @@
-"""Maze: a point goes around two walls to a random goal; the straight line is usually blocked."""
+"""Maze: a point goes around two walls to a random goal; the walls usually block the straight line to the goal."""
 
 import torch
 from torch import Tensor
@@ -9,20 +9,20 @@ from sim.testbeds.base import Testbed
 STEP = 0.1
 """Maximum motion per step in x and in y, m."""
 NEAR = 0.1
-"""Distance of success, m."""
+"""Distance from the goal within which the point succeeds, m."""
 PASSAGES = ((-1 / 3, 0.5, 1.0), (1 / 3, -1.0, -0.5))
-"""Walls: y of the centre line, and left and right end of the opening, m."""
+"""Each wall as y of its centre line, and x of the left and right end of its opening, m."""
 HALF = 0.1
 """Half the thickness of a wall, m."""
 MARGIN = 1e-3
-"""Minimum distance from a wall's face, m; it makes the side of a point unambiguous."""
+"""Distance from a wall's face to a point that is moved out of the wall, m: the point is then clearly on one side."""
 GATES = torch.tensor([(y + side, *ends) for y, *ends in PASSAGES for side in (-HALF, HALF)])
-"""Faces of the walls' openings from bottom to top: y, left and right end, m."""
+"""Gates, the two faces of each wall's opening, from bottom to top: y, and x of the left and right end, m."""
 
 
 def gates(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
     """Return the points (n, gates, 2) where the shortest path between p (n, 2) and goal (n, 2) crosses each gate, and
-    whether it crosses the gate, bool (n, gates)."""
+    whether the path crosses the gate, bool (n, gates)."""
     low, high = upwards(p, goal)
     y, left, right = GATES.unbind(1)
     through = (low[:, 1:] < y) & (high[:, 1:] >= y)
@@ -37,7 +37,7 @@ def gates(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def upwards(p: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p and goal, (n, 2) each, ordered by y."""
+    """Return the lower (n, 2) and the upper (n, 2) of the points p (n, 2) and goal (n, 2), by y in each row."""
     up = (p[:, 1] < goal[:, 1])[:, None]
     return torch.where(up, p, goal), torch.where(up, goal, p)
 
@@ -54,7 +54,8 @@ def path_length(p: Tensor, goal: Tensor) -> Tensor:
 
 
 def outside(p: Tensor, before: Tensor | None = None) -> Tensor:
-    """Return positions (n, 2) moved out of the walls in y: to the side of `before` (n, 2), or to the nearer face."""
+    """Return positions (n, 2) in which points inside a wall are moved out along y: to the side of the wall where
+    `before` (n, 2) is, or without `before` to the nearer face."""
     x, y = p.unbind(1)
     for middle, left, right in PASSAGES:
         side = torch.where((y if before is None else before[:, 1]) < middle, -HALF - MARGIN, HALF + MARGIN)
@@ -77,7 +78,7 @@ class Maze(Testbed):
         return torch.cat([outside(2 * u[:, :2] - 1), outside(2 * u[:, 2:] - 1)], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
-        """Move in x, then in y; walls stop either motion."""
+        """Move the point in x, then in y; walls stop each of the two motions."""
         p = s[:, :2]
         x = (p[:, 0] + STEP * a[:, 0]).clamp(-1, 1)
         for middle, left, right in PASSAGES:
@@ -93,7 +94,7 @@ class Maze(Testbed):
         return -path_length(s[:, :2], s[:, 2:])
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go to the next gate, sliding along the wall before it, or to the goal."""
+        """Slide along the wall before the next gate and pass the gate; after the last gate, go to the goal."""
         p, goal = observation[:, :2], observation[:, 2:]
         at, through = gates(p, goal)
         up = p[:, 1] < goal[:, 1]

@@ -6,9 +6,9 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 STEP, NEAR = 0.06, 0.08
-"""Maximum motion per step and distance of success, m."""
+"""Maximum motion per step and axis, and distance from both goals at which the task succeeds, m."""
 SCALES = (1.0, 0.01)
-"""Cost per step and m of distance, for the first and the second point."""
+"""Cost per step and per m of distance to the goal, for the first and the second point."""
 
 
 class Pair(Testbed):
@@ -40,5 +40,5 @@ class Pair(Testbed):
         return -self._distances(s).sum(1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Go straight to the goals."""
+        """Move each point straight to its goal."""
         return (observation[:, 4:] / STEP).clamp(-1, 1)

@@ -1,4 +1,4 @@
-"""Push: a finger pushes a puck without inertia to a goal; success within 3 cm."""
+"""Push: a finger pushes a puck without inertia to a goal; the puck must come within 3 cm of the goal."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 STEP, SUBSTEPS = 0.03, 3
-"""Maximum motion of the finger per step, m, and substeps of contact."""
+"""Maximum motion of the finger per step and axis, m, and number of contact substeps per step."""
 CONTACT = 0.08
 """Sum of the radii of finger and puck, m."""
 WALL = 0.5
 """Half of the arena's width, m."""
 NEAR = 0.03
-"""Distance of success, m."""
+"""Distance between puck and goal within which the task succeeds, m."""
 
 
 class Push(Testbed):

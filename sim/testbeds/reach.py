@@ -1,4 +1,4 @@
-"""Reach: a planar arm with two links moves its tip to a random target; success within 2 cm."""
+"""Reach: a planar arm with two links moves its tip to a random target, within 2 cm."""
 
 import math
 
@@ -11,9 +11,9 @@ from sim.testbeds.base import Testbed
 LINKS = (0.3, 0.25)
 """Lengths of the links, m."""
 STEP = 0.12
-"""Maximum joint motion per step, rad."""
+"""Maximum motion of a joint per step, rad."""
 NEAR = 0.02
-"""Distance of success, m."""
+"""Distance between tip and target within which the task succeeds, m."""
 
 
 def tip(q: Tensor) -> Tensor:

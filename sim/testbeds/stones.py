@@ -1,4 +1,4 @@
-"""Stones: cross a river by jumping to one of two stones, left and near or right and far; between them is water."""
+"""Stones: cross a river by jumps, each to one of two stones: left and near, or right and far. Between them is water."""
 
 import torch
 from torch import Tensor
@@ -6,9 +6,9 @@ from torch import Tensor
 from sim.testbeds.base import Testbed
 
 AT, EDGE = 0.8, 0.2
-"""Centre and near edge of a stone in both components of the action; the other stone has negative values."""
+"""Centre and near edge of the right, far stone in both components of the action; negated for the left, near stone."""
 SHIFT = 0.1
-"""Range of the shift of an episode's stones."""
+"""Largest random shift of an episode's stones, in units of the action."""
 JUMPS = 2
 
 
@@ -36,7 +36,7 @@ class Stones(Testbed):
         return s[:, 0]
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Jump to one of the two stones, sampled per jump."""
+        """Jump to one of the two stones; the stone is sampled per jump."""
         jump = (observation[:, 0] * JUMPS).round().long().clamp(0, JUMPS)
         side = torch.where(u.gather(1, jump[:, None]) < 0.5, -1.0, 1.0)
         return side * AT + SHIFT * observation[:, 1:]
