@@ -125,7 +125,7 @@ class SpatialSoftmax(nn.Module):
         """Logarithm of the inverse temperature of the softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, 3 C) for x (B, C, H, W): expected column and row in [-1, 1] per channel, then its maximum."""
+        """Return (B, 3 C) for x (B, C, H, W): each channel's expected column and row in [-1, 1], then all maxima."""
         height, width = x.shape[2:]
         y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
         grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)

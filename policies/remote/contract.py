@@ -56,7 +56,7 @@ class ServedContract:
 
 
 def size_of(pipeline: Pipeline) -> Size:
-    """Return the sizes of a policy for an interface."""
+    """Return the sizes of a policy for an interface's pipeline."""
     return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs)
 
 
