@@ -27,7 +27,7 @@ from robot_rl.util.limits import PositiveInt
 
 
 class ActorPolicy(EncodingPolicy):
-    """An actor followed by an action transform."""
+    """Policy of an actor-critic: an encoder, an actor and an action transform."""
 
     horizon: int = 1
     execute: int = 1
@@ -73,8 +73,8 @@ class ActorPolicy(EncodingPolicy):
         return {}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return the result of `sample_inputs` for the environments `rows` (n,) bool, and 0 for the others, without
-        advancing the policy's state."""
+        """Return the result of `sample_inputs` for the environments `rows` (n,) bool, and 0 for other environments,
+        without advancing the policy's state."""
         return {}
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
@@ -118,8 +118,7 @@ class FrozenFeatures:
 
     @torch.no_grad()
     def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
-        """Return the base's features, or {} if they are not used, for `rows` (n,) bool (None: all); 0 for other
-        rows."""
+        """Return the base's features for `rows` (n,) bool (None: all), 0 in other rows; {} if the encoder is new."""
         if self.base is None:
             return {}
         if rows is None:
@@ -180,7 +179,7 @@ class EmbeddedConfig(GaussianConfig):
     """Gaussian actor on a state embedding."""
 
     embedding: PositiveInt = 128
-    """Size of the embedding and width of its network."""
+    """Size of the state embedding and width of the embedding network."""
 
 
 def embedding(inputs: int, width: int) -> nn.Sequential:

@@ -39,7 +39,7 @@ class Chunk:
     actions: Tensor
     """(B, horizon, A) in [-1, 1]"""
     start: int = 0
-    """Control period of the first action minus that of the observation; at most 0."""
+    """Number of control periods from the observation to the first action; at most 0."""
     period: float = 0.0
     """Time between actions, s; 0: the control period."""
 
@@ -76,7 +76,7 @@ class RunnablePolicy(Protocol):
 
 
 class Policy(nn.Module):
-    """A trainable policy that can be saved in a bundle; it may have state per environment."""
+    """A trainable policy that can be saved in a bundle and may have state per environment."""
 
     class_name: ClassVar[str]
     """Name of the class in the registry `policy_classes`, or its import path `module:class`."""

@@ -33,7 +33,7 @@ class BestOfConfig:
     """Best-of-N policy: a flow, and an actor that edits the flow's samples."""
 
     candidates: PositiveInt = 8
-    """Number N of samples of the flow; each sample has one edited copy if edits are on."""
+    """Number N of samples of the flow; if `scale` is above 0, each sample has one edited copy."""
     scale: NonNegativeFloat = 0.2
     """Largest edit, in units of the action range [-1, 1]; 0: no edits."""
     flow: GenerativeConfig = field(default_factory=GenerativeConfig)

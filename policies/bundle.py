@@ -40,13 +40,13 @@ Runtime = Literal["torch", "onnx"]
 
 @dataclass
 class Bundle:
-    """A policy with its interface and history."""
+    """A policy with its interface and its origin."""
 
     policy: Policy
     contract: Interface | None
     """Meaning of observations and actions; None for the policy of a Gymnasium environment, which runs on no robot."""
     robot: dict[str, Any]
-    """The robot's fingerprint."""
+    """Fingerprint of the robot that the policy is for."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Origin of the policy: task, recipe, seed, dataset, commit and versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)

@@ -8,7 +8,7 @@ and B0 to B7, of which 4 are executed. Inference takes 2 periods. In periods mar
     asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0 and B period 4; late actions are dropped
 
 `ensemble` infers continuously and averages the actions of all chunks for the period (Zhao et al. 2023, ACT).
-`realtime` is asynchronous, and each chunk continues the previous one (Black et al. 2025, real-time chunking).
+`realtime` is asynchronous, and each chunk continues the previous chunk (Black et al. 2025, real-time chunking).
 """
 
 import logging
@@ -148,7 +148,7 @@ class ChunkExecutor:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return the actions (n, A) of this control period; call it once per period."""
+        """Return the actions (n, A) of this control period; call `act` once per period."""
         receding = self.execution.mode == "receding"
         self._receive(receding)
         due = (self.age < 0) & (self.used >= self._interval())

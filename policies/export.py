@@ -51,7 +51,7 @@ class FeedforwardGraph(nn.Module):
         self.policy = policy
 
     def forward(self, observation: Tensor, start: Tensor | None = None, history: Tensor | None = None) -> Any:
-        """Return actions (B, A) for observations (B, D); given a history (B, H, D), return also the next one."""
+        """Return actions (B, A) for observations (B, D); given a history (B, H, D), also the next history."""
         if start is None or history is None:
             return self._action(observation)
         newest = observation[:, None]

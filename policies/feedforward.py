@@ -39,7 +39,7 @@ class History:
         self.frames: Tensor | None = None
         """(B, length, D) history, oldest frame first; None before the first frame"""
         self.starts: Tensor | None = None
-        """(B,) environments whose next frame begins an episode"""
+        """(B,) bool, true for environments whose next frame begins an episode"""
 
     def push(self, frame: Tensor) -> Tensor:
         """Append a frame (B, D); return the history (B, length * D)."""

@@ -34,7 +34,7 @@ class HilbertConfig(GaussianConfig):
     embedding: PositiveInt = 32
     """Number of dimensions of the goal embedding."""
     metric: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths of the embedding network."""
+    """Widths of the hidden layers of the embedding network."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class OnnxPolicy(Policy):
         self.history: np.ndarray[Any, Any] | None = None
         """(B, history, D) the last frames, oldest first"""
         self.start = np.ones(0, dtype=np.bool_)
-        """(B,) environments whose next frame begins an episode"""
+        """(B,) bool, true for environments whose next frame begins an episode"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class OnnxPolicy(Policy):
 
     def difference(self, reference: Policy) -> float:
         """Return the largest difference from the actions of `reference` over random episodes; both policies are reset.
-        It is infinite if only one returns NaN for a NaN observation, because the shield must be able to reject NaN."""
+        Infinity if only one policy returns NaN for a NaN observation, because the shield must be able to reject NaN."""
         rng, rows, worst = torch.Generator().manual_seed(0), 8 if self.batched else 2, 0.0
         self.reset()
         reference.reset()

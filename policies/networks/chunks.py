@@ -23,7 +23,7 @@ class ChunkConfig:
     execute: PositiveInt = 8
     """Number of actions executed before the next prediction."""
     hidden: PositiveInt = 256
-    """Width of the network."""
+    """Width of the network's hidden layers."""
     layers: Annotated[int, Interval(ge=0, le=100)] = 3
     """Number of hidden layers of the network."""
     sample_steps: PositiveInt = 10
@@ -135,6 +135,6 @@ def guidance_term(
 
 
 def keep_frozen(chunk: Tensor, prefix: Prefix | None) -> Tensor:
-    """Clip a chunk to [-1, 1] and replace its actions of prefix weight 1 by the prefix's actions."""
+    """Clip a chunk to [-1, 1] and take its actions of weight 1 from the prefix."""
     chunk = chunk.clamp(-1, 1)
     return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

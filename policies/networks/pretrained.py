@@ -111,7 +111,7 @@ def add_fingerprint(module: nn.Module, model: str, folder: Path, weights: bool =
 
 def load_config(folder: Path, layers: int) -> Any:
     """Return a model's configuration, cut to the first `layers` layers (0: all). ConfigError if the model's type is
-    unknown or it has fewer layers."""
+    unknown or the model has fewer layers."""
     transformers = require("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -190,7 +190,7 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
 
 
 def save_only_trained(module: nn.Module, name: str) -> None:
-    """Make `module` save only the trained weights of its pretrained model `module.<name>`; loading keeps the others."""
+    """Make `module` save only the trained weights of its pretrained model `module.<name>`; loading keeps the rest."""
     model = module.get_submodule(name)
     trained = {f"{name}.{key}" for key, weight in model.named_parameters() if weight.requires_grad}
     kept = {f"{name}.{key}" for key in model.state_dict()} - trained

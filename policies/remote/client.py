@@ -1,4 +1,4 @@
-"""Clients of policy servers: of `robot-rl serve`, equal to the local policy, and of others, with physical actions."""
+"""Clients of policy servers: `robot-rl serve`, equal to the local policy, or others, with physical actions."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class RemotePolicy(Policy):
         return self.infer(observation, rng).actions
 
     def seen(self, observation: Observation) -> Observation:
-        """Return the entries of an observation that the policy reads, without privileged ones."""
+        """Return the entries of an observation that the policy reads, without privileged entries."""
         return {key: observation[key] for key in (STATE, *self.size.extra_inputs)}
 
     def numbers(self, answer: Mapping[str, Any], key: str, shape: tuple[int | None, ...]) -> Tensor:
@@ -100,7 +100,7 @@ class ForeignPolicy(RemotePolicy):
         """Send zeros once to find the chunk length; with `execute` 0, whole chunks are executed.
 
         Args:
-            keys: the server's names for our observation keys, where they differ.
+            keys: the server's names for our observation keys, where the names differ.
         """
         super().__init__(connection, size, 1, 1)
         self.actions, self.names = actions, dict(keys)

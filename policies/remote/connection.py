@@ -1,4 +1,4 @@
-"""A client's connection: one answer per request; every failure is counted and reported in one sentence."""
+"""A client's connection: every request has one answer, and every failure is counted and reported in one sentence."""
 
 import socket
 import struct

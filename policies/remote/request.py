@@ -5,7 +5,7 @@ text in `prompt`. Options:
 
     seed      of the sampler's noise for this chunk
     reset     true: a new episode starts
-    prefix    {"actions": (horizon, A) in [-1, 1], "weights": (horizon,), "guidance"}: the new chunk continues these
+    prefix    {"actions": (horizon, A) in [-1, 1], "weights": (horizon,), "guidance"}: actions that the chunk continues
     robots    n: all arrays have a leading dimension of n; `reset` may list robots, and the answer has `unit_actions`
     rng       state of torch's generator (5056 bytes); the answer has the next state
 """
@@ -28,7 +28,7 @@ OPTIONS = ("prompt", "seed", "rng", "prefix", "reset", "robots")
 
 @dataclass
 class Request:
-    """Validated request."""
+    """A client's request after validation."""
 
     observation: Observation
     """Tensors whose leading dimension is the number of robots."""
@@ -38,7 +38,7 @@ class Request:
     """Generator of the policy's noise; None: the connection's generator."""
     prefix: Prefix | None
     reset: Tensor | bool
-    """Robots that start a new episode; True: all."""
+    """Indices of the robots that start a new episode; True: all robots, False: none."""
 
 
 def read_request(message: Any, spec: ObservationSpec, policy: Policy) -> Request:

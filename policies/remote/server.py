@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class PolicySession:
-    """Answers one client's requests in order."""
+    """Session of one client, whose requests are answered in order."""
 
     def __init__(self, bundle: Bundle, device: torch.device):
         self.policy, self.device = with_own_state(bundle.policy), device

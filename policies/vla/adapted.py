@@ -184,7 +184,7 @@ class AdaptedBackbone(nn.Module):
 
     @contextlib.contextmanager
     def _ending_with(self, last: Tensor) -> Iterator[None]:
-        """Replace the model's last input embeddings by `last` (B, n, hidden)."""
+        """Within the `with` block, replace the model's last input embeddings by `last` (B, n, hidden)."""
 
         def replaced(module: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:
             return torch.cat([embedded[:, : -last.shape[1]], last.to(embedded.dtype)], 1)

@@ -42,7 +42,7 @@ HEAD, EMBEDDING = "network.vlm_with_expert.vlm.lm_head.weight", "network.vlm.tex
 def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = None, model: str = "") -> SmolVLAPolicy:
     """Return a checkpoint's policy for a task's sizes; ConfigError names missing or unsupported parts.
 
-    `pictures` maps the checkpoint's picture keys to ours where they differ. `model` is the folder of the SmolVLM on
+    `pictures` maps the checkpoint's picture keys to ours where the keys differ. `model` is the folder of the SmolVLM on
     which the checkpoint is built. Cameras named `empty_camera` are dropped because nothing attends to them.
     """
     settings = _json(folder / "config.json")

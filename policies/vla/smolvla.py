@@ -180,9 +180,9 @@ class SmolVLAConfig:
     expert_share: Fraction = 0.75
     """Width of the expert divided by the width of the language model."""
     min_period: PositiveFloat = 4e-3
-    """Shortest period of the sinusoidal time embedding."""
+    """Shortest period of the sinusoidal embedding of times in [0, 1]."""
     max_period: PositiveFloat = 4.0
-    """Longest period of the sinusoidal time embedding."""
+    """Longest period of the sinusoidal embedding of times in [0, 1]."""
     pictures: tuple[str, ...] = ()
     """Picture keys in input order; empty: the task's order."""
 

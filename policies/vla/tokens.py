@@ -163,7 +163,7 @@ class VLATokensConfig:
     codec: Literal["bins", "dct"] = "dct"
     """Tokens of a chunk: bins (one per action dimension and period) or dct (each dimension's lowest frequencies)."""
     bins: Annotated[int, Interval(ge=2)] = 128
-    """Number of values of a token."""
+    """Number of values that a token can have."""
     kept: PositiveInt = 3
     """Number of lowest frequencies to keep (only dct)."""
     layers: PositiveInt = 2
@@ -218,7 +218,7 @@ class VLATokensPolicy(EncodingPolicy):
 
     @torch.no_grad()
     def sample(self, features: Tensor, temperature: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return sampled tokens (B, L) and their log-probability (B, L), at temperature 1 for `temperature` 0."""
+        """Return sampled tokens (B, L) and their log-probability (B, L), at temperature 1 if `temperature` is 0."""
         tokens, logits = self.decoder.write(features, temperature, rng)
         shares = (logits / (temperature or 1.0)).log_softmax(-1)
         return tokens, shares.gather(-1, tokens[..., None])[..., 0]

@@ -245,7 +245,7 @@ class Registry:
         return iter(sorted({*self.entries, *self._plugins()}))
 
     def describe(self, name: str) -> str:
-        """Return a one-line description; for other packages, their name and the path, because nothing is imported."""
+        """Return a one-line description; for another package's object, package and path, as nothing is imported."""
         claims = self._plugins().get(name, [])
         packages = " and ".join(claim.package for claim in claims)
         if name in self.entries:

@@ -15,7 +15,8 @@ def as_json(config: Any) -> Any:
 
 
 def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return `before` with the number at a path like "config.training.steps" replaced by a larger one in `now`."""
+    """Return `before` with the number at a path like "config.training.steps" replaced by the number in `now`, if that
+    is larger."""
     name, _, rest = path.partition(".")
     old, new = before.get(name), now.get(name)
     if rest and isinstance(old, dict) and isinstance(new, dict):

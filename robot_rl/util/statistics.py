@@ -66,7 +66,7 @@ class Difference(Estimate):
     """Estimated number of further held-out episodes per seed that would make the difference significant; None: no
     number suffices, or the difference is significant."""
     more_seeds: int | None = None
-    """Estimated number of further seeds, with the same number of episodes each; otherwise like `more_episodes`."""
+    """Like `more_episodes`, but the number of further seeds, each with the same number of episodes."""
 
     @property
     def decided(self) -> bool:
