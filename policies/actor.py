@@ -1,8 +1,8 @@
-"""Policies of actor-critics: an encoder, an actor and an action transform.
+"""Policies of actor-critics: an encoder, an actor and an action transform T.
 
-features = encoder(observation)       the critic's input
+features = encoder(observation)       also the critic's input
 u        = actor(features, base)      in [-1, 1]
-action   = T(u; base)                 identity, or a residual on a frozen base policy
+action   = T(u; base)                 T: the identity, or a function of a frozen base policy, such as a residual
 
 With a `horizon` above 1, u and action are flattened chunks (B, horizon * A).
 """
@@ -27,17 +27,17 @@ from robot_rl.util.limits import PositiveInt
 
 
 class ActorPolicy(EncodingPolicy):
-    """An actor followed by an action transform."""
+    """Policy of an actor-critic: an encoder, an actor and an action transform."""
 
     horizon: int = 1
     execute: int = 1
     inputs: Mapping[str, int] = MappingProxyType({})
-    """Sizes of further inputs of actor and transform, by key of the observation dict. `sample_inputs` computes these
-    inputs when acting, and the replay stores them. `FEATURES`, the features of a frozen visual base, replace pictures
-    and instruction in the encoder."""
+    """Sizes of further inputs of the actor and the action transform, by key of the observation dict. `sample_inputs`
+    computes these inputs when acting, and the replay stores them. With the input `FEATURES`, the features of a frozen
+    visual base policy, the encoder reads neither pictures nor instruction."""
     actor: Actor
     explore: bool
-    """Sample u instead of taking its mean."""
+    """Whether to sample the actor's output u instead of taking its mean."""
 
     @property
     def kept(self) -> ObservationSpec:
@@ -46,7 +46,7 @@ class ActorPolicy(EncodingPolicy):
 
     @property
     def latent(self) -> int:
-        """Return the size of u."""
+        """Return the size of the actor's output u."""
         return self.actor.actions
 
     @property
@@ -55,16 +55,17 @@ class ActorPolicy(EncodingPolicy):
         return isinstance(self.actor, GaussianActor) and self.actor.values is not None
 
     def actor_features(self, observation: Observation) -> Tensor:
-        """Return the actor's input (B, F + inputs)."""
+        """Return the actor's input: the encoder's features (B, F) followed by the further `inputs`."""
         more = (observation[name] for name in self.inputs if name != FEATURES)
         return torch.cat([self.features(observation), *more], -1)
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return environment actions for actor outputs u (B, latent), both in [-1, 1]; the identity by default."""
+        """Return environment actions in [-1, 1] for actor outputs u (B, latent) in [-1, 1]; by default, return u."""
         return u
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
-        """Return the u (B, latent) whose action is nearest to `action`; None if u has no effect or is not unique."""
+        """Return the actor outputs u (B, latent) that `transform` maps nearest to `action`; None if u has no effect or
+        is not unique."""
         return action
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
@@ -72,7 +73,8 @@ class ActorPolicy(EncodingPolicy):
         return {}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return `sample_inputs` for rows (n,) bool, 0 for the other rows, without advancing the policy's state."""
+        """Return the result of `sample_inputs` for the environments `rows` (n,) bool, and 0 for other environments,
+        without advancing the policy's state."""
         return {}
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
@@ -89,7 +91,7 @@ class ActorPolicy(EncodingPolicy):
         return self._action({k: v[rows] for k, v in (observation | inputs).items()}, rng)
 
     def _action(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return chunks (B, horizon, A)."""
+        """Return chunks (B, horizon, A) for an observation that contains the `inputs`."""
         features = self.actor_features(observation)
         u = self.actor.sample(features, rng)[0] if self.explore else self.actor.mean(features)
         return self.transform(u, observation).unflatten(1, (self.horizon, -1))
@@ -103,20 +105,20 @@ class ActorPolicy(EncodingPolicy):
 
 
 class FrozenFeatures:
-    """Encoder of a policy on a frozen base: the features of a visual base, or an own encoder."""
+    """Encoder of a policy on a frozen base policy: the features of a visual base, or a newly trained encoder."""
 
     ROWS = 256
-    """Batch size for encoding an episode."""
+    """Number of an episode's steps that are encoded at once."""
 
     def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
-        """Build the encoder; `frozen` selects the features of a base that reads pictures or instructions."""
+        """Build the encoder; `frozen` chooses the base's features if the base reads pictures or instructions."""
         self.base = base if frozen and base.size.extra_inputs and isinstance(base, ChunkPolicy) else None
         self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
         self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])
 
     @torch.no_grad()
     def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
-        """Return the base's features for rows (n,) bool, 0 for the other rows; None: all rows."""
+        """Return the base's features for `rows` (n,) bool (None: all), 0 in other rows; {} if the encoder is new."""
         if self.base is None:
             return {}
         if rows is None:
@@ -128,7 +130,7 @@ class FrozenFeatures:
 
 
 class GaussianPolicy(ActorPolicy):
-    """Tanh-Gaussian policy (SAC: learned standard deviation; TD3: fixed; behaviour cloning: mean only)."""
+    """Tanh-Gaussian policy. Its standard deviation is learned (SAC), fixed (TD3) or not used (behaviour cloning)."""
 
     class_name, config_class = "gaussian", GaussianConfig
     traceable = True
@@ -151,14 +153,14 @@ class GaussianPolicy(ActorPolicy):
         return pad(action, (0, 1)) if self.config.grasp else action
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the squared error (B,) of the mean for demonstrated chunks (B, horizon, A)."""
+        """Return the squared error (B,) of the mean actions for demonstrated chunks (B, horizon, A)."""
         observation = self.encoder.augment(observation, rng)
         return (self.actor.mean(self.actor_features(observation)) - chunk.flatten(1)).square().mean(-1)
 
 
 def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> GaussianPolicy:
-    """Return a Gaussian policy with a learned standard deviation, initialized from another one's mean; `grasp` adds a
-    gripper critic. ConfigError for other policy classes."""
+    """Return a Gaussian policy with a learned standard deviation, whose mean is initialized from `policy`. `grasp` adds
+    a gripper critic. ConfigError if `policy` is of another class."""
     if type(policy) is not GaussianPolicy:  # subclasses have further networks
         raise ConfigError(f"a {policy.class_name} policy has no Gaussian to go on from; take bc, sac, td3 or rlpd")
     grasp |= policy.config.grasp
@@ -177,11 +179,11 @@ class EmbeddedConfig(GaussianConfig):
     """Gaussian actor on a state embedding."""
 
     embedding: PositiveInt = 128
-    """Size of the embedding and width of its network."""
+    """Size of the state embedding and width of the embedding network."""
 
 
 def embedding(inputs: int, width: int) -> nn.Sequential:
-    """Return three linear layers, each with LayerNorm and ELU, from (B, inputs) to (B, width)."""
+    """Return three linear layers, each followed by LayerNorm and ELU, that map (B, inputs) to (B, width)."""
     layers: list[nn.Module] = []
     for size in (inputs, width, width):
         layers += [nn.Linear(size, width), nn.LayerNorm(width, elementwise_affine=False), nn.ELU()]
@@ -201,7 +203,7 @@ class StateEmbedding(Encoder):
 
 
 class EmbeddedPolicy(GaussianPolicy):
-    """Tanh-Gaussian of a learned state embedding (MR.Q: Fujimoto et al. 2025, 2501.16142)."""
+    """Tanh-Gaussian policy on a learned state embedding (MR.Q: Fujimoto et al. 2025, 2501.16142)."""
 
     class_name, config_class = "embedded", EmbeddedConfig
     config: EmbeddedConfig

@@ -5,7 +5,7 @@ Bins are chosen coarse to fine, and dimension by dimension at each level, condit
 
     A(s, a) = sum over chosen bins of A_d(s, bin | earlier bins),    sum over a dimension's bins of exp(A_d / alpha) = 1
 
-The policy chooses a bin with probability exp(A_d / alpha).
+The policy chooses a bin of action dimension d with probability exp(A_d / alpha); alpha is the entropy coefficient.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,16 @@ class AutoregressiveConfig(BinsConfig):
     """Action bins and their advantage network."""
 
     levels: PositiveInt = 2
-    """Levels L of refinement of a dimension's range."""
+    """Number L of refinement levels of each action dimension's range."""
     temperature: PositiveFloat = 0.01
     """Entropy coefficient alpha, in units of the return per nat."""
     conditional: bool = True
-    """Condition each bin on the earlier dimensions' bins of its level; False: independent dimensions, as in CQN."""
+    """Condition each bin on the bins that earlier action dimensions chose at the same level; False: dimensions are
+    independent, as in CQN."""
 
 
 class BinAdvantages(nn.Module):
-    """Ensemble of two: values V(s) and normalized advantages of bins."""
+    """Ensemble of two members: each gives state values V(s) and normalized advantages of bins."""
 
     MEMBERS = 2
 
@@ -46,17 +47,17 @@ class BinAdvantages(nn.Module):
             nn.init.zeros_(parameter)
 
     def value(self, features: Tensor) -> Tensor:
-        """Return values (2, B) of features (B, F)."""
+        """Return the two members' state values (2, B) of features (B, F)."""
         return self.values(features, features[:, :0]).squeeze(-1)
 
     def advantages(self, features: Tensor, center: Tensor, level: int, bins: Tensor, dimension: Tensor) -> Tensor:
-        """Return normalized advantages (2, N, bins) of a dimension's bins.
+        """Return the two members' normalized advantages (2, N, bins) of one action dimension's bins.
 
         Args:
-            features: (N, F)
+            features: (N, F) of the observations
             center: (N, A) centres of the intervals that this level refines
             level: refinement level
-            bins: (N, A) bins of this level; only those of dimensions below `dimension` are read
+            bins: (N, A) bins chosen at this level; only the bins of dimensions below `dimension` are read
             dimension: (N,) index of the action dimension
         """
         c, kind = self.config, features.dtype
@@ -70,7 +71,7 @@ class BinAdvantages(nn.Module):
 
 
 class AutoregressivePolicy(BinsPolicy):
-    """Choose or sample each dimension's bin in turn by the minimum of two advantages."""
+    """Choose or sample each dimension's bin in turn, by the minimum of the two ensemble members' advantages."""
 
     class_name, config_class = "autoregressive", AutoregressiveConfig
     network: BinAdvantages
@@ -81,7 +82,7 @@ class AutoregressivePolicy(BinsPolicy):
         self.network = BinAdvantages(self.encoder.size, size.action, self.config)
 
     def advantages(self, network: BinAdvantages, features: Tensor, bins: Tensor) -> Tensor:
-        """Return advantages (2, B, L, A, bins) of every bin, given the earlier ones of the chosen bins (B, L, A)."""
+        """Return advantages (2, B, L, A, bins) of every bin, given the earlier bins among the chosen ones (B, L, A)."""
         count, levels, actions = bins.shape
         center = self.codec.centers(bins)
         dimension = torch.arange(actions, device=bins.device).repeat(count)

@@ -19,7 +19,7 @@ Config = TypeVar("Config")
 
 
 def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> Config:
-    """Return a configuration from JSON, with lists as tuples; ValueError names a value outside its range."""
+    """Return a configuration from a JSON object, with lists as tuples. A ValueError names a value outside its range."""
     hints = get_type_hints(kind)
     made = {}
     for name, value in values.items():
@@ -39,7 +39,7 @@ class Chunk:
     actions: Tensor
     """(B, horizon, A) in [-1, 1]"""
     start: int = 0
-    """Control period of the first action minus that of the observation; at most 0."""
+    """Number of control periods from the observation to the first action; at most 0."""
     period: float = 0.0
     """Time between actions, s; 0: the control period."""
 
@@ -51,42 +51,44 @@ class Prefix:
     actions: Tensor
     """(B, horizon, A) in [-1, 1]; actions after the previous chunk's end have weight 0"""
     weights: Tensor
-    """(B, horizon) in [0, 1]: at 1 the action is kept unchanged, below 1 the chunk is guided towards it, at 0 free"""
+    """(B, horizon) in [0, 1]: 1 keeps the previous chunk's action, a weight below 1 guides the next chunk towards that
+    action, and 0 has no effect"""
     guidance: float
-    """Largest guidance weight; 0: only weights of 1 have an effect."""
+    """Largest guidance weight; 0: only actions of weight 1 have an effect."""
 
 
 class RunnablePolicy(Protocol):
-    """Policy interface of an executor: a torch module, an ONNX file or a policy server."""
+    """Interface of the policies that an executor runs: a torch module, an ONNX file or a policy server."""
 
     @property
     def horizon(self) -> int:
-        """Actions in a chunk."""
+        """Number of actions in a chunk."""
 
     @property
     def execute(self) -> int:
-        """Actions of a chunk that are executed before the next chunk."""
+        """Number of a chunk's actions that are executed before the next chunk."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return chunks for observations with leading dimension B. A prefix is only passed if `inpaints` is true."""
+        """Return chunks for observations with leading dimension B. Only policies with `inpaints` get a prefix."""
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Start new episodes in environments `ids`; None: all."""
 
 
 class Policy(nn.Module):
-    """A trainable policy that can be saved in a bundle; it may have state per environment."""
+    """A trainable policy that can be saved in a bundle and may have state per environment."""
 
     class_name: ClassVar[str]
-    """Name in `policy_classes`, or its import path `module:class`."""
+    """Name of the class in the registry `policy_classes`, or its import path `module:class`."""
     config_class: ClassVar[Any]
     """Dataclass of the configuration."""
     horizon: int
     execute: int
     inpaints: ClassVar[bool] = False
-    """`infer` takes a prefix into account."""
+    """Whether `infer` takes a prefix into account."""
     traceable: bool = False
-    """Chunks depend only on the current observation and, for a `ChunkPolicy`, on noise, so ONNX export is possible."""
+    """Whether chunks depend only on the current observation and, for a `ChunkPolicy`, on noise, as ONNX export
+    needs."""
     config: Any
     size: Size
 
@@ -101,16 +103,16 @@ class Policy(nn.Module):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the vocabulary of instructions; () without instructions or with an open vocabulary."""
+        """Return the vocabulary of instructions; () if the policy reads none or its vocabulary is open."""
         base = getattr(self, "base", None)
         return base.words if isinstance(base, Policy) else ()
 
     def fit(self, columns: dict[str, Tensor]) -> None:
-        """Fit normalizers to demonstrated rows (N, ...); nothing by default."""
+        """Fit normalizers to demonstrations, columns of N rows (N, ...); do nothing by default."""
 
     @abstractmethod
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return a chunk (B, horizon, action_dim) for observations with leading dimension B."""
+        """Return chunks (B, horizon, action_dim) for observations with leading dimension B."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         """Return the result of `act` as a `Chunk`."""
@@ -121,7 +123,8 @@ class Policy(nn.Module):
         return cast(Tensor, cast(Any, self.encoder).read(text))
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return `act` (k, horizon, action_dim) for rows (B,) bool; policies with state override this to keep it."""
+        """Return the chunks (k, horizon, action_dim) of the k true `rows` (B,) bool. Policies with state override this
+        method to keep their state."""
         return self.act({k: v[rows] for k, v in observation.items()}, rng)
 
     def reset(self, ids: Tensor | None = None) -> None:
@@ -129,7 +132,7 @@ class Policy(nn.Module):
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy of any class with fresh weights, from the result of its `describe`."""
+    """Return a policy of any class with fresh weights, given the result of the policy's `describe`."""
     name = str(description["class"])
     kind = policy_classes.get(policy_classes.vet(name))
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
@@ -141,11 +144,11 @@ class Actor(nn.Module):
     """Map features (B, F) to actor outputs u (B, actions)."""
 
     actions: int
-    """Size of u."""
+    """Size of the output u."""
     std: float | None
     """Fixed standard deviation of exploration; None: not fixed."""
     starts_at_zero: bool
-    """The mean is 0 before training."""
+    """Whether the mean of u is 0 before training."""
 
     @abstractmethod
     def mean(self, features: Tensor) -> Tensor:
@@ -153,11 +156,11 @@ class Actor(nn.Module):
 
     @abstractmethod
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a reparametrized u and its log-probability (B,), 0 if unknown."""
+        """Return a reparametrized sample of u and its log-probability (B,), which is 0 if unknown."""
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions in [-reach, reach]; with reach 0, the controller alone."""
+    """Policy with uniformly random actions in [-reach, reach]; with reach 0, the controller acts alone."""
 
     horizon = execute = 1
 
@@ -175,18 +178,18 @@ class Size:
     """Sizes of a policy's inputs and outputs."""
 
     observation: int
-    """Components of observation.state."""
+    """Number of components of observation.state."""
     action: int
     extra_inputs: ObservationSpec = ObservationSpec(())
     """Inputs besides observation.state."""
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """Return (height, width, 3) of each picture input, by key."""
+        """Return the shape (height, width, 3) of each picture input, by key."""
         return self.extra_inputs.pictures
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; without extra inputs, "others" is omitted."""
+        """Return a JSON object; "others" holds the extra inputs and is omitted if there are none."""
         sizes = {"observation": self.observation, "action": self.action}
         return sizes | ({"others": self.extra_inputs.to_json()} if self.extra_inputs else {})
 
@@ -207,12 +210,12 @@ def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: b
 
 
 def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
-    """Draw a standard normal tensor on the generator's device, so draws do not depend on `device`."""
+    """Draw a standard normal tensor on the generator's device and move it to `device`, so `device` changes no value."""
     return torch.randn(shape, generator=rng, device=rng.device).to(device)
 
 
 def elu() -> nn.Module:
-    """Return an in-place ELU; the copy would dominate its CPU cost."""
+    """Return an ELU that works in place, because a copy would dominate its cost on a CPU."""
     return nn.ELU(inplace=True)
 
 
@@ -223,14 +226,15 @@ class Normalizer(nn.Module):
     std: Tensor
 
     def __init__(self, size: int, limit: float = 5.0):
-        """`limit` is the largest magnitude of the output, standard deviations."""
+        """`limit` is the largest magnitude of the output, in standard deviations."""
         super().__init__()
         self.limit = limit
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
 
     def fit(self, data: Tensor, floor: float = 1e-2) -> None:
-        """Take mean and standard deviation of rows (N, size); `floor` keeps constant columns finite."""
+        """Take the mean and standard deviation of rows (N, size). `floor`, the smallest standard deviation, keeps
+        outputs of constant columns finite."""
         self.mean.copy_(data.mean(0))
         self.std.copy_(data.std(0).clamp_min(floor))
 
@@ -254,7 +258,7 @@ class EncodingPolicy(Policy):
 
 
 class RunningNormalizer(Normalizer):
-    """Normalizer with running statistics; before the first update it only clips."""
+    """Normalizer with running statistics; before the first update it only clips its input."""
 
     count: Tensor
 
@@ -264,7 +268,8 @@ class RunningNormalizer(Normalizer):
 
     @torch.no_grad()
     def update(self, data: Tensor, floor: float = 1e-2) -> None:
-        """Add rows (N, size) (Chan et al. 1979, pairwise update); `floor` is the smallest standard deviation."""
+        """Add rows (N, size) to the statistics (Chan et al. 1979, pairwise); `floor` is the smallest standard
+        deviation."""
         new = len(data)
         share = new / (float(self.count) + new)
         mean = data.mean(0)

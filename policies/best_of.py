@@ -1,9 +1,9 @@
-"""Choose among samples of a cloned flow, and edits of the samples, by learned values.
+"""Choose among samples of a flow that clones the data, and edits of the samples, by learned values.
 
     candidates   a_k ~ flow(s) and a_k + scale * actor(s, a_k);   action = candidate with the highest mean value
 
-Dong et al. 2025, "EXPO: Stable Reinforcement Learning with Expressive Policies" (2507.07986); without edits, the
-best-of-N form of Q-chunking (Li et al. 2025, 2507.07969) and IDQL (Hansen-Estruch et al. 2023).
+Dong et al. 2025, "EXPO: Stable Reinforcement Learning with Expressive Policies" (2507.07986). Without edits
+this is the best-of-N form of Q-chunking (Li et al. 2025, 2507.07969) and IDQL (Hansen-Estruch et al. 2023).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 Values = Callable[[Tensor, Tensor], Tensor]
-"""Values (E, B) of features (B, F) and actions (B, A)."""
+"""Function that returns the values (E, B) by E critics of features (B, F) and actions (B, A)."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class BestOfConfig:
     """Best-of-N policy: a flow, and an actor that edits the flow's samples."""
 
     candidates: PositiveInt = 8
-    """Samples N of the flow; each has one edited copy."""
+    """Number N of samples of the flow; if `scale` is above 0, each sample has one edited copy."""
     scale: NonNegativeFloat = 0.2
     """Largest edit, in units of the action range [-1, 1]; 0: no edits."""
     flow: GenerativeConfig = field(default_factory=GenerativeConfig)
@@ -44,18 +44,18 @@ class BestOfConfig:
 
 @dataclass(frozen=True)
 class CriticSize:
-    """Size of the critics that choose the action, equal to the agent's."""
+    """Size of the critics that choose the action, equal to the size of the agent's critics."""
 
     critics: PositiveInt = 2
-    """Ensemble size."""
+    """Number of critics in the ensemble."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths."""
+    """Widths of the hidden layers."""
     layer_norm: bool = True
     """LayerNorm before each activation."""
 
 
 class BestOfPolicy(ActorPolicy):
-    """Sample candidates, edit them and return the one with the highest value; u is the action."""
+    """Sample candidates, add edited copies and return the candidate with the highest value; u is the action itself."""
 
     class_name, config_class = "best-of", BestOfConfig
 
@@ -86,7 +86,7 @@ class BestOfPolicy(ActorPolicy):
 
     @torch.no_grad()
     def best(self, features: Tensor, rng: torch.Generator, values: Values | None = None) -> Tensor:
-        """Return the best candidate (B, A) for features (B, F), judged by `values` or else the policy's critics."""
+        """Return the best candidate (B, A) for features (B, F), judged by `values` (None: the policy's critics)."""
         rows, n = len(features), self.config.candidates
         every = features.repeat_interleave(n, 0)
         sampled = self.flow.sample(every, rng)[0].clamp(-1, 1)

@@ -40,15 +40,15 @@ Runtime = Literal["torch", "onnx"]
 
 @dataclass
 class Bundle:
-    """A policy with its interface and history."""
+    """A policy with its interface and its origin."""
 
     policy: Policy
     contract: Interface | None
-    """Meaning of observations and actions; None for a Gymnasium environment, which no robot runs."""
+    """Meaning of observations and actions; None for the policy of a Gymnasium environment, which runs on no robot."""
     robot: dict[str, Any]
-    """The robot's fingerprint."""
+    """Fingerprint of the robot that the policy is for."""
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Task, recipe, seed, dataset, commit, versions."""
+    """Origin of the policy: task, recipe, seed, dataset, commit and versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
     """Settings of the learner, for further training with the critic."""
@@ -56,7 +56,7 @@ class Bundle:
     folder: Path | None = None
     """Folder that the bundle was read from."""
     described: EnvInfo | None = None
-    """Observations and actions of a policy without a contract; None in bundles of earlier versions."""
+    """Observations and actions of a policy without a contract; None in bundles of earlier versions of robot-rl."""
 
     def __post_init__(self) -> None:
         self.task = self.task or (self.contract.task if self.contract else "")
@@ -75,18 +75,18 @@ class Bundle:
 
     @property
     def interface(self) -> Interface:
-        """Return the contract; raise WrongBundle without one."""
+        """Return the contract; raise WrongBundle if there is none."""
         if self.contract is None:
             raise WrongBundle(f"{self.label} is for {self.task}, which no robot runs; take one of a robot's task")
         return self.contract
 
     @property
     def label(self) -> str:
-        """Return the name of the policy in messages."""
+        """Return the words by which messages refer to this bundle."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def close(self) -> None:
-        """Close the connection of a policy on a server; nothing for a local policy."""
+        """Close the connection of a policy on a server; do nothing for a local policy."""
 
     def check_robot(self, robot: RobotSpec) -> None:
         """Raise BundleError if the bundle does not fit a robot, naming the fields that differ or are missing."""
@@ -138,8 +138,8 @@ class Bundle:
     def check_task(self, interface: Interface) -> None:
         """Raise WrongBundle if a task's observations, actions, shield or episode ends differ from the bundle's.
 
-        Simulation uses the task's interface and a robot the bundle's, so success rates are comparable only if they
-        agree.
+        A policy runs with the task's interface in simulation and with the bundle's on a robot, so its success rates are
+        comparable only if these interfaces agree.
         """
         same = ("robot", "observations", "pictures", "command", "gait", "controller", "shield")
         for name in (*same, "success", "success_hold", "failure", "horizon"):
@@ -156,7 +156,7 @@ def _listed(spec: ObservationSpec) -> str:
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle; its folder gets its name only after all files are written."""
+    """Write a bundle to the folder `path`, which appears under this name only after all files are written."""
     try:
         with replacing_folder(path) as temporary:
             weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
@@ -180,13 +180,13 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
 
 
 def bundle_folder(path: Path | str) -> Path:
-    """Return the folder of a bundle, given that folder or a run folder."""
+    """Return the folder of a bundle, given that folder itself or the run folder that contains it."""
     inner = Path(path) / "bundle"
     return inner if (inner / "policy.json").is_file() else Path(path)
 
 
 def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
-    """Read a bundle from its folder or a run folder; with runtime "onnx", use policy.onnx if it fits the bundle."""
+    """Read a bundle from its folder or a run folder; runtime "onnx" uses policy.onnx, which must fit the bundle."""
     path = bundle_folder(path)
     file = path / "policy.json"
     if not file.is_file():
@@ -239,7 +239,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
 
 
 def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
-    """Return the specs in a bundle's or server's description, if any; ValueError if the policy's sizes differ."""
+    """Return the specs in the description of a bundle or server that has no interface; None if there are no specs.
+    ValueError if the policy's sizes differ from the specs."""
     if meta["interface"] is not None or meta.get("specs") is None:
         return None
     info = EnvInfo.from_json(task, meta["specs"])
@@ -249,7 +250,8 @@ def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
 
 
 def check_names(meta: dict[str, Any]) -> None:
-    """Refuse names that would import an untrusted package; `build_policy` checks the policy's class."""
+    """Raise ConfigError if a task, robot, term or test named in a description would import an untrusted package;
+    `build_policy` checks the name of the policy's class."""
     check_trusted_task(str(meta.get("task", "")))
     if (interface := meta["interface"]) is not None:
         robots.vet(str(interface["robot"]))

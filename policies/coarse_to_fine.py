@@ -2,7 +2,7 @@
 Reinforcement Learning" (CQN, 2407.07787).
 
 At each level the network maps features, interval centres and the level to a distribution of returns for every bin of
-every dimension. Each dimension then zooms into its bin with the highest mean.
+every action dimension. Each dimension then zooms into its bin with the highest mean return.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from policies.networks.bins import BinsConfig, BinsPolicy
 
 @dataclass(frozen=True)
 class Atoms:
-    """Support of a distribution of returns."""
+    """Support of a categorical distribution of returns: `count` evenly spaced values."""
 
     count: int
     low: float
     high: float
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the means (...) of distributions with logits (..., count)."""
+        """Return the mean returns (...) of distributions with logits (..., count)."""
         return (logits.softmax(-1) * torch.linspace(self.low, self.high, self.count, device=logits.device)).sum(-1)
 
 
 class BinValues(nn.Module):
-    """A dueling network (Wang et al. 2016): value + advantage - mean advantage, per dimension."""
+    """Dueling network (Wang et al. 2016): value + advantage - mean advantage, for each action dimension."""
 
     def __init__(self, features: int, actions: int, config: BinsConfig, atoms: int):
         super().__init__()
@@ -53,7 +53,7 @@ class BinValues(nn.Module):
 
 
 class CoarseToFinePolicy(BinsPolicy):
-    """Zoom into the highest-valued bin of every dimension, level by level."""
+    """Zoom into the highest-valued bin of every action dimension, level by level."""
 
     class_name = "coarse-to-fine"
     network: BinValues
@@ -72,7 +72,8 @@ class CoarseToFinePolicy(BinsPolicy):
         return cls(Size.from_json(description["size"]), config, atoms)
 
     def logits(self, network: BinValues, features: Tensor, bins: Tensor) -> Tensor:
-        """Return logits (B, L, A, bins, atoms) of all bins at every level, along the chosen bins (B, L, A)."""
+        """Return logits (B, L, A, bins, atoms) of all bins at every level; the chosen `bins` (B, L, A) set the interval
+        of the next level."""
         levels = self.codec.levels
         center = self.codec.centers(bins)[:, :-1].flatten(0, 1)
         level = torch.arange(levels, device=bins.device).repeat(len(bins))

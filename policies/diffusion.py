@@ -18,15 +18,15 @@ from robot_rl.util.limits import Interval, NonNegativeInt
 
 @dataclass(frozen=True)
 class DiffusionConfig(ChunkConfig):
-    """Diffusion policy over action chunks. DDIM's time grid needs `sample_steps` to divide `train_steps`."""
+    """Diffusion policy over action chunks. `sample_steps` must divide `train_steps`, because of DDIM's time grid."""
 
     train_steps: Annotated[int, Interval(ge=1, le=10_000)] = 100
-    """Noise levels in training."""
+    """Number of noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
     """Output of the network: sample (the clean chunk) or epsilon (the noise). The first denoising step divides epsilon
     by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
     frozen_steps: NonNegativeInt = 0
-    """Number of first denoising steps by a frozen copy of the network; dppo trains the remaining steps."""
+    """Number of first denoising steps that use a frozen copy of the network; recipe dppo trains the other steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,8 +38,8 @@ class DiffusionConfig(ChunkConfig):
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Hide `torch._dynamo` from the import of diffusers: its import is slow, and a third of all objects that the
-    garbage collector then scans are its own."""
+    """Hide `torch._dynamo` from the import of diffusers. Importing `torch._dynamo` is slow, and a third of all objects
+    that the garbage collector then scans belong to it."""
     name = "torch._dynamo"
     if name in sys.modules:
         yield
@@ -78,7 +78,7 @@ class DiffusionPolicy(ChunkPolicy):
             self.frozen = Denoiser(c.horizon * size.action, self.encoder.size, hidden).requires_grad_(False)
 
     def freeze_first(self) -> None:
-        """Copy the network's current weights to the frozen steps."""
+        """Copy the network's current weights to the frozen copy, which the first denoising steps use."""
         if self.frozen is not None:
             self.frozen.load_state_dict(self.denoiser.state_dict())
 
@@ -97,7 +97,7 @@ class DiffusionPolicy(ChunkPolicy):
 
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Denoise by DDIM with eta = 0 (Song et al. 2020)."""
+        """Denoise chunks by DDIM with eta = 0, which adds no noise (Song et al. 2020)."""
         condition = self.condition(observation)
         chunk = noise
         for k, t in enumerate(self.times):
@@ -113,7 +113,7 @@ class DiffusionPolicy(ChunkPolicy):
     def _guide(
         self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None, signal: float, prefix: Prefix
     ) -> Tensor:
-        """Return the guidance term of a prediction; `signal` is the signal's share of the variance."""
+        """Return the guidance term to add to a prediction; `signal` is the clean chunk's share of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
             return guidance_term(lambda x: self._predict(x, time, condition, frozen), chunk, alpha, sigma, prefix)
@@ -125,12 +125,12 @@ class DiffusionPolicy(ChunkPolicy):
 
 
 class Chain:
-    """Denoising steps after `frozen_steps` as Gaussian transitions: stochastic DDIM (Song et al. 2020, equation 12).
+    """Denoising steps after `frozen_steps` as Gaussian transitions by stochastic DDIM (Song et al. 2020, equation 12).
 
         x' = mean(x, k, s) + std_k noise        std_k = max(eta sqrt((1 - p) / (1 - q) (1 - q / p)), min_std)
 
-    q and p are the signal's shares of the variance before and after step k. With eta = min_std = 0 the chain equals the
-    policy's deterministic sampler.
+    q and p are the clean chunk's shares of the variance before and after step k, s is the observation. With
+    eta = min_std = 0 the chain equals the policy's deterministic sampler.
     """
 
     def __init__(self, policy: DiffusionPolicy, eta: float, min_std: float):
@@ -138,7 +138,7 @@ class Chain:
         self.policy = policy
         scheduler, count, device = policy.scheduler, policy.config.sample_steps, policy.normalizer.mean.device
         self.times: Tensor = torch.tensor(policy.times, device=device)
-        """(sample_steps,)"""
+        """(sample_steps,) noise levels of the denoising steps, in descending order"""
         later = self.times - policy.config.train_steps // count
         signal = scheduler.alphas_cumprod.to(device)
         before = signal[self.times]
@@ -149,10 +149,11 @@ class Chain:
         self.first = policy.config.frozen_steps
         self._every_std = drawn.clamp_min(min_std)
         self.std = self._every_std[self.first :]
-        """(K,) standard deviations of the trained transitions"""
+        """(K,) standard deviations of the K trained transitions"""
 
     def mean(self, noisy: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Return means (B, horizon, A) of the transitions from noisy chunks at denoising step `step`, or steps (B,)."""
+        """Return means (B, horizon, A) of the transitions from noisy chunks (B, horizon, A); `step` is the denoising
+        step of all chunks, or (B,)."""
         time = self.times[step].expand(len(noisy))
         frozen = self.policy.frozen if isinstance(step, int) and step < self.first else None
         output = self.policy._predict(noisy, time, condition, frozen)
@@ -166,7 +167,8 @@ class Chain:
 
     @torch.no_grad()
     def sample(self, observation: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
-        """Return chains (B, K + 1, horizon, A) from noise (B, horizon, A); the last element is not clipped."""
+        """Return chains (B, K + 1, horizon, A) from noise (B, horizon, A): the chunks before and after each of the K
+        trained transitions. The last chunk is not clipped."""
         condition, chunk = self.policy.condition(observation), noise
         links = [chunk]
         for step in range(len(self.times)):

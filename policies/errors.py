@@ -10,7 +10,7 @@ class BundleError(ConfigError):
 
 
 class NoBundle(BundleError):  # noqa: N818 - it reads as a sentence
-    """A folder has no bundle; for a stopped run the message says how to make one."""
+    """A folder has no bundle. If it is the folder of a stopped run, the message says how to make the bundle."""
 
     def __init__(self, folder: Path):
         if (folder / "config.json").is_file() and (folder / "checkpoint.safetensors").is_file():
@@ -28,7 +28,7 @@ class RemoteFailure(UserError):  # noqa: N818 - it reads as a sentence
     """A policy server is unreachable, gone or late, reports an error, or sends an invalid answer.
 
     Attributes:
-        kind: category in the counts: unreachable, closed, timeout, error, nonsense, shape or nonfinite.
+        kind: category in the connection's counts: unreachable, closed, timeout, error, nonsense, shape or nonfinite.
     """
 
     def __init__(self, kind: str, message: str):

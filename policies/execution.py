@@ -1,14 +1,14 @@
 """Schedule chunk actions over control periods while inference takes time, in simulation and on a robot.
 
-Chunks are stamped with the control period of their observation. In this example a chunk has 8 actions, 4 of them are
-executed, and inference takes 2 periods; in periods marked "." the robot holds its position::
+Chunks are stamped with the control period of their observation. In this example chunks A and B have 8 actions, A0 to A7
+and B0 to B7, of which 4 are executed. Inference takes 2 periods. In periods marked "." the robot holds its position::
 
     period         0  1  2  3  4  5  6  7  8  9
-    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; no holding without a delay
-    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; late actions are dropped
+    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait for inference; without a delay the robot never holds
+    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0 and B period 4; late actions are dropped
 
-`ensemble` infers continuously and averages all chunks with an action for the period (Zhao et al. 2023, ACT).
-`realtime` is asynchronous, and each chunk continues the previous one (Black et al. 2025, real-time chunking).
+`ensemble` infers continuously and averages the actions of all chunks for the period (Zhao et al. 2023, ACT).
+`realtime` is asynchronous, and each chunk continues the previous chunk (Black et al. 2025, real-time chunking).
 """
 
 import logging
@@ -39,15 +39,15 @@ class Execution:
 
     mode: Mode = "receding"
     delay: NonNegativeInt = 0
-    """Duration of inference, control periods: simulated in simulation, the first estimate on a robot."""
+    """Duration of an inference, control periods; in simulation it is simulated, on a robot it is the first estimate."""
     background: bool = False
-    """Infer in a thread; the caller waits at most `patience`."""
+    """Infer in a thread, for which the caller waits at most `patience`."""
     patience: NonNegativeFloat = 0.0
-    """Longest wait for a new inference in the background, s."""
+    """Longest time that the caller waits for a new inference in the background, s."""
     limit: PositiveFloat = 2.0
-    """Longest inference in the background before `InferenceHung` is raised, s."""
+    """Duration of an inference in the background after which `InferenceHung` is raised, s."""
     guidance: NonNegativeFloat = 5.0
-    """Largest guidance weight towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
+    """Largest guidance weight towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: no guidance."""
     decay: NonNegativeFloat = 0.01
     """With `ensemble`, the i-th oldest chunk has weight exp(-decay * i), as in ACT."""
     period: NonNegativeFloat = 0.0
@@ -63,7 +63,7 @@ class Execution:
 
 
 class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
-    """An inference in the background took longer than the limit."""
+    """An inference in the background took longer than `Execution.limit`."""
 
 
 class ChunkExecutor:
@@ -78,10 +78,10 @@ class ChunkExecutor:
         hold_action: Callable[[], Tensor] | None = None,
         execute: int | None = None,
     ):
-        """`hold_action` returns actions (num_envs, A) that hold; optional for receding execution without a delay.
+        """`hold_action` returns actions (num_envs, A) that hold the robot; receding execution without delay needs none.
 
         Raises:
-            ConfigError: chunks are shorter than the delay, or the policy cannot continue a chunk (`realtime`).
+            ConfigError: inference takes as long as a chunk, or `realtime` needs a policy that can continue a chunk.
             ValueError: `execute` is larger than the horizon.
         """
         execution = execution or Execution()
@@ -108,7 +108,7 @@ class ChunkExecutor:
         self.chunks: Tensor | None = None
         """(n, horizon, A) chunks in execution"""
         self.used = torch.full((num_envs,), self.horizon)
-        """(n,) index in `chunks` of this period's action; at least the horizon: no action"""
+        """(n,) index in `chunks` of this period's action; an index of at least the horizon means no action"""
         self.next: Chunk | None = None
         """Chunks being inferred, (n, horizon, A)"""
         self.age = torch.full((num_envs,), -1)
@@ -124,12 +124,13 @@ class ChunkExecutor:
 
     @property
     def expected_delay(self) -> int:
-        """Return the expected duration of the next inference, control periods: the maximum of the last ten."""
+        """Return the expected duration of the next inference, control periods: the longest of the last ten; at first
+        `delay`."""
         return self.longest_inference if self._durations else self.execution.delay
 
     @property
     def longest_inference(self) -> int:
-        """Return the longest of the last ten inferences in the background, control periods; 0 before the first."""
+        """Return the duration of the longest of the last ten background inferences, control periods; 0 at first."""
         return max(self._durations, default=0)
 
     def reset(self, ids: Tensor | None = None) -> None:
@@ -147,7 +148,7 @@ class ChunkExecutor:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return the actions (n, A) of this control period; call it once per period."""
+        """Return the actions (n, A) of this control period; call `act` once per period."""
         receding = self.execution.mode == "receding"
         self._receive(receding)
         due = (self.age < 0) & (self.used >= self._interval())
@@ -170,11 +171,11 @@ class ChunkExecutor:
 
     @property
     def reads_next(self) -> Tensor | None:
-        """Return the environments (n,) bool that infer from the next observation; None: possibly all."""
+        """Return the environments (n,) bool that infer from the next observation; None: any may."""
         return None if self.execution.delayed else self.used >= self.execute
 
     def _interval(self) -> int:
-        """Return the control periods between the observations of consecutive chunks."""
+        """Return the number of control periods between the observations of consecutive chunks."""
         if self.execution.mode == "ensemble":
             return 1
         if self.execution.mode == "receding":
@@ -216,7 +217,7 @@ class ChunkExecutor:
         self.next.actions[rows], self.next.start = chunk.actions, chunk.start
 
     def _receive(self, receding: bool) -> None:
-        """Switch to the chunks that have arrived."""
+        """Switch to the chunks whose inference has ended."""
         arrived = self.age >= (0 if self.execution.background else self.execution.delay)
         if self.execution.background:
             if self._future is None:
@@ -244,7 +245,7 @@ class ChunkExecutor:
         self.age = torch.where(arrived, -1, self.age)
 
     def _average(self) -> Tensor:
-        """Return the weighted mean (n, A) of an ensemble's actions for this period."""
+        """Return the weighted mean (n, A) of all chunks' actions for this period (`ensemble`)."""
         used = torch.stack([used for _, used in self._past])
         valid = used < self.horizon
         weight = torch.exp(-self.execution.decay * (valid.cumsum(0) - 1)) * valid
@@ -254,7 +255,7 @@ class ChunkExecutor:
         return (weight[..., None] * actions).sum(0)
 
     def _prefix(self, rows: Tensor) -> Prefix | None:
-        """Return the chunks' remaining actions with the weights of Black et al. 2025, equation 5."""
+        """Return the chunks' remaining actions with the weights of Black et al. 2025, equation 5; None if all are 0."""
         assert self.chunks is not None
         used, k = self.used[rows, None], torch.arange(self.horizon)
         left, chunks = (self.horizon - used).clamp_min(0), self.chunks[rows]
@@ -268,8 +269,8 @@ class ChunkExecutor:
 
     @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the result of `act` for environments `rows` (n,) bool without advancing; the other rows are 0.
-        Requires receding execution without a delay, and a policy with `peek`."""
+        """Return the result of `act` for environments `rows` (n,) bool without advancing the executor; the other rows
+        are 0. Requires receding execution without a delay, and a policy with `peek`."""
         assert self.chunks is not None
         policy: Any = self.policy
         action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()
@@ -280,7 +281,7 @@ class ChunkExecutor:
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the chunks in execution; inferences in flight are repeated after a resume."""
+        """Return the chunks in execution; inferences in flight are not included, and are repeated after a resume."""
         return {"chunks": self.chunks, "used": self.used}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -291,7 +292,7 @@ class ChunkExecutor:
 
 @torch.no_grad()
 def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
-    """Infer once and drop the result: the first inference loads libraries for seconds."""
+    """Infer once and drop the result, because the first inference takes seconds to load libraries."""
     policy = getattr(policy, "base", policy) if hasattr(policy, "set_base_execution") else policy
     rng = torch.Generator()
     runner = ChunkExecutor(policy, len(next(iter(observation.values()))))
@@ -303,7 +304,7 @@ def warm_up(policy: RunnablePolicy, observation: Observation, execution: Executi
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a daemon thread: a hanging model must not keep the process alive."""
+    """Run `work` in a daemon thread, so that a hanging model does not keep the process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

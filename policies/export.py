@@ -38,13 +38,13 @@ from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 
 OPSET, IR = 18, 8
-"""Versions of ONNX's operators and of its file format, both from 2022."""
+"""Versions of ONNX's operator set and of its file format, both from 2022."""
 LARGEST = 2**31
 """Largest size of an ONNX file, bytes."""
 
 
 class FeedforwardGraph(nn.Module):
-    """Feed-forward policy with its history as a function of tensors."""
+    """Feed-forward policy and the update of its history, as a function of tensors."""
 
     def __init__(self, policy: FeedforwardPolicy):
         super().__init__()
@@ -70,7 +70,7 @@ class ChunkGraph(nn.Module):
         self.policy, self.keys = policy, keys
 
     def forward(self, *values: Tensor) -> Tensor:
-        """Return chunks (1, horizon, A) in [-1, 1] for the values of the keys."""
+        """Return the chunk (1, horizon, A) in [-1, 1] for one robot's inputs, given in the order of `keys`."""
         observation = dict(zip(self.keys, values, strict=True))
         if NOISE in observation:
             assert isinstance(self.policy, ChunkPolicy)
@@ -79,8 +79,8 @@ class ChunkGraph(nn.Module):
 
 
 def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
-    """Return the policy without exploration as an ONNX model with JSON values as metadata; BundleError if torch cannot
-    trace it."""
+    """Return the policy without exploration as a serialized ONNX model, with `metadata` as JSON values. BundleError if
+    the policy is too large or torch cannot trace it."""
     onnx = require("onnx")
     require("onnxscript")
     weights = sum(v.numel() * v.element_size() for v in (*policy.parameters(), *policy.buffers()))
@@ -143,7 +143,7 @@ def export_onnx(path: Path) -> tuple[Policy, OnnxPolicy, float]:
 
 
 def _translations() -> dict[Any, Any]:
-    """Return translations of operators in transformers' attention masks that the exporter lacks."""
+    """Return ONNX translations of the operators in transformers' attention masks that the exporter cannot translate."""
     from onnxscript import BOOL, INT64, opset18
 
     op: Any = opset18

@@ -26,9 +26,9 @@ class FeedforwardConfig:
 
 
 class History:
-    """Last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
+    """Last `length` observations (frames) of every environment; an episode starts with copies of its first frame.
 
-    frames        A B C D|E F      (length = 3, a reset before E)
+    frames        A B C D|E F      (one column per step; length = 3, a reset before E)
     oldest        A A A B|E E
                   A A B C|E E
     newest        A B C D|E F
@@ -37,9 +37,9 @@ class History:
     def __init__(self, length: int):
         self.length = length
         self.frames: Tensor | None = None
-        """(B, length, D)"""
+        """(B, length, D) history, oldest frame first; None before the first frame"""
         self.starts: Tensor | None = None
-        """(B,) environments whose next frame begins an episode"""
+        """(B,) bool, true for environments whose next frame begins an episode"""
 
     def push(self, frame: Tensor) -> Tensor:
         """Append a frame (B, D); return the history (B, length * D)."""
@@ -55,7 +55,7 @@ class History:
         return self.frames.flatten(1)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the history of environments `ids`, or of all."""
+        """Clear the history of environments `ids`; None: all."""
         if ids is None:
             self.frames = self.starts = None
         elif self.starts is not None:
@@ -74,13 +74,13 @@ class FeedforwardPolicy(Policy):
     """Action = clip(mean(normalized last observations), -1, 1); `explore` adds Gaussian noise before the clip.
 
     Normalization and history belong to the policy, so simulator and robot run the same code. Only learners update the
-    normalizer. The standard deviation does not depend on the state.
+    normalizer. The standard deviation of exploration does not depend on the state.
     """
 
     class_name, config_class = "feedforward", FeedforwardConfig
     horizon = execute = 1
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-    """Bounds of `log_std` for learners: density ratios are infinite if the std underflows."""
+    """Bounds of `log_std` for learners: density ratios are infinite if the standard deviation underflows."""
 
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
@@ -99,7 +99,7 @@ class FeedforwardPolicy(Policy):
             head.bias.zero_()
         self.history = History(c.history)
         self.explore = False
-        """Sample actions instead of taking their mean."""
+        """Whether to sample actions instead of taking their mean."""
 
     def remember(self, observation: Observation) -> Tensor:
         """Append the newest observation; return the unnormalized history (B, history * D), oldest first."""
@@ -108,20 +108,20 @@ class FeedforwardPolicy(Policy):
         return self.history.push(state)
 
     def features(self, frames: Tensor) -> Tensor:
-        """Return the actor's input: frames (..., history * D), each normalized."""
+        """Return the actor's input (..., history * D): all frames of a history (..., history * D), normalized."""
         split = frames.unflatten(-1, (self.config.history, self.size.observation))
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Return the mean action (B, A), not clipped, for an unnormalized history."""
+        """Return the mean action (B, A), not clipped, for an unnormalized history (B, history * D)."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a sampled action (B, A), not clipped."""
+        """Return actions (B, A), not clipped, sampled around `mean` (B, A)."""
         return mean + self.log_std.exp() * normal(mean.shape, rng, mean.device)
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, A); clipped u by default."""
+        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, A); by default, clip u."""
         return u.clamp(-1, 1)
 
     def reset(self, ids: Tensor | None = None) -> None:
@@ -147,7 +147,7 @@ def require_shape(state: Tensor, size: int) -> None:
 
 
 def require_count(kept: int, count: int) -> None:
-    """Raise ValueError if the number of environments changes without a reset."""
+    """Raise ValueError if a history of `kept` environments meets an observation of another `count`, without a reset."""
     if kept != count:
         raise ValueError(f"the policy has the history of {kept} environments, the observation has {count}: reset first")
 
@@ -164,9 +164,9 @@ class DecodedConfig(FeedforwardConfig):
 
 
 class DecodedPolicy(FeedforwardPolicy):
-    """Gaussian on the noise of a flow (GoRL, arXiv 2512.02581).
+    """Gaussian policy whose output u is the noise of a flow (GoRL, arXiv 2512.02581).
 
-    u ~ N(mean(s), std^2), action = clip(flow(s, u), -1, 1); before the first fit of the flow, clip(u, -1, 1).
+    u ~ N(mean(s), std^2), action = clip(flow(s, u), -1, 1); before the first fit of the flow, action = clip(u, -1, 1).
     """
 
     class_name, config_class = "decoded", DecodedConfig
@@ -187,7 +187,7 @@ class DecodedPolicy(FeedforwardPolicy):
 
     @torch.no_grad()
     def anchor(self) -> None:
-        """Count a fit and reset the actor to N(0, I), so the policy's distribution is the flow's."""
+        """Count a fit of the flow and reset the actor to N(0, I), so that the policy samples the flow."""
         self.fits += 1
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)

@@ -17,23 +17,23 @@ from policies.networks.chunks import ChunkConfig, ChunkPolicy, guidance_term, ke
 
 @dataclass(frozen=True)
 class FlowConfig(ChunkConfig):
-    """Flow policy over action chunks; `sample_steps` are Euler steps."""
+    """Flow policy over action chunks; `sample_steps` is the number of Euler steps."""
 
     prediction: Literal["velocity", "sample"] = "velocity"
     """Output of the network: velocity (chunk - noise) or sample (the clean chunk). The velocity loss is the sample loss
-    weighted by 1 / (1 - t)^2. It emphasizes late times, after a mode has been chosen, so modes are separated less
-    sharply (success on testbed:fork-fast, one seed: velocity 0.64, sample 0.96, weighted sample 0.72)."""
+    weighted by 1 / (1 - t)^2. The weight emphasizes late times, after a mode has been chosen, so modes are separated
+    less sharply (success on testbed:fork-fast, one seed: velocity 0.64, sample 0.96, weighted sample 0.72)."""
 
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
-"""Velocities (B, ...) of noisy actions (B, ...) at times (B,) in [0, 1]."""
+"""Function that returns velocities (B, ...) of noisy actions (B, ...) at times (B,) in [0, 1]."""
 TIME_SCALE = 100.0
 """Factor on times in [0, 1] before the sinusoidal embedding."""
 
 
 def velocity_error(velocity: Velocity, actions: Tensor, rng: torch.Generator, sample: bool = False) -> Tensor:
-    """Return the flow-matching squared error (B, ...) at random times for actions (B, ...); with `sample`, `velocity`
-    predicts the actions."""
+    """Return the flow-matching squared error (B, ...) at random times for actions (B, ...); `sample` means that
+    `velocity` predicts the actions."""
     noise = normal(actions.shape, rng, actions.device)
     time = torch.rand(len(actions), generator=rng, device=rng.device).to(actions.device)
     share = time.view(-1, *[1] * (actions.dim() - 1))
@@ -42,7 +42,7 @@ def velocity_error(velocity: Velocity, actions: Tensor, rng: torch.Generator, sa
 
 
 def integrate(velocity: Velocity, noise: Tensor, steps: int) -> Tensor:
-    """Integrate a velocity field from noise (B, ...) by Euler steps."""
+    """Integrate a velocity field from noise (B, ...) at time 0 to actions at time 1 in `steps` Euler steps."""
     x = noise
     for k in range(steps):
         x = x + velocity(x, x.new_full((len(x),), k / steps)) / steps

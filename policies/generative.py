@@ -1,4 +1,4 @@
-"""Generative actors: maps from noise and features to actions or chunks, for actor-critics.
+"""Generative actors for actor-critics: maps from noise z and features to u, an action or a chunk.
 
 one-step    u = network(z, features)                              the actor of FQL (Park et al. 2025)
 mean-flow   u = z - network(z, 0, 1, features), average velocity  (Geng et al. 2025; OFQL, Nguyen et al. 2025)
@@ -26,19 +26,20 @@ class GenerativeConfig:
     """A generative actor."""
 
     kind: Literal["one-step", "mean-flow", "flow"] = "flow"
-    """Map from noise to actions: one evaluation, one evaluation of an average velocity, or integration."""
+    """Map from noise to actions: evaluate a network once (one-step), evaluate an average velocity once (mean-flow), or
+    integrate a velocity (flow)."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     horizon: PositiveInt = 1
-    """Actions in a chunk."""
+    """Number of actions in a chunk."""
     layer_norm: bool = False
-    """LayerNorm before each activation (one-step)."""
+    """LayerNorm before each activation (only one-step)."""
     sample_steps: PositiveInt = 10
-    """Euler steps (flow)."""
+    """Number of Euler steps (only flow)."""
     guided: bool = False
-    """Condition on whether the action is better than average, and apply `guidance` (flow)."""
+    """Condition on whether the action is better than average, and apply `guidance` (only flow)."""
     guidance: NonNegativeFloat = 1.0
-    """Guidance weight w (CFGRL): 0 clones all data, 1 clones better actions, above 1 extrapolates."""
+    """Guidance weight w (CFGRL): 0 clones all data, 1 clones better actions, above 1 extrapolates beyond them."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
@@ -78,10 +79,10 @@ class OneStepActor(GenerativeActor):
 
 
 class MeanFlowActor(GenerativeActor):
-    """Average velocity over [r, t] of the path a_t = (1 - t) action + t noise."""
+    """Average velocity over times [r, t] along the path a_t = (1 - t) action + t noise."""
 
     SAME: float = 0.5
-    """Share of samples with r = t, where the average equals the velocity."""
+    """Share of training samples with r = t, where the average velocity equals the velocity."""
     LOGIT_MEAN, LOGIT_STD = -0.4, 1.0
     # Times have no TIME_SCALE: the loss contains du/dt, which would grow with it.
 
@@ -90,7 +91,7 @@ class MeanFlowActor(GenerativeActor):
         self.net = Denoiser(actions, features, list(config.hidden), times=2)
 
     def velocity(self, noisy: Tensor, r: Tensor, t: Tensor, features: Tensor) -> Tensor:
-        """Return average velocities (B, A) of noisy actions (B, A) over times [r, t], (B,) each."""
+        """Return average velocities (B, A) of noisy actions (B, A) over times [r, t]; r and t are (B,) each."""
         return self.net(noisy, features, t, t - r)
 
     def decode(self, features: Tensor, z: Tensor) -> Tensor:
@@ -98,14 +99,15 @@ class MeanFlowActor(GenerativeActor):
         return z - self.velocity(z, torch.zeros_like(one), one, features)
 
     def times(self, count: int, rng: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw r <= t (count,) logit-normally."""
+        """Draw times r <= t, (count,) each, from a logit-normal distribution."""
         pair = (self.LOGIT_MEAN + self.LOGIT_STD * normal((2, count), rng, device)).sigmoid()
         same = torch.rand(count, generator=rng, device=rng.device).to(device) < self.SAME
         t = pair.amax(0)
         return torch.where(same, t, pair.amin(0)), t
 
     def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of the MeanFlow identity u = v - (t - r) du/dt (Geng et al. 2025, equation 6)."""
+        """Return squared errors (B, A) of the MeanFlow identity u = v - (t - r) du/dt (Geng et al. 2025, equation
+        6)."""
         z = normal(actions.shape, rng, actions.device)
         r, t = self.times(len(actions), rng, actions.device)
         v = z - actions
@@ -120,14 +122,14 @@ class MeanFlowActor(GenerativeActor):
 
 
 class FlowActor(GenerativeActor):
-    """Velocity field; with `guided`, one network models the fields of better actions and of all actions."""
+    """Velocity field; if `guided`, one network models the fields of better actions and of all actions."""
 
     def __init__(self, features: int, actions: int, config: GenerativeConfig):
         super().__init__(features, actions, config)
         self.net = Denoiser(actions, features + 2 * config.guided, list(config.hidden))
 
     def velocity(self, features: Tensor, better: Tensor | None = None) -> Velocity:
-        """Return the velocity field; `better` (B,) is 1 for better actions, 0 for all actions."""
+        """Return the velocity field; `better` (B,) selects the field of better actions (1) or of all actions (0)."""
         if better is not None:
             features = torch.cat([features, better[:, None], 1 - better[:, None]], -1)
         return lambda noisy, time: self.net(noisy, features, TIME_SCALE * time)
@@ -147,7 +149,7 @@ class FlowActor(GenerativeActor):
         return integrate(velocity, z, c.sample_steps)
 
     def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator, better: Tensor | None = None) -> Tensor:
-        """Return the flow-matching errors (B, A) for actions (B, A); `better` as for `velocity`."""
+        """Return the flow-matching errors (B, A) for actions (B, A); see `velocity` for `better`."""
         return velocity_error(self.velocity(features, better), actions, rng)
 
 

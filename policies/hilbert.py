@@ -1,10 +1,10 @@
-"""Gaussian conditioned on directions in a learned embedding: Park et al. 2024, "Foundation Policies with Hilbert
+"""Policy conditioned on directions in a learned goal embedding: Park et al. 2024, "Foundation Policies with Hilbert
 Representations" (HILP, arXiv 2402.15567).
 
     skill  = (phi(goal) - phi(achieved)) / |phi(goal) - phi(achieved)|
     action = actor(state without its goal, skill)
 
-Distances in the embedding are numbers of steps to a goal, so a skill points along the shortest path.
+Distances in the embedding phi are numbers of steps to a goal, so a skill points along the shortest path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.limits import PositiveInt
 
 SKILL = "skill"
-"""Column of unit vectors in the embedding."""
+"""Observation key of the skill, a unit vector in the embedding (B, embedding)."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class HilbertConfig(GaussianConfig):
     """Gaussian actor and goal embedding."""
 
     embedding: PositiveInt = 32
-    """Dimensions of the embedding."""
+    """Number of dimensions of the goal embedding."""
     metric: tuple[PositiveInt, ...] = (256, 256)
-    """Hidden widths of the embedding network."""
+    """Widths of the hidden layers of the embedding network."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class GoalIndices:
 
 
 class SkillEncoder(Encoder):
-    """Encoder: the normalized state without the goal, and the skill."""
+    """Encoder whose features are the normalized state without the goal, followed by the skill."""
 
     def __init__(self, reads: Size, config: EncoderConfig, indices: GoalIndices, skill: int):
         super().__init__(reads, config)
@@ -60,7 +60,7 @@ class SkillEncoder(Encoder):
 
 
 class HilbertPolicy(GaussianPolicy):
-    """Gaussian of the state and a skill, which is computed from the goal in the state."""
+    """Gaussian policy of the state and a skill; the skill is computed from the goal in the state."""
 
     class_name, config_class = "hilbert", HilbertConfig
     traceable = False
@@ -87,7 +87,7 @@ class HilbertPolicy(GaussianPolicy):
         return state[:, list(self.indices.achieved)]
 
     def scaled(self, goals: Tensor) -> Tensor:
-        """Return standardized achieved or desired goals (B, G)."""
+        """Return achieved or desired goals (B, G), standardized by the statistics of achieved goals."""
         at = list(self.indices.achieved)
         return (goals - self.normalizer.mean[at]) / self.normalizer.std[at]
 

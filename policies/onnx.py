@@ -1,7 +1,7 @@
 """Run policy.onnx in ONNX Runtime, and describe its inputs and outputs.
 
-The graph of a feed-forward policy takes a batch, and shifts and resets the history of observations: the caller passes
-the last history back. Other graphs take one robot's current observation, and noise if the policy samples::
+The graph of a feed-forward policy takes a batch of observations. It shifts and resets their history, which the caller
+passes to the next call. Other policies' graphs take one robot's current observation, and noise if the policy samples::
 
     action, next_history = graph(observation, start, history)    (history 1: action = graph(observation))
     chunk = graph(observation.state, pictures, observation.language, noise)
@@ -31,20 +31,20 @@ from robot_rl.robots import robots
 from robot_rl.util import errors
 
 FILE, MEANING = "policy.onnx", "policy.yaml"
-"""The graph with its metadata, and the metadata alone."""
+"""Names of two files: the graph with its metadata, and the metadata alone."""
 NOISE = "noise"
-"""Name of the noise input."""
+"""Name of the graph's input for noise."""
 TOLERANCE = 1e-4
-"""Largest accepted difference from torch's action, in units of the action range [-1, 1]."""
+"""Largest accepted difference between the actions of ONNX and torch, in units of the action range [-1, 1]."""
 OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")
-"""Metadata from the robot's spec; the others are from policy.json."""
+"""Names of the metadata from the robot's spec; all other metadata are from policy.json."""
 
 
 require = partial(errors.require, use="ONNX", extra="onnx")
 
 
 def exportable(policy: Policy) -> Policy:
-    """Return the policy; raise BundleError if it cannot be exported."""
+    """Return the policy; raise BundleError if the policy cannot be exported."""
     if is_feedforward(policy) or policy.traceable:
         return policy
     raise BundleError(
@@ -54,7 +54,7 @@ def exportable(policy: Policy) -> Policy:
 
 
 def is_feedforward(policy: Policy) -> bool:
-    """Return whether the class is exactly `FeedforwardPolicy`, not a subclass."""
+    """Return whether the policy's class is exactly `FeedforwardPolicy`, not a subclass."""
     return type(policy) is FeedforwardPolicy
 
 
@@ -73,7 +73,7 @@ class OnnxPolicy(Policy):
     """Exported policy without exploration; only feed-forward policies are evaluated as a batch."""
 
     def __init__(self, model: bytes, reference: Policy):
-        """`reference` defines sizes, encodes instructions and draws noise."""
+        """`reference` is the exported policy in torch: it defines sizes, encodes instructions and draws noise."""
         super().__init__()
         self.size, self.config = reference.size, reference.config
         self.horizon, self.execute = reference.horizon, reference.execute
@@ -84,7 +84,7 @@ class OnnxPolicy(Policy):
         self.history: np.ndarray[Any, Any] | None = None
         """(B, history, D) the last frames, oldest first"""
         self.start = np.ones(0, dtype=np.bool_)
-        """(B,) environments whose next frame begins an episode"""
+        """(B,) bool, true for environments whose next frame begins an episode"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -134,8 +134,8 @@ class OnnxPolicy(Policy):
         return chunk[rows]
 
     def difference(self, reference: Policy) -> float:
-        """Return the largest difference from a policy's actions over random episodes; both are reset. Infinity if only
-        one returns NaN for a NaN observation, because the shield must be able to reject NaN."""
+        """Return the largest difference from the actions of `reference` over random episodes; both policies are reset.
+        Infinity if only one policy returns NaN for a NaN observation, because the shield must be able to reject NaN."""
         rng, rows, worst = torch.Generator().manual_seed(0), 8 if self.batched else 2, 0.0
         self.reset()
         reference.reset()
@@ -170,7 +170,7 @@ def graph_inputs(policy: Policy, observation: Observation, rng: torch.Generator)
 
 
 def example_inputs(policy: Policy, rows: int = 1) -> dict[str, Tensor]:
-    """Return random inputs of a policy's graph, including the history if there is one."""
+    """Return random inputs of a policy's graph, including the history if the graph has one."""
     rng = torch.Generator().manual_seed(0)
     inputs = graph_inputs(policy, example(policy, rows, rng), rng)
     if is_feedforward(policy) and policy.config.history > 1:
@@ -180,7 +180,7 @@ def example_inputs(policy: Policy, rows: int = 1) -> dict[str, Tensor]:
 
 
 def example(policy: Policy, rows: int, rng: torch.Generator) -> Observation:
-    """Return random observations (rows, ...) of a policy's sizes."""
+    """Return random observations (rows, ...) with the sizes of a policy's inputs."""
     state = torch.randn(rows, policy.size.observation, generator=rng)
     if isinstance(policy, FeedforwardPolicy):  # distributed like the training data
         state = policy.normalizer.mean + 2 * policy.normalizer.std * state
@@ -220,7 +220,7 @@ def describe(info: EnvInfo, policy: Policy, weights: Path) -> dict[str, Any]:
 
 
 def _of_robot(interface: Interface) -> dict[str, Any]:
-    """Return the metadata that only robots' policies have."""
+    """Return the metadata that only policies for robots have."""
     robot = robots.get(interface.robot)
     return {
         "robot": robot.name,
@@ -237,7 +237,7 @@ def _of_robot(interface: Interface) -> dict[str, Any]:
 
 
 def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
-    """Return shape, type and meaning of each input."""
+    """Return shape, type and meaning of each input of the graph."""
     first = "batch" if is_feedforward(policy) else 1
     inside = "none: the graph normalizes"
     inputs: dict[str, Any] = {}
@@ -265,7 +265,7 @@ def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
 
 
 def _outputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
-    """Return shape, type and meaning of each output."""
+    """Return shape, type and meaning of each output of the graph."""
     size, batched = info.actions.size, is_feedforward(policy)
     action = {
         "shape": ["batch", size] if batched else [1, policy.horizon, size], "dtype": "float32", "range": [-1.0, 1.0],
@@ -277,7 +277,8 @@ def _outputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
 
 
 def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
-    """Return the policy of policy.onnx; raise BundleError if metadata, weights or actions differ from the bundle's."""
+    """Return the policy in a bundle's policy.onnx; BundleError if metadata, weights or actions differ from the
+    bundle."""
     reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():
@@ -307,7 +308,7 @@ def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
 
 
 def _first_difference(one: Any, other: Any, path: str) -> tuple[str, Any, Any]:
-    """Return the path of the first difference between two JSON values, and both values; a list of scalars is one
+    """Return the path of the first difference between two JSON values, and both values; a list of scalars counts as one
     value."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:

@@ -18,7 +18,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
 BASE = "base"
-"""Observation key of the base's actions in [-1, 1]."""
+"""Observation key of the base policy's actions in [-1, 1]."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class ResidualConfig:
     """Residual correction of a base policy."""
 
     scale: NonNegativeFloat = 0.5
-    """Largest correction, in units of the action range [-1, 1]; 0: exactly the base."""
+    """Largest correction, in units of the action range [-1, 1]; 0: exactly the base policy."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
     frozen_features: bool = True
-    """Read the features of a visual base instead of training an encoder (as published)."""
+    """Read the features of a visual base policy; False: train an encoder, as published."""
 
 
 class ResidualPolicy(ActorPolicy):
-    """Action = clip(base + scale * actor(observation, base), -1, 1).
+    """Action = clip(base + scale * actor(observation, base), -1, 1), where base is the base policy's action.
 
     The base samples chunks, but the actor acts at every step, so the policy's horizon is 1.
     """
@@ -102,7 +102,7 @@ class ResidualPolicy(ActorPolicy):
 
     @torch.no_grad()
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the base's actions along an episode, with a chunk sampled at every `execute`-th state."""
+        """Return the base's actions along an episode, sampling a chunk at every `execute`-th step."""
         base_features = self.base_features(observation)
         every = {k: v[:: self.base.execute] for k, v in (observation | base_features).items()}
         chunks = self.base.act(every, rng)[:, : self.base.execute].flatten(0, 1)
@@ -119,8 +119,8 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
-    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic. From a residual policy
-    it takes the actor; on a chunked policy it starts at zero. ConfigError for other policies."""
+    """Return a residual policy with a learned standard deviation; `grasp` adds a gripper critic. A residual `policy`
+    provides the actor; on a chunked policy the correction starts at zero. Others raise ConfigError."""
     if isinstance(policy, ResidualPolicy):
         grasp |= policy.config.actor.grasp
         actor = replace(policy.config.actor, std=None, zero_init=False, grasp=grasp)

@@ -24,10 +24,10 @@ class SteeredConfig:
     """Actor on a base policy's noise."""
 
     scale: NonNegativeFloat = 1.5
-    """Largest noise m; 0: the base with zero noise."""
+    """Largest magnitude m of the noise; 0: the base policy with zero noise."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5, layer_norm=False))
     frozen_features: bool = True
-    """Read the features of a visual base instead of training an encoder (as published)."""
+    """Read the features of a visual base policy; False: train an encoder, as published."""
 
 
 class SteeredPolicy(ActorPolicy):

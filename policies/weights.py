@@ -12,7 +12,7 @@ from policies.errors import BundleError
 def require_fit(
     weights: dict[str, Tensor], network: dict[str, Tensor], file: Path, what: str = "policy", where: str = "bundle"
 ) -> None:
-    """Raise BundleError if weights and network differ in names, shapes or types, naming the first difference."""
+    """Raise BundleError, naming the first difference, if `weights` and `network` differ in names, shapes or types."""
     found, wanted = ({k: (str(tuple(v.shape)), str(v.dtype)) for k, v in s.items()} for s in (weights, network))
     different = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
     if different:
@@ -31,7 +31,7 @@ def sha256(data: bytes) -> str:
 
 
 def read_weights(file: Path, sums: dict[str, str], what: str = "policy", where: str = "bundle") -> dict[str, Tensor]:
-    """Return the tensors of a file; `sums` holds the checksums in `{what}.json`."""
+    """Return the tensors of a safetensors file; `sums` holds the sha256 of each file name from `{what}.json`."""
     try:
         data = file.read_bytes()
         if sha256(data) != sums.get(file.name):

@@ -1,7 +1,7 @@
 """Discretize actions coarse to fine (Seo et al. 2024, 2407.07787, section 3).
 
-Each dimension's range [-1, 1] is divided into B bins, the chosen bin again into B, L times. L bins per dimension encode
-the centre of the last bin.
+Each action dimension's range [-1, 1] is divided into B bins, and the chosen bin of each level into B bins of the next,
+on L levels. The L chosen bins of a dimension encode the centre of the last bin.
 
     level 0   |----0----|----1----|----2----|      B = 3: bin 1
     level 1             |0-|1-|2--|                       bin 2
@@ -29,7 +29,7 @@ class CoarseToFineCodec:
 
     @property
     def width(self) -> float:
-        """Return the width of the finest bin."""
+        """Return the width of a bin of the last level."""
         return 2 / self.bins**self.levels
 
     def encode(self, action: Tensor) -> Tensor:
@@ -40,7 +40,8 @@ class CoarseToFineCodec:
         return torch.stack([finest // place % self.bins for place in places], 1)
 
     def centers(self, bins: Tensor) -> Tensor:
-        """Return centres (B, L + 1, A) of the intervals that bins (B, L, A) refine, then of the last bin."""
+        """Return centres (B, L + 1, A) of the interval that each level divides and of the last bin, for bins (B, L,
+        A)."""
         width = 2 / self.bins ** torch.arange(1, self.levels + 1, device=bins.device)
         moves = (bins - (self.bins - 1) / 2) * width[:, None]
         return torch.cat([torch.zeros_like(moves[:, :1]), moves.cumsum(1)], 1)
@@ -59,9 +60,9 @@ class BinsConfig:
     """Action bins and their value network."""
 
     levels: PositiveInt = 3
-    """Levels L of refinement of a dimension's range."""
+    """Number L of refinement levels of each action dimension's range."""
     bins: PositiveInt = 5
-    """Bins B per level; B ** L values per dimension."""
+    """Number B of bins per level; each action dimension has B ** L values."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -73,7 +74,7 @@ class BinsPolicy(EncodingPolicy):
     config_class: ClassVar[Any] = BinsConfig
     horizon = execute = 1
     network: nn.Module
-    """Value network of bins: the learner's target network."""
+    """Value network of bins; in training it is the learner's target network."""
 
     def __init__(self, size: Size, config: BinsConfig):
         super().__init__()
@@ -84,7 +85,7 @@ class BinsPolicy(EncodingPolicy):
 
     @abstractmethod
     def choose(self, features: Tensor, rng: torch.Generator, explore: bool = False) -> Tensor:
-        """Return bins (B, L, A) for features (B, F); with `explore`, sample if the policy is stochastic."""
+        """Return the chosen bins (B, L, A) for features (B, F); `explore` samples them if the policy is stochastic."""
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:

@@ -19,18 +19,18 @@ class ChunkConfig:
     """Generative policy over action chunks."""
 
     horizon: PositiveInt = 16
-    """Actions predicted at once."""
+    """Number of actions predicted at once."""
     execute: PositiveInt = 8
-    """Actions executed before the next prediction."""
+    """Number of actions executed before the next prediction."""
     hidden: PositiveInt = 256
-    """Width of the network."""
+    """Width of the network's hidden layers."""
     layers: Annotated[int, Interval(ge=0, le=100)] = 3
-    """Hidden layers of the network."""
+    """Number of hidden layers of the network."""
     sample_steps: PositiveInt = 10
-    """Evaluations of the network per chunk."""
+    """Number of evaluations of the network per chunk."""
     regression: NonNegativeFloat = 0.0
-    """Weight of an auxiliary loss that predicts the chunk from the features alone, because a noisy chunk reveals much
-    of the target without the pictures."""
+    """Weight of an auxiliary loss that predicts the chunk from the features alone. It keeps the pictures in use,
+    because a noisy chunk reveals much of the target without them."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
@@ -43,14 +43,14 @@ class Denoiser(nn.Sequential):
     """MLP of noisy actions, a condition and one or more times, for diffusion and flow policies."""
 
     EMBED = 32
-    """Size of a time's embedding."""
+    """Size of the embedding of each time."""
     LONGEST_PERIOD = 1e4
 
     def __init__(self, actions: int, condition: int, hidden: list[int], times: int = 1):
         super().__init__(*mlp([actions + condition + times * self.EMBED, *hidden, actions], nn.Mish))
 
     def forward(self, noisy: Tensor, condition: Tensor, *times: Tensor) -> Tensor:  # type: ignore[override]
-        """Evaluate noisy actions (B, N) at times (B,)."""
+        """Return the output (B, N) for noisy actions (B, N), a condition (B, F) and one or more times (B,)."""
         half = self.EMBED // 2
         frequency = torch.exp(-math.log(self.LONGEST_PERIOD) / half * torch.arange(half, device=noisy.device))
         phases = [time[:, None].float() * frequency for time in times]
@@ -78,7 +78,7 @@ class ChunkPolicy(EncodingPolicy):
         return self.config.encoder.build(self.size)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
-        """Evaluate the network or its frozen copy on chunks (B, horizon, A) at times (B,)."""
+        """Return the output (B, horizon, A) of the network, or of its `frozen` copy, for noisy chunks at times (B,)."""
         return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
@@ -94,7 +94,7 @@ class ChunkPolicy(EncodingPolicy):
         """Return the error (B,) of the network's output at random noise levels."""
 
     def condition(self, observation: Observation) -> Tensor:
-        """Return the features (B, F) of an observation, taken from its `FEATURES` if present."""
+        """Return the features (B, F) of an observation; if it contains `FEATURES`, return those."""
         return observation[FEATURES] if FEATURES in observation else self.features(observation)
 
     def noise(self, count: int, rng: torch.Generator) -> Tensor:
@@ -103,12 +103,12 @@ class ChunkPolicy(EncodingPolicy):
 
     @abstractmethod
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Map noise deterministically to chunks (B, horizon, A) in [-1, 1] that continue a prefix."""
+        """Map noise deterministically to chunks (B, horizon, A) in [-1, 1] that continue the prefix, if any."""
 
     @abstractmethod
     def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
         """Return the network's output (B, horizon, A) for pure noise, with gradients and not clipped. If `prediction`
-        is sample, it is the clean chunk; clipped, it equals `base` with one sample step."""
+        is sample, the output is the clean chunk; after clipping it equals `base` with one sample step."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
@@ -122,9 +122,9 @@ def guidance_term(
 ) -> Tensor:
     """Return the guidance term (B, horizon, A) on the predicted clean chunk at one noise level.
 
-    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4. Their weight
-    min(beta, (1 - t) / (t r^2)) on the velocity becomes min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk
-    for any noise schedule noisy = alpha clean + sigma noise.
+    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4. With beta = `guidance`, their
+    weight min(beta, (1 - t) / (t r^2)) on the velocity becomes min(beta sigma, (alpha^2 + sigma^2) / alpha) on the
+    clean chunk for any noise schedule noisy = alpha clean + sigma noise.
     """
     weight = min(prefix.guidance * sigma, (alpha**2 + sigma**2) / max(alpha, 1e-6))
     with torch.enable_grad():
@@ -135,6 +135,6 @@ def guidance_term(
 
 
 def keep_frozen(chunk: Tensor, prefix: Prefix | None) -> Tensor:
-    """Clip a chunk to [-1, 1] and replace its frozen actions by the prefix's."""
+    """Clip a chunk to [-1, 1] and take its actions of weight 1 from the prefix."""
     chunk = chunk.clamp(-1, 1)
     return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

@@ -2,8 +2,8 @@
 
     features = [state, words, embed(first picture), embed(second picture), ...]
 
-Random shifts follow DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"); the network resembles DrQ's, with
-strides in every layer.
+Random shifts follow DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"); the network resembles DrQ's, but
+has strides in every layer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt, validate
 
 FEATURES = "features"
-"""Observation key of a frozen base's features."""
+"""Observation key of the features of a frozen base policy."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class EncoderConfig:
     """Networks for picture embeddings."""
 
     channels: tuple[PositiveInt, ...] = (16, 32, 32, 32)
-    """Channels of the convolutions, 3x3; each halves height and width."""
+    """Channels of the 3x3 convolutions, each of which halves height and width."""
     embedding: PositiveInt = 64
-    """Features per picture."""
+    """Number of features per picture."""
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
     pooling: Literal["all", "places"] = "all"
-    """Pooling of the last convolution: flatten all, or spatial softmax (places: expected position and peak per channel;
-    the last convolution then has stride 1)."""
+    """Pooling of the last convolution's output: all (flattened), or places (spatial softmax: expected position and peak
+    per channel; the last convolution then has stride 1)."""
     vision: VisionConfig = field(default_factory=VisionConfig)
-    """Pretrained model that replaces the convolutions; only the last of `channels` is used then."""
+    """Pretrained model that replaces the convolutions, if set; then only the last of `channels` is used."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -69,15 +69,15 @@ class Encoder(nn.Module):
         self.size = reads.observation + self.words + len(self.shapes) * config.embedding
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """Return features of the normalized state (B, D), the instruction uint8 (B, bytes), and pictures uint8
-        (B, H, W, 3)."""
+        """Return features (B, size) of the normalized state (B, D), the instruction uint8 (B, bytes), and pictures
+        uint8 (B, H, W, 3)."""
         parts = [self.read(observation[LANGUAGE])] if self.words else []
         prepare = scaled if self.vision is None else self.vision
         parts += [self.cameras[camera_name(key)](prepare(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
 
     def _embed(self, key: str) -> nn.Sequential:
-        """Return one camera's network from pictures, or feature maps, to embeddings (B, embedding) in [-1, 1]."""
+        """Return one camera's network from its pictures, or feature maps, to embeddings (B, embedding) in [-1, 1]."""
         c = self.config
         if self.vision is None:
             layers, shape = _convolutions(key, self.shapes[key], c)
@@ -89,17 +89,17 @@ class Encoder(nn.Module):
         return nn.Sequential(*layers, pool, nn.Linear(size, c.embedding), nn.LayerNorm(c.embedding), nn.Tanh())
 
     def read(self, text: Tensor) -> Tensor:
-        """Return features (B, WORDS) of instructions (B, bytes); `forward` accepts both."""
+        """Return features (B, WORDS) of instructions (B, bytes); `forward` accepts instructions or these features."""
         return hashed_words(text) if text.dtype == torch.uint8 else text
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation with every picture randomly shifted; its keys have the given prefix."""
+        """Return an observation, whose keys begin with `prefix`, with every picture randomly shifted."""
         return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
 
 
 class BaseFeatures(nn.Module):
-    """Encoder that appends a frozen base's features to the state. The features are computed once, when acting, and
-    stored in the replay, which then needs no pictures."""
+    """Encoder that appends a frozen base policy's features to the state. The features are computed once, when acting,
+    and stored in the replay, which then needs no pictures."""
 
     shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
 
@@ -125,7 +125,7 @@ class SpatialSoftmax(nn.Module):
         """Logarithm of the inverse temperature of the softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, 3 C) for x (B, C, H, W): expected column and row in [-1, 1] per channel, then the maxima."""
+        """Return (B, 3 C) for x (B, C, H, W): each channel's expected column and row in [-1, 1], then all maxima."""
         height, width = x.shape[2:]
         y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
         grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
@@ -149,7 +149,7 @@ def scaled(pictures: Tensor) -> Tensor:
 
 
 def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
-    """Shift each picture (B, H, W, C) by up to `most` pixels with replicated edges."""
+    """Randomly shift each of the pictures (B, H, W, C) by up to `most` pixels; edges are replicated."""
     count, height, width, _ = pictures.shape
     offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
     rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)
@@ -159,12 +159,12 @@ def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
 
 
 def camera_name(key: str) -> str:
-    """Return a picture's key as a module name, without dots."""
+    """Convert the key of a camera's pictures to a module name, which must not contain dots."""
     return key.removeprefix(IMAGES).replace(".", "_")
 
 
 def _convolutions(key: str, shape: tuple[int, ...], config: EncoderConfig) -> tuple[list[nn.Module], tuple[int, ...]]:
-    """Return one camera's convolutions, for floats (B, 3, H, W), and the shape (C, H, W) of their output."""
+    """Return one camera's convolutions, which read floats (B, 3, H, W), and the shape (C, H, W) of their output."""
     height, width, channels = shape
     if min(height, width) < 2 ** len(config.channels):
         raise ConfigError(
@@ -184,10 +184,10 @@ WORDS = 64
 
 
 def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
-    """Return fixed features (B, size) of instructions (B, bytes) uint8, to distinguish instructions.
+    """Return fixed features (B, size) of instructions (B, bytes) uint8, by which a policy distinguishes instructions.
 
     Each word and each pair of adjacent words adds a random sign vector, seeded by a hash of its spelling (feature
-    hashing, Weinberger et al. 2009, arXiv 0902.2206). There is no vocabulary and no parameter.
+    hashing, Weinberger et al. 2009, arXiv 0902.2206). The features need no vocabulary and no parameters.
     """
     distinct, index = torch.unique(text, dim=0, return_inverse=True)
     return torch.stack([_features(words, size) for words in decode(distinct)]).to(text.device)[index]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class EnsembleLinear(nn.Module):
-    """`members` linear layers in one batched product: (E, B, in) -> (E, B, out)."""
+    """`members` linear layers in one batched product: (E, B, in) -> (E, B, out), E = `members`."""
 
     def __init__(self, members: int, inputs: int, outputs: int):
         super().__init__()
@@ -26,7 +26,7 @@ class EnsembleBatchNorm(nn.Module):
     variance: Tensor
 
     def __init__(self, members: int, width: int, follow: float = 0.01):
-        """`follow` is the weight of a batch in the running statistics."""
+        """`follow` is the weight of each new batch in the running statistics."""
         super().__init__()
         self.members, self.follow = members, follow
         self.register_buffer("mean", torch.zeros(members * width))

@@ -19,19 +19,22 @@ class GaussianConfig:
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     horizon: PositiveInt = 1
-    """Actions in a chunk."""
+    """Number of actions in a chunk."""
     std: NonNegativeFloat | None = None
-    """Fixed standard deviation of noise added after tanh and clipped (TD3); None: learned, before tanh (SAC)."""
+    """Fixed standard deviation of noise that is added after tanh and clipped (TD3); None: learned, before tanh
+    (SAC)."""
     initial_std: ActionStd = 0.1
-    """Initial value of a learned standard deviation."""
+    """Initial value of the standard deviation, if learned."""
     zero_init: bool = False
     """Initialize the mean action to 0 for all observations."""
     layer_norm: bool = True
     """LayerNorm before each activation."""
     grasp: bool = False
-    """Open or close the gripper, the last action, by a gripper critic (HIL-SERL, Luo et al. 2024, arXiv 2410.21845)."""
+    """Open or close the gripper, which is the last action dimension, by a gripper critic (HIL-SERL, Luo et al. 2024,
+    arXiv 2410.21845)."""
     grasp_margin: NonNegativeFloat = 0.02
-    """Value margin, in units of the reward, above which the gripper critic overrides the mean action."""
+    """Difference between the values of open and closed, in units of the reward, above which the gripper critic
+    overrides the mean action."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
@@ -40,14 +43,14 @@ class GaussianConfig:
 
 
 class GaussianActor(Actor):
-    """Tanh-Gaussian actor for features (B, F). With `grasp`, u ends with the value of an open minus that of a closed
-    gripper, clipped to [-1, 1]."""
+    """Tanh-Gaussian actor for features (B, F). If `grasp` is set, the last component of u is the value of an open
+    gripper minus the value of a closed gripper, clipped to [-1, 1]."""
 
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
     INSIDE = 0.999
 
     def __init__(self, features: int, actions: int, config: GaussianConfig, allow_grasp: bool = False):
-        """`allow_grasp`: the policy supports `grasp`."""
+        """`allow_grasp` says that the policy supports `grasp`; otherwise `grasp` raises ConfigError."""
         super().__init__()
         if config.grasp and not allow_grasp:
             raise ConfigError("this policy takes no grasp: it does not act every step in the robot's own actions")
@@ -69,7 +72,7 @@ class GaussianActor(Actor):
             head.bias[actions:].fill_(math.log(config.initial_std))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean before tanh and the log standard deviation, (B, A) each."""
+        """Return the mean (B, A) before tanh and the log standard deviation (B, A)."""
         mean, log_std = self.trunk(features).chunk(2, -1)
         return mean, log_std.clamp(self.MIN_LOG_STD, self.MAX_LOG_STD)
 
@@ -85,7 +88,7 @@ class GaussianActor(Actor):
         return torch.cat([action, (opened - closed).clamp(-1, 1)[:, None]], -1)
 
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a reparametrized action (B, A) and its log-probability (B,), 0 for a fixed std."""
+        """Return a reparametrized action (B, A) and its log-probability (B,), which is 0 for a fixed std."""
         mean, log_std = self.forward(features)
         noise = normal(mean.shape, rng, mean.device)
         if self.config.std is not None:
@@ -96,7 +99,7 @@ class GaussianActor(Actor):
         return self._with_gripper(raw.tanh(), features), (density - _squash(raw)).sum(-1)
 
     def log_prob(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return the log-probability (B,) of actions (B, A), clipped to [-INSIDE, INSIDE]."""
+        """Return the log-probability (B,) of actions (B, A), which are clipped to [-INSIDE, INSIDE]."""
         mean, log_std = self.forward(features)
         if self.config.std is not None:
             return -0.5 * ((action - mean.tanh()) / self.config.std).square().sum(-1)
@@ -111,8 +114,8 @@ def _squash(raw: Tensor) -> Tensor:
 
 
 def override_gripper(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
-    """Override the gripper, the last component of actions (B, A), by the sign of the last component of u where its
-    magnitude exceeds `grasp_margin`."""
+    """Override the gripper, the last component of actions (B, A), by the sign of the last component of u where that
+    component's magnitude exceeds `grasp_margin`."""
     advantage = u[:, -1:]
     gripper = torch.where(advantage.abs() > config.grasp_margin, advantage.sign(), action[:, -1:])
     return torch.cat([action[:, :-1], gripper], -1)
@@ -124,12 +127,12 @@ def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Return the entropy of a Gaussian with log standard deviations (A,), nats."""
+    """Return the entropy, nats, of a Gaussian with log standard deviations (A,)."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
 
 
 def divergence(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return KL(old, new) of Gaussians with means (B, A) and log standard deviations (A,), mean over rows, nats."""
+    """Return KL(old, new), nats, mean over rows, of Gaussians with means (B, A) and log standard deviations (A,)."""
     variance = (2 * log_std).exp()
     spread = log_std - old_log_std + 0.5 * ((2 * old_log_std).exp() / variance - 1)
     return spread.sum() + (0.5 * (old_mean - mean).square() / variance).sum(-1).mean()

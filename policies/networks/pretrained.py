@@ -27,7 +27,7 @@ MODELS = "ROBOT_RL_MODELS"
 """Environment variable: folder to search for models that are missing at their configured path."""
 WEIGHTS = "*.safetensors"
 READ = ("config.json", WEIGHTS, "tokenizer.json", "tokenizer.model", "*processor_config.json")
-"""Files that determine a model's features."""
+"""Names of the files that determine a model's features."""
 HASH = "model_sha256"
 """Name of a model's fingerprint among the saved weights."""
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,7 +40,8 @@ class PretrainedConfig:
     model: str = ""
     """Folder or name on the Hugging Face hub; empty: the small backbone, trained from scratch."""
     train: Literal["lora", "full", "frozen"] = "lora"
-    """Trained weights: LoRA on the language model's linear layers (Hu et al. 2021, arXiv 2106.09685), all, or none."""
+    """Trained weights: lora (low-rank terms of the language model's linear layers, Hu et al. 2021, arXiv 2106.09685),
+    full (all weights) or frozen (none)."""
     lora_rank: PositiveInt = 16
     """Rank of the LoRA matrices."""
     lora_alpha: PositiveInt = 32
@@ -48,19 +49,19 @@ class PretrainedConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of computation; trained weights stay in float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass, which saves memory and takes time."""
+    """Recompute activations in the backward pass, which saves memory but takes more time."""
     layers: NonNegativeInt = 0
     """Number of first layers of the language model to use, as in SmolVLA; 0: all."""
     pixels: PositiveInt = 224
-    """Height and width of pictures for models that accept any size (Qwen)."""
+    """Height and width, pixels, of pictures for models that accept any size (Qwen)."""
 
 
 require = partial(errors.require, use="a pretrained model", extra="vla")
 
 
 def find(model: str, weights: bool = True) -> Path:
-    """Return a model's folder, after a download from the hub if needed, optionally without `weights`; ConfigError if
-    there is none."""
+    """Return a model's folder. If it is not on this machine, download the model from the hub, without weights if
+    `weights` is false. ConfigError if there is no such model."""
     named = Path(model).expanduser()
     shelf = os.environ.get(MODELS)
     for place in (named, *([Path(shelf) / named.name] if shelf else [])):
@@ -82,7 +83,7 @@ def find(model: str, weights: bool = True) -> Path:
 
 
 def fingerprint(folder: Path, weights: bool = True) -> bytes:
-    """Return the sha256 of weights, configuration, tokenizer and picture statistics of a model."""
+    """Return the sha256 of a model's configuration, tokenizer, picture statistics and (if `weights`) weights."""
     total = hashlib.sha256()
     for file in sorted({file for pattern in READ for file in folder.glob(pattern) if weights or pattern != WEIGHTS}):
         with file.open("rb") as data:
@@ -91,7 +92,7 @@ def fingerprint(folder: Path, weights: bool = True) -> bytes:
 
 
 def add_fingerprint(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
-    """Add a model's fingerprint to a module's state; loading a state with another fingerprint raises ConfigError."""
+    """Add the fingerprint of `model` to a module's state; loading another fingerprint raises ConfigError."""
     meta = torch.get_default_device().type == "meta"
     digest = bytes(32) if meta else fingerprint(folder, weights)
     module.register_buffer(HASH, torch.tensor(list(digest), dtype=torch.uint8))
@@ -109,7 +110,8 @@ def add_fingerprint(module: nn.Module, model: str, folder: Path, weights: bool =
 
 
 def load_config(folder: Path, layers: int) -> Any:
-    """Return a model's configuration, cut to the first `layers` layers; ConfigError if unknown or too shallow."""
+    """Return a model's configuration, cut to the first `layers` layers (0: all). ConfigError if the model's type is
+    unknown or the model has fewer layers."""
     transformers = require("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -129,7 +131,7 @@ def load_config(folder: Path, layers: int) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return a model's tokenizer; ConfigError if there is none."""
+    """Return a model's tokenizer; ConfigError if the folder has none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ConfigError(f"{folder} has no tokenizer: tokenizer.json is missing; copy all of the model's files")
     try:
@@ -141,8 +143,8 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def normalized(pictures: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:
-    """Return uint8 pictures (B, H, W, 3) resized to a square of `side` pixels (0: not resized) and standardized,
-    (B, 3, side, side)."""
+    """Return uint8 pictures (B, H, W, 3) as floats (B, 3, side, side), resized to `side` pixels (0: not resized) and
+    standardized by `mean` and `std`."""
     x = pictures.permute(0, 3, 1, 2).float() / 255
     if side:
         x = nn.functional.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
@@ -164,7 +166,7 @@ def load_statistics(folder: Path) -> dict[str, Tensor]:
 
 
 def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Return a model without its head, and without weights on the device "meta"; ConfigError names missing weights."""
+    """Return a model without its head. ConfigError names missing weights; on the device "meta" the model needs none."""
     auto = require("transformers").AutoModel
     if torch.get_default_device().type == "meta":
         return auto.from_config(config, dtype=dtype, trust_remote_code=False)
@@ -188,7 +190,7 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
 
 
 def save_only_trained(module: nn.Module, name: str) -> None:
-    """Save only the trained weights of the pretrained model `module.<name>`; loading keeps its other weights."""
+    """Make `module` save only the trained weights of its pretrained model `module.<name>`; loading keeps the rest."""
     model = module.get_submodule(name)
     trained = {f"{name}.{key}" for key, weight in model.named_parameters() if weight.requires_grad}
     kept = {f"{name}.{key}" for key in model.state_dict()} - trained
@@ -206,7 +208,7 @@ def save_only_trained(module: nn.Module, name: str) -> None:
 
 
 def _require_weights(folder: Path) -> None:
-    """Raise ConfigError if a file of weights is missing."""
+    """Raise ConfigError if a file of a model's weights is missing."""
     index = folder / "model.safetensors.index.json"
     names = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     if missing := sorted(name for name in names if not (folder / name).is_file()):
@@ -218,7 +220,7 @@ def _require_weights(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' warnings about omitted layers, and its progress bars."""
+    """Silence the warnings of transformers about omitted layers, and its progress bars."""
     logging = importlib.import_module("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

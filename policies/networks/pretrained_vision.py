@@ -21,19 +21,19 @@ class VisionConfig:
     model: str = ""
     """Folder or name on the Hugging Face hub; empty: convolutions trained from scratch."""
     train: Literal["frozen", "full"] = "frozen"
-    """Trained weights: none, or all; batch normalization always keeps its statistics."""
+    """Trained weights: none (frozen) or all (full). In both cases batch normalization keeps its statistics."""
     pixels: NonNegativeInt = 0
-    """Height and width to resize pictures to; 0: the model's training size, or no resizing if it accepts any size."""
+    """Height and width of resized pictures, pixels; 0: the model's training size, or no resizing if any size fits."""
 
 
 class PretrainedVision(nn.Module):
-    """Feature maps (B, channels, h, w) of uint8 pictures (B, H, W, 3)."""
+    """Pretrained model that maps uint8 pictures (B, H, W, 3) to feature maps (B, channels, h, w)."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, config: VisionConfig):
-        """Load the model; ConfigError names what is missing."""
+        """Load the model; ConfigError names what is missing in its folder."""
         super().__init__()
         self.config = config
         folder = pretrained.find(config.model)
@@ -59,7 +59,7 @@ class PretrainedVision(nn.Module):
 
     @torch.no_grad()
     def map_shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Return the shape (channels, h, w) of a picture's feature map; ConfigError if the model rejects the size."""
+        """Return the shape (channels, h, w) of a picture's feature map; ConfigError if the model rejects this size."""
         try:
             channels, *size = self.eval()(torch.zeros(1, height, width, 3, dtype=torch.uint8)).shape[1:]
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
@@ -70,7 +70,7 @@ class PretrainedVision(nn.Module):
         return channels, size[0], size[1]
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Return feature maps (B, channels, h, w)."""
+        """Return feature maps (B, channels, h, w) of uint8 pictures (B, H, W, 3)."""
         x = pretrained.normalized(pictures, self.side, self.mean, self.std)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.train != "frozen"):
             hidden: Tensor = self.model(pixel_values=x).last_hidden_state
@@ -81,6 +81,6 @@ class PretrainedVision(nn.Module):
 
 
 def _fixed_side(described: Any) -> int:
-    """Return the picture size that a transformer was trained with; 0 for convolutions, which accept any size."""
+    """Return the height and width of a transformer's training pictures; 0 for convolutions, which accept any size."""
     size = getattr(described, "image_size", 0)
     return size if isinstance(size, int) and hasattr(described, "num_attention_heads") else 0

@@ -17,6 +17,6 @@ LARGEST = 2**26
 
 
 def address_of(source: Path | str) -> str:
-    """Return the server address in a command-line argument, "" for a folder. A Path has lost one of the slashes."""
+    """Return the server address in an argument, or "" if it names a folder. A Path has lost one slash of "ws://"."""
     found = re.fullmatch(r"ws:/{1,2}(?P<rest>.*)", str(source))
     return f"ws://{found['rest']}" if found else ""

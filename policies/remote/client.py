@@ -1,4 +1,4 @@
-"""Clients of policy servers: robot-rl's own, equal to the local policy, and other servers with physical actions."""
+"""Clients of policy servers: `robot-rl serve`, equal to the local policy, or others, with physical actions."""
 
 import math
 from collections.abc import Mapping
@@ -28,11 +28,12 @@ class RemotePolicy(Policy):
         return self.infer(observation, rng).actions
 
     def seen(self, observation: Observation) -> Observation:
-        """Return the entries of an observation that the policy reads, without privileged ones."""
+        """Return the entries of an observation that the policy reads, without privileged entries."""
         return {key: observation[key] for key in (STATE, *self.size.extra_inputs)}
 
     def numbers(self, answer: Mapping[str, Any], key: str, shape: tuple[int | None, ...]) -> Tensor:
-        """Return an answer's array as float32; RemoteFailure unless it is finite and has the shape (None: any size)."""
+        """Return the array `key` of an answer as float32; RemoteFailure if not finite or of another shape (None: any
+        size)."""
         array = answer.get(key)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
             kind = f"{key!r} is {type(array).__name__}" if key in answer else f"there is no {key!r}"
@@ -90,16 +91,16 @@ class ServedPolicy(RemotePolicy):
 
 
 class ForeignPolicy(RemotePolicy):
-    """Stateless policy on any server with openpi's protocol; one request per robot. The server's actions are physical,
-    in the interface's order; they are clipped to the interface's limits."""
+    """Stateless policy on any server with openpi's protocol, which gets one request per robot. The server's actions are
+    physical, in the interface's order; the client clips them to the interface's limits."""
 
     def __init__(
         self, connection: Connection, size: Size, actions: VectorSpec, keys: Mapping[str, str], execute: int = 0
     ):
-        """Send zeros once to find the chunk length; `execute` 0 executes whole chunks.
+        """Send zeros once to find the chunk length; with `execute` 0, whole chunks are executed.
 
         Args:
-            keys: the server's names for our observation keys, where they differ.
+            keys: the server's names for our observation keys, where the names differ.
         """
         super().__init__(connection, size, 1, 1)
         self.actions, self.names = actions, dict(keys)
@@ -129,7 +130,7 @@ class ForeignPolicy(RemotePolicy):
 
 
 def translation(pairs: tuple[str, ...], spec: ObservationSpec) -> dict[str, str]:
-    """Parse pairs `OURS=THEIRS` to a server's names by our observation keys; ConfigError for an unknown key."""
+    """Parse pairs `OURS=THEIRS` of our observation key and the server's name for it; ConfigError for an unknown key."""
     names: dict[str, str] = {}
     for pair in pairs:
         ours, separator, theirs = pair.partition("=")

@@ -1,4 +1,4 @@
-"""A client's connection: one answer per request; every failure is counted and reported in one sentence."""
+"""A client's connection: every request has one answer, and every failure is counted and reported in one sentence."""
 
 import socket
 import struct
@@ -20,7 +20,7 @@ FIRST = 120.0
 
 class Connection:
     """Connection to a policy server. After a failure all requests fail, because a late answer would be taken for the
-    next one."""
+    answer to the next request."""
 
     def __init__(self, address: str, timeout: float = 60.0, first: float = FIRST):
         """Connect, and read the server's metadata.
@@ -31,13 +31,13 @@ class Connection:
 
         Raises:
             ConfigError: `address` is invalid.
-            RemoteFailure: there is no server, or it has another protocol.
+            RemoteFailure: there is no server at `address`, or the server has another protocol.
         """
         self.address, self.timeout, self.first = address, timeout, max(first, timeout)
         self.requests = 0
-        """Answered requests."""
+        """Number of answered requests."""
         self.longest = 0.0
-        """Longest time from a request to its answer, s, without the first request."""
+        """Longest time from a request to its answer, s; the first request is not counted."""
         self.failures: Counter[str] = Counter()
         self._broken: RemoteFailure | None = None
         self._socket: ClientConnection | None = None
@@ -60,7 +60,7 @@ class Connection:
         self.metadata = self._receive(timeout)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; RemoteFailure if it is late or invalid."""
+        """Return the answer to a request; RemoteFailure if the answer is late or invalid."""
         if self._broken:
             raise self._broken
         assert self._socket is not None
@@ -104,7 +104,7 @@ class Connection:
         return answer
 
     def summary(self) -> dict[str, Any]:
-        """Return counts and the longest time to an answer, for the report."""
+        """Return the numbers of requests and failures, and the longest time to an answer, ms, for the report."""
         longest = {"longest_answer_ms": round(1e3 * self.longest, 1)}
         return {"address": self.address, "requests": self.requests, "failures": dict(self.failures)} | longest
 

@@ -36,7 +36,7 @@ class ServedBundle(Bundle):
 
 @dataclass(frozen=True)
 class ServedContract:
-    """Description of a served policy for its clients."""
+    """Description of a served policy, which the server sends to its clients."""
 
     task: str
     interface: Interface | None
@@ -56,7 +56,7 @@ class ServedContract:
 
 
 def size_of(pipeline: Pipeline) -> Size:
-    """Return the sizes of a policy for an interface."""
+    """Return the sizes of a policy for an interface's pipeline."""
     return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs)
 
 
@@ -71,7 +71,7 @@ def spec_of(bundle: Bundle) -> ObservationSpec:
 
 
 def describe(bundle: Bundle, version: str) -> dict[str, Any]:
-    """Return the server's metadata."""
+    """Return the metadata of a server of the bundle's policy."""
     policy, interface, specs = bundle.policy, bundle.contract, bundle.specs
     ours = {
         "protocol": PROTOCOL,

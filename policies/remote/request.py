@@ -5,9 +5,9 @@ text in `prompt`. Options:
 
     seed      of the sampler's noise for this chunk
     reset     true: a new episode starts
-    prefix    {"actions": (horizon, A) in [-1, 1], "weights": (horizon,), "guidance"}: the chunk continues this one
+    prefix    {"actions": (horizon, A) in [-1, 1], "weights": (horizon,), "guidance"}: actions that the chunk continues
     robots    n: all arrays have a leading dimension of n; `reset` may list robots, and the answer has `unit_actions`
-    rng       state of torch's generator (5056 bytes); the answer has the next one
+    rng       state of torch's generator (5056 bytes); the answer has the next state
 """
 
 from collections.abc import Mapping
@@ -28,21 +28,21 @@ OPTIONS = ("prompt", "seed", "rng", "prefix", "reset", "robots")
 
 @dataclass
 class Request:
-    """Validated request."""
+    """A client's request after validation."""
 
     observation: Observation
-    """Tensors with a leading dimension."""
+    """Tensors whose leading dimension is the number of robots."""
     robots: int | None
     """Number of robots; None: one robot, whose arrays have no leading dimension."""
     rng: torch.Generator | None
-    """None: the connection's generator."""
+    """Generator of the policy's noise; None: the connection's generator."""
     prefix: Prefix | None
     reset: Tensor | bool
-    """Robots that start a new episode; True: all."""
+    """Indices of the robots that start a new episode; True: all robots, False: none."""
 
 
 def read_request(message: Any, spec: ObservationSpec, policy: Policy) -> Request:
-    """Validate a client's message; ConfigError if it does not fit spec or policy."""
+    """Validate a client's message; ConfigError if the message does not fit the spec or the policy."""
     if not isinstance(message, dict):
         raise ConfigError(f"a request is a table, not {type(message).__name__}")
     robots = message.get("robots")
@@ -77,7 +77,7 @@ def _observation(message: Mapping[Any, Any], spec: ObservationSpec, robots: int 
 
 
 def _tensor(name: str, value: Any, numbers: bool, one: bool) -> Tensor:
-    """Return an array as a tensor with a leading dimension; with `numbers`, floats of any width become float32."""
+    """Return an array as a tensor; `one` adds a leading dimension, `numbers` converts all floats to float32."""
     if not isinstance(value, np.ndarray):
         raise ConfigError(f"{name!r} is {type(value).__name__}, not an array")
     if numbers and value.dtype.kind == "f":

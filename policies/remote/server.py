@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class PolicySession:
-    """Answers one client's requests in order."""
+    """Session of one client, whose requests are answered in order."""
 
     def __init__(self, bundle: Bundle, device: torch.device):
         self.policy, self.device = with_own_state(bundle.policy), device
@@ -42,7 +42,7 @@ class PolicySession:
         specs = bundle.specs
         self.actions = specs.actions if specs else NOTHING
         self.rng = torch.Generator().manual_seed(0)
-        """Generator for requests without seed or generator state."""
+        """Generator for requests that have neither seed nor generator state."""
 
     def warm_up(self) -> None:
         """Infer once, so that the first client need not wait."""
@@ -50,7 +50,7 @@ class PolicySession:
 
     @torch.no_grad()
     def answer(self, message: bytes | str, previous: float | None = None) -> bytes:
-        """Return the answer to a message, including the duration of the `previous` one, s; ConfigError if invalid."""
+        """Return the answer to a message, with the duration, s, of the `previous` answer; ConfigError if invalid."""
         if isinstance(message, str):
             raise ConfigError("a request is msgpack in a binary message, not a text")
         try:
@@ -78,13 +78,13 @@ class PolicySession:
 
 
 def with_own_state(policy: Policy) -> Policy:
-    """Return a copy of the policy with its own state, such as the history, and shared weights."""
+    """Return a copy of the policy that has its own state, such as the history, but shares the weights."""
     shared = [*policy.parameters(), *policy.buffers(), *filter(None, (getattr(policy, "session", None),))]
     return copy.deepcopy(policy, {id(part): part for part in shared})
 
 
 class PolicyServer:
-    """Server of a bundle's policy, until SIGINT or SIGTERM."""
+    """Server of a bundle's policy that runs until SIGINT or SIGTERM."""
 
     def __init__(self, bundle: Bundle, version: str, device: str = "cpu"):
         """Load the policy and infer once.

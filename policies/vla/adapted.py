@@ -1,7 +1,7 @@
 """Pretrained vision-language model as a backbone.
 
-It reads pictures and instruction in its own format, followed by embeddings of the robot's state and learned readouts.
-The readouts' outputs are the features of an action head.
+The model reads pictures and instruction in its own format, followed by embeddings of the robot's state and learned
+readouts. The readouts' outputs are the features of an action head.
 
     [pictures | words | state | readouts] -> vision-language model -> readouts
 """
@@ -33,11 +33,11 @@ class Family:
     config: Any
     """The model's configuration."""
     pixels: int
-    """Requested height and width, for models that accept any size."""
+    """Requested height and width of pictures, pixels, for models that accept any size."""
 
     @property
     def side(self) -> int:
-        """Return the height and width of pictures."""
+        """Return the height and width, pixels, of the pictures that the model reads."""
         return int(self.config.vision_config.image_size)
 
     @property
@@ -47,7 +47,7 @@ class Family:
 
     @abstractmethod
     def inputs(self, pictures: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        """Return model arguments for normalized pictures (B, n, 3, side, side), given token ids (B, N)."""
+        """Return the model's arguments besides token ids (B, N), for normalized pictures (B, n, 3, side, side)."""
 
 
 class Bidirectional(Family):
@@ -99,11 +99,11 @@ FAMILIES: dict[str, type[Family]] = {
     "smolvlm": Shuffled, "idefics3": Shuffled, "paligemma": Bidirectional,
     "qwen2_vl": Flattened, "qwen2_5_vl": Flattened,
 }  # fmt: skip
-"""By `model_type` of config.json."""
+"""Families of models by `model_type` in config.json."""
 
 
 def family_of(config: Any, pixels: int) -> Family:
-    """Return the family of a model's configuration; ConfigError if unknown."""
+    """Return the family of a model's configuration; ConfigError if the type of model is unknown."""
     if config.model_type not in FAMILIES:
         raise ConfigError(
             f"models of type {config.model_type!r} are not known; known: {', '.join(FAMILIES)} (SmolVLM, Idefics 3, "
@@ -119,7 +119,7 @@ class AdaptedBackbone(nn.Module):
     std: Tensor
 
     def __init__(self, reads: Size, config: BackboneConfig):
-        """Load the model; ConfigError names what is missing."""
+        """Load the model; ConfigError names what is missing in its folder."""
         super().__init__()
         self.config, self.shapes, chosen = config, pictures_of(reads), config.pretrained
         folder = pretrained.find(chosen.model)
@@ -141,7 +141,7 @@ class AdaptedBackbone(nn.Module):
             pretrained.save_only_trained(self, "model")
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""
+        """Return an observation, whose keys begin with `prefix`, with shifted pictures and some states dropped."""
         return augment_inputs(observation, self.shapes, self.config, rng, prefix)
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
@@ -162,12 +162,12 @@ class AdaptedBackbone(nn.Module):
         return pretrained.normalized(pictures, self.family.side, self.mean, self.std)
 
     def read(self, text: Tensor) -> Tensor:
-        """Return token ids (B, N) of instructions (B, bytes), with constant N; `forward` accepts both."""
+        """Return token ids (B, N) of instructions (B, bytes), with constant N; `forward` accepts either."""
         return self._prompt(text, len(self._ids("")) + LONGEST)
 
     def _prompt(self, text: Tensor, least: int = 0) -> Tensor:
-        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is padding. Left padding has no
-        effect because positions are relative. The last ids are placeholders of state and readouts."""
+        """Return token ids (B, N) of instructions (B, bytes), where N is at least `least`. Padding is -1 and on the
+        left, without effect because positions are relative. The last ids are placeholders of state and readouts."""
         text = torch.zeros_like(text) if self.config.blind else text
         distinct, index = torch.unique(text, dim=0, return_inverse=True)  # a batch has few distinct instructions
         rows = [self._ids(words) for words in decode(distinct)]
@@ -175,7 +175,7 @@ class AdaptedBackbone(nn.Module):
         return torch.tensor([[-1] * (longest - len(row)) + row for row in rows], device=text.device)[index]
 
     def _ids(self, words: str) -> list[int]:
-        """Return the ids of pictures, instruction, and placeholders of state and readouts."""
+        """Return the token ids of pictures, instruction `words`, and placeholders of state and readouts."""
         picture = self.family.config.image_token_id
         start, end = ([mark] if mark is not None else [] for mark in self._marks)
         pictures = (start + [picture] * self.family.tokens + end) * len(self.shapes)
@@ -184,7 +184,7 @@ class AdaptedBackbone(nn.Module):
 
     @contextlib.contextmanager
     def _ending_with(self, last: Tensor) -> Iterator[None]:
-        """Replace the model's last input embeddings by `last` (B, n, hidden)."""
+        """Within the `with` block, replace the model's last input embeddings by `last` (B, n, hidden)."""
 
         def replaced(module: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:
             return torch.cat([embedded[:, : -last.shape[1]], last.to(embedded.dtype)], 1)
@@ -197,7 +197,7 @@ class AdaptedBackbone(nn.Module):
 
 
 def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
-    """Return the model with the chosen weights trainable."""
+    """Load the model and make the weights that `chosen.train` selects trainable."""
     narrow = chosen.dtype == "bfloat16" and chosen.train != "full"
     model = pretrained.load_model(folder, described, torch.bfloat16 if narrow else torch.float32)
     words = model.get_decoder()

@@ -4,8 +4,8 @@ features of an action head.
     [words | a token per picture | state | readouts] -> transformer -> readouts
 
 The instruction modulates the convolutions by FiLM (Perez et al. 2018, arXiv 1709.07871), as in BC-Z and RT-1. A
-picture's token is the spatial softmax of the last convolution, which needs fewer demonstrations than patches to learn
-positions. Readouts follow Octo (2024, arXiv 2405.12213).
+picture's token is the spatial softmax of the last convolution, which learns positions from fewer demonstrations than
+patch tokens. Readouts follow Octo (2024, arXiv 2405.12213).
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from robot_rl.interface.observation_spec import LANGUAGE
 
 
 class FiLM(nn.Module):
-    """Convolution with channels scaled and shifted by the instruction."""
+    """Convolution whose channels are scaled and shifted by the instruction."""
 
     def __init__(self, inputs: int, channels: int, language: int, stride: int):
         super().__init__()
@@ -35,7 +35,7 @@ class FiLM(nn.Module):
         nn.init.zeros_(self.film.bias)
 
     def forward(self, x: Tensor, language: Tensor) -> Tensor:
-        """Return (B, channels, H / stride, W / stride) for x (B, inputs, H, W) and instructions (B, language)."""
+        """Return maps (B, channels, H / stride, W / stride) for x (B, inputs, H, W) and instructions (B, language)."""
         scale, shift = self.film(language)[..., None, None].chunk(2, 1)
         return torch.relu(self.norm(self.convolution(x)) * (1 + scale) + shift)
 
@@ -52,7 +52,7 @@ class VisionTower(nn.Module):
         self.token = nn.Linear(3 * inputs[-1], width)
 
     def forward(self, pictures: Tensor, language: Tensor) -> Tensor:
-        """Return tokens of uint8 pictures (B, H, W, 3) for instructions (B, width)."""
+        """Return tokens (B, width) of uint8 pictures (B, H, W, 3), given encoded instructions (B, width)."""
         x = scaled(pictures)
         for layer in self.layers:
             x = layer(x, language)
@@ -75,11 +75,11 @@ class Backbone(nn.Module):
         self.size = config.readouts * width
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""
+        """Return an observation, whose keys begin with `prefix`, with shifted pictures and some states dropped."""
         return augment_inputs(observation, self.shapes, self.config, rng, prefix)
 
     def read(self, text: Tensor) -> Tensor:
-        """Return word indices (B, MOST) int64 of instructions (B, bytes); `forward` accepts both."""
+        """Return word indices (B, MOST) int64 of instructions (B, bytes); `forward` accepts instructions or indices."""
         numbers = self.language.tokens(decode(self._unless_blind(text)))
         return pad(numbers, (0, MOST - numbers.shape[1]), value=NOTHING)
 
@@ -92,7 +92,7 @@ class Backbone(nn.Module):
         return tokens[:, -self.config.readouts :].flatten(1)
 
     def tokens(self, state: Tensor, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return all tokens (B, N, width), readouts last, and the padding mask (B, N)."""
+        """Return all tokens (B, N, width), readouts last, and the mask (B, N) bool, true for padding."""
         words, absent = self.language(self._unless_blind(observation[LANGUAGE]))
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
@@ -108,5 +108,5 @@ class Backbone(nn.Module):
 
 
 def build_backbone(reads: Size, config: BackboneConfig) -> Backbone | AdaptedBackbone:
-    """Return the configured backbone: pretrained, or small with fresh weights."""
+    """Return the configured backbone: a pretrained model, or the small backbone with fresh weights."""
     return AdaptedBackbone(reads, config) if config.pretrained.model else Backbone(reads, config)

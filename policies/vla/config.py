@@ -15,9 +15,9 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt
 
 DROPPED = "state_dropped"
-"""Observation key: (B,) bool, rows whose state is masked."""
+"""Observation key of a (B,) bool tensor: true where the robot's state is masked."""
 GROUPS = 8
-"""Groups of the group normalization."""
+"""Number of groups of the group normalization."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class BackboneConfig:
     width: PositiveInt = 128
     """Size of a token."""
     heads: PositiveInt = 4
-    """Attention heads."""
+    """Number of attention heads."""
     layers: PositiveInt = 2
-    """Layers of the transformer."""
+    """Number of layers of the transformer."""
     readouts: PositiveInt = 4
-    """Readout tokens, whose outputs are the features."""
+    """Number of readout tokens, whose outputs are the features."""
     channels: tuple[PositiveInt, ...] = (16, 32, 64)
-    """Channels of the convolutions with stride 2; one more has stride 1."""
+    """Channels of the convolutions with stride 2; a further convolution has stride 1."""
     shift: NonNegativeInt = 2
     """Largest random shift of a picture in training, pixels; 0: none."""
     state_dropout: Fraction = 0.5
-    """Share of training samples with masked robot state: a clone could otherwise infer the demonstrator's target from
-    the arm's position and ignore the pictures."""
+    """Share of training samples whose robot state is masked: otherwise a clone could infer the demonstrator's target
+    from the arm's position and ignore the pictures."""
     blind: bool = False
-    """Ignore the instruction, as a control condition."""
+    """Ignore the instruction, as a control condition of experiments."""
     words: tuple[str, ...] = field(default=())
-    """Vocabulary; recipes take it from the task and its demonstrations."""
+    """Vocabulary of instructions; recipes take it from the task and its demonstrations."""
     pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
-    """Pretrained model that replaces convolutions, words and transformer; their settings are then ignored."""
+    """Pretrained model that replaces convolutions, words and transformer; if set, the settings of those are ignored."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -54,12 +54,12 @@ class BackboneConfig:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Return the vocabulary; () if it is open, as for pretrained models."""
+        """Return the vocabulary of instructions; () if it is open, as it is for pretrained models."""
         return () if self.pretrained.model else self.words
 
 
 def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
-    """Return the pictures' shapes; ConfigError without pictures or without instructions."""
+    """Return the pictures' shapes by key; ConfigError if the inputs lack pictures or instructions."""
     if LANGUAGE not in reads.extra_inputs or not reads.pictures:
         lacks = "pictures" if LANGUAGE in reads.extra_inputs else "instructions"
         raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
@@ -69,7 +69,7 @@ def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
 def augment_inputs(
     observation: Observation, pictures: Mapping[str, Any], config: BackboneConfig, rng: torch.Generator, prefix: str
 ) -> Observation:
-    """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""
+    """Return an observation, whose keys begin with `prefix`, with shifted pictures and some states dropped."""
     moved, share = augmented(observation, list(pictures), config.shift, rng, prefix), config.state_dropout
     if not share:
         return moved
@@ -78,7 +78,7 @@ def augment_inputs(
 
 
 def mask_dropped_state(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-    """Return state tokens (B, width), 0 where the state is dropped."""
+    """Return state tokens (B, width), with 0 in rows whose state is dropped."""
     if DROPPED not in observation:
         return token
     return torch.where(observation[DROPPED].to(token.device)[:, None], 0.0, token)

@@ -20,7 +20,7 @@ NAMES = {
     "layers": "num_vlm_layers", "self_every": "self_attn_every_n_layers", "expert_share": "expert_width_multiplier",
     "min_period": "min_period", "max_period": "max_period",
 }  # fmt: skip
-"""LeRobot's names of our settings."""
+"""LeRobot's names of settings, by our names."""
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "n_obs_steps": (1,), "attention_mode": ("cross_attn",), "num_expert_layers": (-1, 0),
     "add_image_special_tokens": (False,), "adapt_to_pi_aloha": (False,),
@@ -31,19 +31,19 @@ PREFIXES = {
     "model.vlm_with_expert.lm_expert.": "network.expert.",
     "model.": "network.",
 }
-"""Our module names by LeRobot's, longest first."""
+"""Our prefixes of weight names, by LeRobot's prefixes, the longest first."""
 OLD_STATISTICS = re.compile(
     r"(?:normalize_inputs|unnormalize_outputs)\.\S*buffer_(?:observation_)?(state|action)\.(mean|std)"
 )
-"""Names of statistics among the weights, in checkpoints of 2025; later checkpoints have separate files."""
+"""Names of the statistics among the weights of checkpoints from 2025; later checkpoints have separate files."""
 HEAD, EMBEDDING = "network.vlm_with_expert.vlm.lm_head.weight", "network.vlm.text_model.embed_tokens.weight"
 
 
 def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = None, model: str = "") -> SmolVLAPolicy:
     """Return a checkpoint's policy for a task's sizes; ConfigError names missing or unsupported parts.
 
-    `pictures` maps the checkpoint's picture keys to ours where they differ. `model` is the folder of the SmolVLM that
-    it is built on. Cameras named `empty_camera` are dropped because nothing attends to them.
+    `pictures` maps the checkpoint's picture keys to ours where the keys differ. `model` is the folder of the SmolVLM on
+    which the checkpoint is built. Cameras named `empty_camera` are dropped because nothing attends to them.
     """
     settings = _json(folder / "config.json")
     if settings.get("type") != "smolvla":

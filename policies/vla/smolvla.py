@@ -2,7 +2,7 @@
 
     x_t = t noise + (1 - t) actions        network(x_t, t, observation) -> noise - actions, integrated from t = 1 to 0
 
-A bundle contains all weights. It needs only config.json and tokenizer of SmolVLM, and stores their hash.
+A bundle contains all weights. Loading also needs SmolVLM's config.json and tokenizer, whose hash the bundle stores.
 """
 
 import copy
@@ -23,9 +23,9 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 
 Cache = list[tuple[Tensor, Tensor]]
-"""Rotated keys, and values, (B, N, key heads, head size), per layer."""
+"""For each layer: keys after rotary embedding, and values, (B, N, key heads, head size) each."""
 WAVELENGTH = 10_000.0
-"""Longest wavelength of the rotary embedding, independent of SmolVLM's."""
+"""Longest wavelength of the rotary embedding; SmolVLM's own setting is not used."""
 
 
 class SmolVLANetwork(nn.Module):
@@ -37,7 +37,7 @@ class SmolVLANetwork(nn.Module):
         [pictures | words | state] -> keys and values per layer    only the state token attends to the state
         noisy actions, time -> expert -> velocity                  layers alternate between causal self-attention,
                                                                    extended by the layer's keys and values, and
-                                                                   cross-attention to projections of these
+                                                                   cross-attention to projections of both
     """
 
     def __init__(self, config: Any, described: Any):
@@ -144,7 +144,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _finish(layer: Any, x: Tensor, seen: Tensor) -> Tensor:
-    """Return a layer's output (B, N, width) after its attention."""
+    """Return a layer's output (B, N, width), given its input `x` and the attention output `seen`."""
     x = x + layer.self_attn.o_proj(seen)
     done: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
     return done
@@ -160,29 +160,29 @@ class SmolVLAConfig:
     model: str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
     """Folder or hub name of the SmolVLM that provides configuration and tokenizer."""
     horizon: PositiveInt = 50
-    """Actions predicted at once."""
+    """Number of actions predicted at once."""
     execute: PositiveInt = 50
-    """Actions executed before the next prediction."""
+    """Number of actions executed before the next prediction."""
     sample_steps: PositiveInt = 10
-    """Euler steps."""
+    """Number of Euler steps."""
     state_size: PositiveInt = 32
     """Size of states after zero padding."""
     action_size: PositiveInt = 32
     """Size of actions after zero padding."""
     side: PositiveInt = 512
-    """Height and width of pictures after resizing and padding."""
+    """Height and width of pictures, pixels, after resizing and padding."""
     longest: PositiveInt = 48
-    """Largest number of tokens of an instruction; the rest is cut off."""
+    """Largest number of tokens of an instruction; further tokens are cut off."""
     layers: NonNegativeInt = 16
     """Number of first layers of the language model to use; 0: all."""
     self_every: NonNegativeInt = 2
-    """Spacing of the expert's layers with self-attention among actions; 0: no such layers."""
+    """Every `self_every`-th layer of the expert has self-attention among actions; 0: no layer has."""
     expert_share: Fraction = 0.75
-    """Width of the expert relative to the language model."""
+    """Width of the expert divided by the width of the language model."""
     min_period: PositiveFloat = 4e-3
-    """Shortest period of the sinusoidal time embedding."""
+    """Shortest period of the sinusoidal embedding of times in [0, 1]."""
     max_period: PositiveFloat = 4.0
-    """Longest period of the sinusoidal time embedding."""
+    """Longest period of the sinusoidal embedding of times in [0, 1]."""
     pictures: tuple[str, ...] = ()
     """Picture keys in input order; empty: the task's order."""
 
@@ -201,7 +201,7 @@ class SmolVLAPolicy(Policy):
     action_std: Tensor
 
     def __init__(self, size: Size, config: SmolVLAConfig | None = None):
-        """Build with fresh weights; ConfigError if SmolVLM is incomplete or the task does not fit."""
+        """Build with fresh weights; ConfigError if SmolVLM's folder is incomplete or the task does not fit."""
         super().__init__()
         self.size, self.config = size, config or SmolVLAConfig()
         c, shapes = self.config, pictures_of(size)
@@ -227,7 +227,7 @@ class SmolVLAPolicy(Policy):
         pretrained.add_fingerprint(self, c.model, folder, weights=False)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
-        """Fit the statistics of demonstrated states and actions, rows (N, ...)."""
+        """Set mean and standard deviation of states and actions from demonstrations, columns of N rows (N, ...)."""
         for name, key in (("state", STATE), ("action", "action")):
             getattr(self, f"{name}_mean").copy_(columns[key].mean(0))
             getattr(self, f"{name}_std").copy_(columns[key].std(0))
@@ -244,7 +244,7 @@ class SmolVLAPolicy(Policy):
 
     @torch.no_grad()
     def chunk(self, observation: Observation, noise: Tensor) -> Tensor:
-        """Integrate noise (B, horizon, action_size) to actions (B, horizon, A) in the units of the data."""
+        """Integrate noise (B, horizon, action_size) to actions (B, horizon, A) in the units of the demonstrations."""
         read, x, steps = self._read(observation), noise, self.config.sample_steps
         for k in range(steps):
             x = x - self.network.velocity(x, x.new_full((len(x),), 1 - k / steps), *read) / steps
@@ -255,7 +255,7 @@ class SmolVLAPolicy(Policy):
         return self.chunk(observation, normal(shape, rng, self.action_mean.device)).clamp(-1, 1)
 
     def _read(self, observation: Observation) -> tuple[Any, Tensor]:
-        """Return the cache and mask of an observation for the network's `velocity`."""
+        """Return the cache and mask of an observation, which the network's `velocity` needs."""
         state = (observation[STATE] - self.state_mean) / (self.state_std + 1e-8)
         texts = [f"{text}\n" for text in decode(observation[LANGUAGE])]
         words = self.tokenizer(

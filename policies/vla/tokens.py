@@ -1,9 +1,9 @@
 """Vision-language-action policy that decodes action tokens, as RT-2 and OpenVLA (Kim et al. 2024, arXiv 2406.09246), so
 the exact probability of a chunk is known. Codecs encode chunks as tokens:
 
-bins   one token per action and control period, one of `bins` intervals (RT-2, OpenVLA)
-dct    quantized lowest frequencies of each action over the chunk; FAST (Pertsch et al. 2025, arXiv 2501.09747) keeps
-       all frequencies and compresses the tokens, whereas here every chunk has the same number of tokens
+bins   one token per action dimension and control period: one of `bins` intervals (RT-2, OpenVLA)
+dct    quantized lowest frequencies of each action dimension over the chunk; FAST (Pertsch et al. 2025, arXiv
+       2501.09747) keeps all frequencies and compresses the tokens, but here all chunks have equally many tokens
 """
 
 import math
@@ -28,7 +28,7 @@ class Codec:
     horizon: int
     actions: int
     bins: int
-    """Tokens are in 0 ... bins - 1."""
+    """Number of token values: tokens are 0 to bins - 1."""
 
     @property
     @abstractmethod
@@ -37,16 +37,16 @@ class Codec:
 
     @abstractmethod
     def encode(self, chunk: Tensor) -> Tensor:
-        """Return the tokens (B, L), long."""
+        """Return the tokens (B, L), long, of chunks (B, horizon, A) in [-1, 1]."""
 
     @abstractmethod
     def decode(self, tokens: Tensor) -> Tensor:
-        """Return the chunk (B, horizon, A) in [-1, 1]."""
+        """Return the chunks (B, horizon, A) in [-1, 1] of tokens (B, L)."""
 
 
 @dataclass(frozen=True)
 class BinCodec(Codec):
-    """One token per action, in order of time; the error is at most 1 / bins."""
+    """One token per action dimension and control period, in order of time; the error of a value is at most 1 / bins."""
 
     @property
     def length(self) -> int:
@@ -61,7 +61,7 @@ class BinCodec(Codec):
 
 @dataclass(frozen=True)
 class CosineCodec(Codec):
-    """Tokens of the `kept` lowest frequencies, lowest first, scaled to their ranges for chunks in [-1, 1]."""
+    """Tokens of the `kept` lowest frequencies, lowest first; each is scaled to its range for chunks in [-1, 1]."""
 
     kept: int
 
@@ -87,7 +87,7 @@ class CosineCodec(Codec):
 
 
 Cache = tuple[Tensor, Tensor]
-"""Keys and values (B, heads, N, width / heads) of the tokens so far."""
+"""Keys and values (B, heads, N, width / heads) of a layer for the N tokens so far."""
 
 
 class CausalBlock(nn.Module):
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
         return self.head(self.norm(x[:, self.prefix - 1 :]))
 
     def write(self, features: Tensor, temperature: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return tokens (B, L), sampled or at temperature 0 greedy, and their logits (B, L, vocabulary)."""
+        """Return tokens (B, L), sampled or, at temperature 0, the most likely, and their logits (B, L, vocabulary)."""
         caches: list[Cache | None] = [None] * len(self.blocks)
         x, tokens, logits = features + self.place[: self.prefix], [], []
         for k in range(self.length):
@@ -145,7 +145,7 @@ class Decoder(nn.Module):
 
 
 def pick(logits: Tensor, temperature: float, rng: torch.Generator) -> Tensor:
-    """Return tokens (B,) sampled from logits (B, vocabulary) / temperature; at 0 the most likely tokens."""
+    """Return tokens (B,) sampled from logits (B, vocabulary) / temperature; temperature 0: the most likely."""
     if temperature:
         u = torch.rand(logits.shape, generator=rng, device=rng.device).to(logits.device).clamp(1e-7, 1 - 1e-7)
         logits = logits / temperature - (-u.log()).log()  # the Gumbel-max trick
@@ -157,17 +157,17 @@ class VLATokensConfig:
     """Vision-language-action policy with action tokens."""
 
     horizon: PositiveInt = 8
-    """Actions predicted at once."""
+    """Number of actions predicted at once."""
     execute: PositiveInt = 8
-    """Actions executed before the next prediction."""
+    """Number of actions executed before the next prediction."""
     codec: Literal["bins", "dct"] = "dct"
-    """Tokens of a chunk: one bin per action, or the lowest frequencies of each action dimension."""
+    """Tokens of a chunk: bins (one per action dimension and period) or dct (each dimension's lowest frequencies)."""
     bins: Annotated[int, Interval(ge=2)] = 128
-    """Number of values of a token."""
+    """Number of values that a token can have."""
     kept: PositiveInt = 3
-    """Number of lowest frequencies to keep (dct)."""
+    """Number of lowest frequencies to keep (only dct)."""
     layers: PositiveInt = 2
-    """Layers of the decoder."""
+    """Number of layers of the decoder."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature of tokens; 0: the most likely tokens."""
     encoder: BackboneConfig = field(default_factory=BackboneConfig)
@@ -187,7 +187,7 @@ class VLATokensConfig:
 
 
 class VLATokensPolicy(EncodingPolicy):
-    """Decode a chunk's tokens, conditioned on pictures, instruction and state."""
+    """Policy that decodes the tokens of a chunk, conditioned on pictures, instruction and state."""
 
     class_name, config_class = "vla-tokens", VLATokensConfig
 
@@ -218,7 +218,7 @@ class VLATokensPolicy(EncodingPolicy):
 
     @torch.no_grad()
     def sample(self, features: Tensor, temperature: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return sampled tokens (B, L) and their log-probability (B, L), which for temperature 0 is that of 1."""
+        """Return sampled tokens (B, L) and their log-probability (B, L), at temperature 1 if `temperature` is 0."""
         tokens, logits = self.decoder.write(features, temperature, rng)
         shares = (logits / (temperature or 1.0)).log_softmax(-1)
         return tokens, shares.gather(-1, tokens[..., None])[..., 0]

@@ -21,7 +21,7 @@ def words_of(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 class LanguageTower(nn.Module):
-    """Embed words and positions, followed by one transformer layer."""
+    """Embed the words of instructions and their positions, and apply one transformer layer."""
 
     def __init__(self, words: tuple[str, ...], width: int, heads: int):
         super().__init__()
@@ -31,14 +31,14 @@ class LanguageTower(nn.Module):
         self.block = block(width, heads)
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """Return word indices of n texts (n, L), padded with NOTHING."""
+        """Return the word indices (n, L) of n texts, padded with NOTHING."""
         rows = [[self.numbers.get(word, UNKNOWN) for word in WORD.findall(text.lower())] or [UNKNOWN] for text in texts]
         longest = max(map(len, rows))
         return torch.tensor([row + [NOTHING] * (longest - len(row)) for row in rows])
 
     def forward(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Return word embeddings (B, L, width) and the padding mask (B, L) of instructions: bytes (B, bytes) uint8, or
-        word indices (B, L) int64."""
+        """Return word embeddings (B, L, width) and the padding mask (B, L) of instructions, given as uint8 (B, bytes)
+        or as word indices (B, L) int64."""
         if text.dtype == torch.long:
             return self._embed(text)
         distinct, index = torch.unique(text, dim=0, return_inverse=True)  # a batch has few distinct instructions

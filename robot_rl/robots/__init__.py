@@ -1,4 +1,4 @@
-"""Robots by name."""
+"""Registry of robots by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
-    """Return the robot named by its lookup key, which bundles store, and with an absolute path of a model file that is
-    relative to the spec's file."""
+    """Return the robot with the name under which it was found, because bundles store that name. A model file next to
+    the spec gets an absolute path."""
     file = sys.modules[path.partition(":")[0]].__file__
     model = Path(file).parent / robot.model if file else Path()
     path_of_model = str(model) if model.is_file() else robot.model

@@ -1,16 +1,16 @@
 """Unitree Go2.
 
-Position, speed and torque limits, feet: the manufacturer's URDF in genesis-world (compared in a test). Gains: Unitree's
-reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitree SDK. Armature and dry friction: the
-MuJoCo Menagerie model.
+Sources: the manufacturer's URDF in genesis-world for position, speed and torque limits and feet (compared in a test),
+Unitree's reinforcement-learning examples for the gains (stiffness 20 to 40 N m/rad there), the Unitree SDK for the
+order of the motors, and the MuJoCo Menagerie model for armature and dry friction.
 """
 
 from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec, UnitreeInterface
 
 LEGS = ("FL", "FR", "RL", "RR")
-"""Front left, front right, rear left, rear right."""
+"""Names of the legs: front left, front right, rear left, rear right."""
 WIRE_LEGS = ("FR", "FL", "RR", "RL")
-"""Legs in the order of Unitree's messages."""
+"""Names of the legs in the order of Unitree's messages."""
 STIFFNESS, DAMPING = 40.0, 1.0
 
 

@@ -1,7 +1,7 @@
 """Franka Emika Panda with its hand.
 
-Position, velocity, acceleration and torque limits: Franka Control Interface documentation, table "Panda limits";
-geometry: the MuJoCo Menagerie model in genesis-world (compared in a test).
+Sources: the table "Panda limits" of the Franka Control Interface documentation for position, velocity, acceleration and
+torque limits, and the MuJoCo Menagerie model in genesis-world for the geometry (compared in a test).
 """
 
 import math

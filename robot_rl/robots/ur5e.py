@@ -1,11 +1,11 @@
 """Universal Robots UR5e with a bare flange.
 
-Position, speed and torque limits: the manufacturer's ROS 2 description (config/ur5e/joint_limits.yaml of
+Source of position, speed and torque limits: the manufacturer's ROS 2 description (config/ur5e/joint_limits.yaml of
 ur_description, which cites the e-Series user manual and the list of maximum joint torques). The elbow is limited to
-+-180 of its +-360 degrees because the upper arm blocks the rest. Acceleration: no published limit; 180 deg/s^2 is that
-file's value for planners. Geometry: the MuJoCo Menagerie model in genesis-world, in whole millimetres (compared with
-the manufacturer's in a test); real arms have their own calibration. Names and rate: forward_position_controller of
-ur_robot_driver, at 500 Hz on an e-Series.
++-180 of its +-360 degrees because the upper arm blocks the rest. Acceleration: no published limit; 180 deg/s^2 is the
+value for planners in the same file. Geometry: the MuJoCo Menagerie model in genesis-world, in whole millimetres (a test
+compares it with the manufacturer's); real arms have their own calibration. ROS names and command rate:
+forward_position_controller of ur_robot_driver, at 500 Hz on an e-Series.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Devices by name."""
+"""PyTorch devices by name."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from robot_rl.util.errors import ConfigError, UnknownName
 
 COMMON = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps", "xpu")
-"""Names for suggestions."""
+"""Device names to suggest for an unknown name."""
 
 
 def find_device(name: str) -> str:
@@ -16,7 +16,7 @@ def find_device(name: str) -> str:
 
     Raises:
         UnknownName: PyTorch does not know the name.
-        ConfigError: the machine does not have the device.
+        ConfigError: this machine does not have the device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -36,7 +36,7 @@ class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
 
 
 class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
-    """A name is not in a registry; the message lists the nearest ones."""
+    """A name is not in a registry; the message lists the most similar names."""
 
     code = 2
 
@@ -45,14 +45,14 @@ class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the names similar to `name`, or else all names."""
+    """Return a hint with the `known` names similar to `name`, or with all known names if none is similar."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def require(name: str, use: str, extra: str) -> Any:
-    """Import and return a package that only `use` needs; ConfigError names the optional dependencies to install."""
+    """Import and return a package that only `use` needs; ConfigError says which optional dependencies to install."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -26,8 +26,8 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` atomically at the end, unless there is an error. An OSError names
-    `path`."""
+    """Yield a temporary path that replaces `path` atomically at the end of the `with` block, unless an error occurs. An
+    OSError names `path`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a new empty folder that replaces the folder `path` at the end, unless an error occurs."""
+    """Yield a new empty folder that replaces `path` at the end of the `with` block, unless an error occurs."""
     part, old = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "old"))
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -67,7 +67,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(path: Path) -> None:
-    """Fsync a folder or file, so that renames in a folder survive a power failure."""
+    """Fsync a folder or file, so that renames in the folder survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -82,7 +82,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def description_sha256(path: Path) -> str:
-    """Return the sha256 of a JSON description of weights, without its provenance."""
+    """Return the sha256 of a JSON file that describes weights, not counting its provenance."""
     meta = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "provenance"}
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
@@ -95,8 +95,8 @@ def file_name(text: str) -> str:
 def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
     """Yield an error message for each symbolic link out of a folder, and each entry that is neither file nor folder.
 
-    Datasets and bundles from others are checked before they are read or written. Links may also lead into the folders
-    `allowed`.
+    Datasets and bundles from others are checked before they are read or written. Links into the folders `allowed` are
+    accepted.
     """
     homes = [os.path.realpath(folder) for folder in (root, *allowed)]
     for folder, folders, files in os.walk(root):

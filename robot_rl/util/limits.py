@@ -17,11 +17,11 @@ from pydantic.errors import PydanticUserError
 from robot_rl.util.errors import ConfigError
 
 Fraction = Annotated[float, Interval(ge=0, le=1)]
-"""From 0 to 1."""
+"""Number from 0 to 1."""
 PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
-"""Above 0, up to 1."""
+"""Number above 0, up to 1."""
 Seed = Annotated[int, Interval(ge=0, le=2**62)]
-"""Seed of a 64-bit generator, with room for one seed per episode above it."""
+"""Seed of a 64-bit generator, small enough that each episode can add its number to it."""
 ActionStd = Annotated[float, Interval(ge=math.exp(-5), le=math.e)]
 """Learned standard deviation of actions in [-1, 1], within the learners' bounds."""
 
@@ -38,13 +38,13 @@ def check(settings: Any, prefix: str = "--") -> None:
 
 
 def validate(settings: Any, prefix: str = "") -> None:
-    """Raise ValueError if a value violates its type or range, for `__post_init__` of dataclasses."""
+    """Raise ValueError if a value in a dataclass violates its type or range; for use in `__post_init__`."""
     for problem in _problems(settings, prefix):
         raise ValueError(problem)
 
 
 def find_problem(value: Any, hint: Any) -> tuple[Any, str] | None:
-    """Return the invalid part of a value and the requirement that it violates, or None; numbers must be finite."""
+    """Return a value's invalid part and the violated requirement; None if valid. Numbers must be finite."""
     adapter = _adapter(hint)
     try:
         if adapter is not None:
@@ -73,7 +73,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """Return pydantic's validator for a type, or None for dataclasses, which validate themselves."""
+    """Return pydantic's validator for a type; None for dataclasses, which validate themselves."""
     try:
         return TypeAdapter(hint, config=_CONFIG)
     except PydanticUserError:

@@ -29,7 +29,7 @@ from robot_rl.util.errors import ConfigError, UnknownName, UserError, nearest
 
 
 def load(path: str, what: str) -> Any:
-    """Import and return `module:attribute`; error messages start with `what` and name the file.
+    """Import and return the object at `module:attribute`; error messages start with `what` and name the file.
 
     Raises:
         ConfigError: the module or attribute is missing, or the module raises an error.
@@ -50,7 +50,7 @@ def load(path: str, what: str) -> Any:
 
 
 TRUSTED = "ROBOT_RL_IMPORTS"
-"""Environment variable: names of trusted packages, separated by commas."""
+"""Environment variable with the names of trusted packages, separated by commas."""
 _OURS = {"robot_rl", "policies", "sim", "real"}
 SUITES = ("ogbench", "metaworld")
 """Packages of public benchmark suites, which only our own code in sim/suites imports."""
@@ -81,7 +81,7 @@ def check_trusted(path: str, what: str) -> None:
 
 
 DATASET = "dataset:"
-"""Prefix of the task name of policies trained on a dataset alone, followed by the dataset's folder name."""
+"""Prefix of the task name of a policy trained on a dataset alone; the dataset's folder name follows the prefix."""
 
 
 def check_trusted_task(task: str) -> None:
@@ -101,17 +101,17 @@ def _file(module: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """Entry point of a package."""
+    """Entry point of an installed package."""
 
     path: str
-    """module:attribute"""
+    """Import path of the object, `module:attribute`."""
     package: str
     """Name and version of the package."""
 
 
 @cache
 def _claims(path: tuple[str, ...]) -> dict[str, dict[str, list[Claim]]]:
-    """Return the entry points in all `robot_rl.` groups, by group and name; `path` is sys.path."""
+    """Return the entry points in all `robot_rl.` groups, by group and by name in it; `path` is sys.path."""
     found: dict[str, dict[str, list[Claim]]] = {}
     if not any(_mentions(folder, "[robot_rl.") for folder in path):
         return found
@@ -159,13 +159,13 @@ class Registry:
 
     kind: str
     entries: Mapping[str, tuple[str, str] | Callable[..., Any]] = field(default_factory=dict)
-    """The project's entries: (`module:attribute`, one-line description), or a function described by its docstring."""
+    """The project's objects by name: (`module:attribute`, one-line description), or a function with a docstring."""
     group: str = ""
-    """Entry point group; empty: `robot_rl.<kind>s`."""
+    """Group of entry points of other packages; empty: `robot_rl.<kind>s`."""
     instance_of: str = ""
-    """Import path of the required class of other packages' objects; empty: any."""
+    """Import path of the class that objects of other packages must have; empty: any class."""
     finish: Callable[[Any, str, str], Any] = lambda thing, name, path: thing
-    """`get` returns finish(object, name, path)."""
+    """Function of the object, its name and its import path, whose result `get` returns."""
 
     def __post_init__(self) -> None:
         self.group = self.group or f"robot_rl.{self.kind}s"
@@ -175,7 +175,7 @@ class Registry:
 
         Raises:
             UnknownName: the name is unknown; the message lists similar names.
-            ConfigError: two packages register the name, or its import fails; the message names package or file.
+            ConfigError: two packages register the name, or the import fails; the message names packages or file.
         """
         if name in self.entries:
             entry = self.entries[name]
@@ -196,7 +196,7 @@ class Registry:
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
 
     def path(self, name: str) -> str:
-        """Return the import path of a name's object."""
+        """Return the import path of the object with a name."""
         entry = self.entries.get(name)
         if isinstance(entry, tuple):
             return entry[0]
@@ -210,7 +210,7 @@ class Registry:
         return text
 
     def _load_foreign(self, path: str, what: str, package: str) -> Any:
-        """Import an object of another package; ConfigError for any failure."""
+        """Import an object of another package; ConfigError if the import fails or the object is of another class."""
         remedy = f"correct it, or pip uninstall {package}" if package else "correct it, or check the path"
         module = path.partition(":")[0]
         try:
@@ -245,7 +245,7 @@ class Registry:
         return iter(sorted({*self.entries, *self._plugins()}))
 
     def describe(self, name: str) -> str:
-        """Return a one-line description; for other packages, package name and path, because nothing is imported."""
+        """Return a one-line description; for another package's object, package and path, as nothing is imported."""
         claims = self._plugins().get(name, [])
         packages = " and ".join(claim.package for claim in claims)
         if name in self.entries:

@@ -12,7 +12,7 @@ class Rows:
     ROWS: ClassVar[tuple[str, ...]] = ()
 
     def take_rows(self, ids: Tensor, other: Self) -> None:
-        """Overwrite rows `ids` (k,) in place with the rows of another object."""
+        """Overwrite rows `ids` (k,) in place with the same rows of another object."""
         for name in self.ROWS:
             copy_rows(getattr(self, name), ids, getattr(other, name))
 
@@ -23,7 +23,7 @@ class Rows:
         return other
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return copies of the tensors."""
+        """Return copies of the per-environment tensors, by name."""
         return {name: getattr(self, name).clone() for name in self.ROWS}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -32,5 +32,5 @@ class Rows:
 
 
 def copy_rows(target: Tensor, ids: Tensor, source: Tensor) -> None:
-    """Overwrite rows `ids` (k,) of `target` with the rows of `source`."""
+    """Overwrite rows `ids` (k,) of `target` with the same rows of `source`."""
     target.index_copy_(0, ids, source.index_select(0, ids))

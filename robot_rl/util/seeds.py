@@ -7,22 +7,23 @@ from robot_rl.util.errors import ConfigError
 HELD_OUT = 1_000_000_000
 """First seed of held-out episodes, used for published results; learning uses smaller seeds."""
 DEVELOPMENT = 1_500_000_000
-"""First seed of development episodes, used to choose settings; held-out seeds are below."""
+"""First seed of development episodes, used to choose settings; held-out seeds are smaller."""
 LEARNING = HELD_OUT - 2**20
-"""Upper limit of learning seeds; environment i has seed + i, for up to a million environments."""
+"""Upper limit of seeds for learning; environment i has seed + i, for up to a million environments."""
 
 
 def training_seed(seed: int, recorded: int = 0) -> int:
-    """Return the seed of environment 0 for learning or collecting with a user's seed; 0 for 0.
+    """Return the seed of environment 0 for learning or collecting with a user's seed; user seed 0 gives 0.
 
-    Environments of different user seeds are disjoint: results of adjacent seeds are at least 7,654,321 apart, of the
-    first 5,000 at least 125,067. A collection that continues after `recorded` episodes gets new seeds.
+    Different user seeds have disjoint environment seeds: results for adjacent user seeds are at least 7,654,321 apart,
+    results for the first 5,000 user seeds at least 125,067. A collection that continues after `recorded` episodes gets
+    new seeds.
     """
     return (7_654_321 * seed + 1_000_003 * recorded) % LEARNING
 
 
 def evaluation_seed(published: bool) -> int:
-    """Return the first evaluation seed: held-out for published results, else development."""
+    """Return the first evaluation seed: of held-out episodes for published results, else of development episodes."""
     return HELD_OUT if published else DEVELOPMENT
 
 

@@ -15,7 +15,8 @@ def as_json(config: Any) -> Any:
 
 
 def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return `before` with the number at a path like "config.training.steps" replaced by that of `now` if larger."""
+    """Return `before` with the number at a path like "config.training.steps" replaced by the number in `now`, if that
+    is larger."""
     name, _, rest = path.partition(".")
     old, new = before.get(name), now.get(name)
     if rest and isinstance(old, dict) and isinstance(new, dict):
@@ -25,7 +26,7 @@ def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) ->
 
 
 def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
-    """Raise ConfigError if `what` was started with different settings; both are results of `as_json`."""
+    """Raise ConfigError if `what` was started with different settings; `before` and `now` are results of `as_json`."""
     different = [k for k in now if k not in may_differ and k in before and before[k] != now[k]]
     if different:
         was = "; ".join(f"{k} was {_short(before[k], now[k])}" for k in different)
@@ -35,7 +36,7 @@ def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], ma
 
 
 def _short(before: Any, now: Any) -> str:
-    """Return the old value as text; for nested settings, only the differences."""
+    """Return the value `before` as text; for nested settings, only the entries that differ from `now`."""
     if isinstance(before, dict) and isinstance(now, dict):
         inner = (k for k in before if before[k] != now.get(k))
         return ", ".join(f"{k} {_short(before[k], now.get(k))}" for k in inner) or "without what is given now"

@@ -1,8 +1,9 @@
 """Confidence intervals of means, and of differences between two policies, for all tables and pages.
 
-Outcomes are one array (E,) per training seed, with one number per held-out episode. Several seeds: a two-level
-bootstrap over seeds and episodes, after Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for outcomes of 0 and 1, Student's t for means.
+Outcomes are one array (E,) per training seed, with one number per held-out episode. For several seeds the interval is
+from a two-level bootstrap over seeds and episodes, after Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge
+of the Statistical Precipice" (arXiv 2108.13264). For one seed it is Wilson's for outcomes of 0 and 1, Student's t for
+other outcomes.
 """
 
 import math
@@ -14,15 +15,15 @@ from typing import Any
 import numpy as np
 
 Outcomes = Sequence["np.ndarray[Any, np.dtype[np.float64]]"]
-"""(E,) per seed"""
+"""One array (E,) of outcomes per training seed."""
 SAMPLES = 4000
-"""Bootstrap samples, for a standard error of an interval's ends of about 3 % of its width."""
+"""Number of bootstrap samples: the standard error of an interval's ends is about 3 % of the interval's width."""
 _CHUNK = 2_000_000
-"""Largest number of values in memory."""
+"""Largest number of resampled values in memory at once."""
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without trials."""
+    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) if there are no trials."""
     from scipy import stats  # imported late because it takes a second
 
     if trials == 0:
@@ -32,8 +33,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean of all values but NaN and its 95 % interval, None if unknown. Zeros and ones have Wilson's
-    interval, other values Student's t."""
+    """Return the mean of all values but NaN and the ends of its 95 % interval; None: unknown. The interval is Wilson's
+    for values that are 0 or 1, else Student's t."""
     from scipy import stats
 
     x = [v for v in values if not math.isnan(v)]
@@ -48,7 +49,7 @@ def mean_interval(values: list[float]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean with 95 % interval; the ends are NaN for a single outcome."""
+    """Mean with a 95 % interval, whose ends are NaN for a single outcome."""
 
     mean: float
     low: float
@@ -57,25 +58,25 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """Mean of one policy minus the mean of another."""
+    """Mean outcome of one policy minus the mean outcome of another, with a 95 % interval."""
 
     paired: bool
-    """Episodes were compared pairwise."""
+    """Whether episodes were compared pairwise."""
     more_episodes: int | None = None
     """Estimated number of further held-out episodes per seed that would make the difference significant; None: no
-    number suffices, or it is significant."""
+    number suffices, or the difference is significant."""
     more_seeds: int | None = None
-    """Estimated number of further seeds, with the same number of episodes."""
+    """Like `more_episodes`, but the number of further seeds, each with the same number of episodes."""
 
     @property
     def decided(self) -> bool:
-        """Return whether the interval excludes 0."""
+        """Return whether the 95 % interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
-    """Return the mean over seeds of the means over episodes; `rate`: outcomes are 0 or 1. The interval of a rate
-    includes Wilson's interval of the pooled episodes, because a bootstrap of equal outcomes has width 0."""
+    """Return the mean over seeds of the means over episodes; `rate` says that outcomes are 0 or 1. The interval of a
+    rate includes Wilson's interval of the pooled episodes, because a bootstrap of equal outcomes has width 0."""
     seeds = _clean(outcomes)
     mean, every = fmean(float(x.mean()) for x in seeds), np.concatenate(seeds)
     pooled = wilson(int(every.sum()), len(every)) if rate else (math.inf, -math.inf)
@@ -92,8 +93,8 @@ def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = Fal
     """Return the mean of `second` minus the mean of `first`.
 
     Args:
-        first, second: outcomes (E,) per seed.
-        paired: seeds and episodes of both correspond by index.
+        first, second: the policies' outcomes, one array (E,) per seed.
+        paired: seeds and episodes of `first` and `second` correspond by index.
         rate: outcomes are 0 or 1.
     """
     if paired:
@@ -115,11 +116,11 @@ def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = Fal
 
 
 def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | None]:
-    """Return the further episodes per seed, and the further seeds, that move an interval's end to 0.
+    """Return the further episodes per seed, and the further seeds, that would move the nearer end of the interval to 0.
 
     Args:
         parts: outcomes that determine the variance.
-        ratio: difference divided by its distance to the interval's end.
+        ratio: difference divided by its distance to that end.
     """
     of_seeds = of_episodes = 0.0
     for seeds in parts:
@@ -148,7 +149,7 @@ def _clean(outcomes: Outcomes) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
 
 
 def _resampled(seeds: Outcomes, stream: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the means (SAMPLES,) of a two-level bootstrap; unpaired arms need different `stream`s."""
+    """Return the means (SAMPLES,) of a two-level bootstrap; two unpaired policies need different `stream`s."""
     rng = np.random.default_rng([20210830, stream])
     lengths = np.array([len(x) for x in seeds])
     longest = int(lengths.max())

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 _NUMBERS = re.compile(r"\[\n\s*((?:[^\[\]{}\"\n]+\n\s*)+)\]")
-"""An indented list of numbers; it cannot match within a JSON string, which has no line breaks."""
+"""Pattern of an indented list of numbers; it cannot match within a JSON string, which has no line breaks."""
 
 
 def dumps(data: Any, indent: int | None = None) -> str:
-    """Return data as JSON; other types, such as paths, become strings. With `indent`, lists of numbers stay on one
-    line."""
+    """Return data as JSON text; values of types unknown to JSON, such as paths, become strings. If `indent` is set,
+    lists of numbers stay on one line."""
     text = json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) if indent else text
 
