@@ -32,15 +32,15 @@ class SuccessHold(Rows):
         """`periods` is the required number of consecutive control periods."""
         self.periods = periods
         self.held = torch.zeros(n, dtype=torch.long, device=device)
-        """(n,) consecutive control periods so far"""
+        """(n,) number of consecutive control periods with success so far."""
 
     def __call__(self, shown: Tensor) -> Tensor:
-        """Update with this control period's success `shown` (n,); return (n,) bool, held for `periods`."""
+        """Count `shown` (n,) bool, success in this control period; return (n,) bool, success for `periods` periods."""
         self.held = torch.where(shown, self.held + 1, 0)
         return self.held >= self.periods
 
     def reset(self, where: Tensor | slice = slice(None)) -> None:
-        """Reset the counters of all environments, or of indices or a mask (n,)."""
+        """Reset the counters of environments `where`, indices or a mask (n,); of all environments by default."""
         self.held[where] = 0
 
 
@@ -60,7 +60,8 @@ def reached(name: ObjectName, distance: PositiveFloat) -> Test:
 
 
 def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
-    """Test that the trunk is tilted by more than `tilt`, degrees, or, if its height is known, below `height`, m."""
+    """Test that the trunk is tilted by more than `tilt`, degrees, or below `height`, m. On a real robot the height is
+    unknown, and only the tilt counts."""
     upright = math.cos(math.radians(tilt))
 
     def test(state: RobotState) -> Tensor:
@@ -76,7 +77,8 @@ def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> 
 
 
 def beyond(name: ObjectName, y: float) -> Test:
-    """Test that the object is on the table beyond `y`, m: left of a positive `y`, right of a negative `y`."""
+    """Test that the object is on the table beyond `y`, m, in the base frame: left of a positive `y`, right of a
+    negative `y`."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -87,8 +89,8 @@ def beyond(name: ObjectName, y: float) -> Test:
 
 
 def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that two objects on the table are within `distance`, m, of each other, and the gripper has released the
-    first."""
+    """Test that two objects on the table are within `distance`, m, of each other, and the tool is more than 4 cm away
+    from the first, so it is released."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[name][:, :3] for name in (first, second))
@@ -100,7 +102,8 @@ def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Te
 
 
 def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
-    """Test that the object's centre is in a tray of half-width `half`, m, and the gripper has released it."""
+    """Test that the object's centre is in a tray of half-width `half`, m, and the tool is more than 4 cm away from
+    the object, so it is released."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[key][:, :3] for key in (name, tray))
@@ -124,5 +127,5 @@ def state_test(text: str) -> Test:
 
 
 def objects_of(text: str) -> tuple[str, ...]:
-    """Return the objects whose poses a test reads."""
+    """Return the names of the objects whose poses a test reads."""
     return read_call(tests, text, Test).objects
