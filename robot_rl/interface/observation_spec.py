@@ -38,7 +38,7 @@ class ObservationField:
     names: tuple[str, ...] = ()
     """Names of a vector's components, or of a picture's axes."""
     low: tuple[float, ...] = ()
-    """Nominal lower limit of each component, () if unknown; noise and falls may exceed it."""
+    """Nominal lower limit of each component; () if unknown. Sensor noise and a robot's falls may exceed the limit."""
     high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:

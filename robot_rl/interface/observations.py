@@ -214,7 +214,7 @@ class Observer:
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
-        """Objects whose poses the terms read."""
+        """Names of the objects whose poses the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:
         """Return `observation.state` (n, spec.size) float32 of n robots."""

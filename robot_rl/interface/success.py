@@ -24,7 +24,7 @@ Test = Callable[[RobotState], Tensor]
 
 
 class SuccessHold(Rows):
-    """Counts each environment's consecutive control periods with success."""
+    """Counter of each environment's consecutive control periods with success."""
 
     ROWS = ("held",)
 
@@ -60,8 +60,7 @@ def reached(name: ObjectName, distance: PositiveFloat) -> Test:
 
 
 def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
-    """Test that the trunk is tilted by more than `tilt`, degrees, or below `height`, m. On a real robot the height is
-    unknown, and only the tilt counts."""
+    """Test that the trunk is tilted by more than `tilt`, degrees, or, if its height is known, below `height`, m."""
     upright = math.cos(math.radians(tilt))
 
     def test(state: RobotState) -> Tensor:
@@ -77,8 +76,7 @@ def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> 
 
 
 def beyond(name: ObjectName, y: float) -> Test:
-    """Test that the object is on the table beyond `y`, m, in the base frame: left of a positive `y`, right of a
-    negative `y`."""
+    """Test that the object is on the table beyond `y`, m: left of a positive `y`, or right of a negative `y`."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -89,8 +87,7 @@ def beyond(name: ObjectName, y: float) -> Test:
 
 
 def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that two objects on the table are within `distance`, m, of each other, and the tool is more than 4 cm away
-    from the first, so it is released."""
+    """Test that two objects on the table are within `distance`, m, and the tool is over 4 cm from the first object."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[name][:, :3] for name in (first, second))
@@ -102,8 +99,7 @@ def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Te
 
 
 def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
-    """Test that the object's centre is in a tray of half-width `half`, m, and the tool is more than 4 cm away from
-    the object, so it is released."""
+    """Test that the object's centre is in a tray of half-width `half`, m, and the tool is over 4 cm from the object."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[key][:, :3] for key in (name, tray))

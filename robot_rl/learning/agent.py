@@ -51,7 +51,7 @@ class Agent(Protocol):
         and T rewards."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Reset the state of acting in environments `ids`, on the CPU, or if None in all: their next step starts an
+        """Reset the state of acting in environments `ids`, a CPU tensor, or if None in all: their next step starts an
         episode."""
 
     def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:

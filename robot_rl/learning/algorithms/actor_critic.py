@@ -61,7 +61,7 @@ class ActorCriticConfig:
     optimism: Fraction = 0.5
     """Initial expectile of the targets that a scalar critic regresses; 0.5 is the mean (Omura et al. 2025, AQ-L)."""
     anneal_updates: PositiveInt = 100_000
-    """Critic updates over which `optimism` falls linearly to 0.5."""
+    """Number of critic updates over which the expectile falls linearly from `optimism` to 0.5."""
     critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_lr: PositiveFloat = 3e-4
@@ -71,7 +71,7 @@ class ActorCriticConfig:
     discount: Fraction = 0.98
     """Discount per environment step."""
     n_step: PositiveInt = 3
-    """Rewards summed in a target before it bootstraps from the critic; ignored for chunks, which use their length."""
+    """Number of rewards summed in a target before it bootstraps from the critic; for chunks, their length instead."""
     entropy: bool = False
     """Learn a temperature and add the policy's entropy, times the temperature, to the actor's objective."""
     entropy_backup: bool = False
@@ -90,7 +90,7 @@ class ActorCriticConfig:
     imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
     actor_delay: PositiveInt = 2
-    """Critic updates per actor update."""
+    """Number of critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1
     """Standard deviation of the smoothing noise on target actions of an actor with fixed std (TD3)."""
     target_noise_clip: NonNegativeFloat = 0.2

@@ -31,11 +31,11 @@ class GoRLConfig(PPOConfig):
     best: PositiveFraction = 1.0
     """Share of these rollouts' steps to which the flow is fitted: the steps with the largest advantages."""
     fit_updates: PositiveInt = 1000
-    """Gradient steps per fit."""
+    """Number of gradient steps per fit of the flow."""
     fit_batch: PositiveInt = 512
-    """Batch size of a fit."""
+    """Batch size of the flow's fits."""
     cloning: CloningConfig = CloningConfig()
-    """Optimizer settings of a fit."""
+    """Optimizer settings of the flow's fits."""
 
 
 class GoRL(PPO):

@@ -2,7 +2,7 @@
 Learning" (MR.Q, 2501.16142).
 
     z_s = f(s), z_sa = g(z_s, a);  (z_s', r, done) = linear(z_sa), unrolled over several steps of an episode
-    model: |z_s' - f_now(s')|^2 + 0.1 cross-entropy(r) + 0.1 (done - d)^2
+    model: |z_s' - f_now(s')|^2 + 0.1 cross-entropy(r) + 0.1 (done - d)^2,   d: whether the step terminated
     value: Huber(Q(z_sa) - y / scale), y over n steps, with f, g, Q and actor of the last synchronization
     actor: -Q(g(z_s, u)) + 1e-5 |u before tanh|^2
 

@@ -140,7 +140,7 @@ class GaussianHead(nn.Module):
 
     outputs = 2
     LEAST_STD = 0.05
-    """Least standard deviation of the return; with a smaller one, gradients of single rows explode."""
+    """Least standard deviation of the return; smaller deviations make gradients of single rows explode."""
     REACH = 3.0
     """Largest distance of a return from the mean that the loss counts, in running standard deviations."""
     FOLLOW = 0.005

@@ -57,8 +57,8 @@ def labelled(
 ) -> tuple[Tensor, Tensor]:
     """Return features (N, width) of the episodes' frames, and the frames' progress (N,).
 
-    The frames are followed by copies with the instruction of another episode, if it differs, and progress 0. If an
-    episode's instruction changed, only frames with its last instruction are used.
+    The frames are followed by copies with another episode's instruction, if the two differ, and progress 0. If an
+    episode's instruction changed, only frames with the episode's last instruction are used.
     """
     names = [name for name in episodes[0] if name.startswith("observation.")]
     parts, shares = [], []
