@@ -1,4 +1,4 @@
-"""Q-chunking, which learns faster early, hands over to RLPD, which is better late: Li et al. 2025, "Reinforcement
+"""Q-chunking, which is better early, hands over to RLPD, which is better late: Li et al. 2025, "Reinforcement
 Learning with Action Chunking" (arXiv 2507.07969), and Ball et al. 2023 (RLPD, arXiv 2302.02948).
 
 Policies: qc's policy of chunks, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one

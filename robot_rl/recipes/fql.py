@@ -16,8 +16,8 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 class FlowQ(OffPolicyRecipe):
     """Learn a one-step policy near a cloned flow, offline, then online.
 
-    The paper tunes alpha, the weight of cloning, for each task, from 10 to 1000, since its values are not normalized.
-    Here values are normalized to a mean magnitude of 1."""
+    The paper tunes alpha, the weight of cloning, for each task: 10 to 1000, with values that are not normalized. Here
+    values are normalized to a mean magnitude of 1."""
 
     policy: GenerativeConfig = GenerativeConfig("one-step")
     agent: FQLConfig = FQLConfig(

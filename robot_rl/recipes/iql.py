@@ -34,7 +34,7 @@ class Guidance(OffPolicyRecipe):
 
     Frans et al. 2025, "Diffusion Guidance Is a Controllable Policy Improvement Operator" (CFGRL, arXiv 2505.23458).
     Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, and actions better than their
-    state's value conditionally; data: offline updates. --policy.guidance 0 clones all actions, 1 the better ones."""
+    state's value conditionally; data: offline updates. --policy.guidance 0 clones all actions, 1 only better."""
 
     policy: GenerativeConfig = GenerativeConfig("flow", guided=True, guidance=1.5)
     agent: CFGRLConfig = CFGRLConfig(**vars(ImplicitQ().agent) | {"ema_decay": 0.999})

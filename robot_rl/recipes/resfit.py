@@ -3,8 +3,8 @@ Policies" (ResFiT, arXiv 2509.19301).
 
 Critics: 2 with LayerNorm, minimum; transform: residual on the base's action, by an actor that starts at 0; data: half
 demonstrations, half online; reward: success; schedule: warm-up with random residuals, in which only critics learn, then
-actor and critics. The paper's 10 critics and actor learning rate of 1e-6 suit hours of training; those here suit
-minutes."""
+actor and critics. The paper's 10 critics and actor learning rate of 1e-6 suit hours of training; the values
+here suit minutes."""
 
 from dataclasses import dataclass
 

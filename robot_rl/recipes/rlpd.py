@@ -33,7 +33,7 @@ class RLPD(OffPolicyRecipe):
 
 @dataclass(frozen=True)
 class PolicyOnly(OffPolicyRecipe):
-    """Improve a given policy whose training data and critics are not available.
+    """Improve a given policy without using its training data or critics.
 
     Xiao et al. 2025, "Efficient Online RL Fine-Tuning with Offline Pre-Trained Policy Only" (PORL, arXiv 2505.16856).
     Policy: a tanh-Gaussian base, cloned or trained; critics: 10 with initial weights; data: online only; schedule: at
