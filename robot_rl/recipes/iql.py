@@ -33,8 +33,8 @@ class Guidance(OffPolicyRecipe):
     """Learn a policy offline, which classifier-free guidance improves when it acts.
 
     Frans et al. 2025, "Diffusion Guidance Is a Controllable Policy Improvement Operator" (CFGRL, arXiv 2505.23458).
-    Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, and actions better than their
-    state's value conditionally; data: offline updates. --policy.guidance 0 clones all actions, 1 only better."""
+    Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, actions of Q > V conditionally;
+    data: offline updates. With --policy.guidance 0 the policy clones all actions, with 1 only those of Q > V."""
 
     policy: GenerativeConfig = GenerativeConfig("flow", guided=True, guidance=1.5)
     agent: CFGRLConfig = CFGRLConfig(**vars(ImplicitQ().agent) | {"ema_decay": 0.999})
