@@ -18,7 +18,7 @@ from robot_rl.util.registry import Registry
 
 @dataclass(frozen=True)
 class Call:
-    """Function with arguments."""
+    """Function with its arguments, ready to be called."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
@@ -30,13 +30,13 @@ class Call:
 
 
 def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, Any] | None = None) -> Call:
-    """Parse a term or test; `given` maps annotations to the values of such parameters.
+    """Parse the text of a term or test; `given` maps an annotation to the value of the parameters annotated with it.
 
     Functions of other packages must be annotated to return `returns`, so that bundles cannot call arbitrary functions.
 
     Raises:
         UnknownName: the name is not in the registry.
-        ConfigError: import fails, the annotation differs, or the arguments do not fit.
+        ConfigError: the import fails, the return annotation is not `returns`, or the arguments do not fit.
     """
     name, words = registry.split(text)
     function, what, given = registry.get(name), f"{registry.kind} {text!r}", given or {}
@@ -59,7 +59,7 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
 
 
 def _value(word: str, hint: Any, what: str) -> Any:
-    """Convert a word by a parameter's annotation."""
+    """Convert a word of the text to the type in a parameter's annotation `hint`."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if kind in (ObjectName, str):
         return word

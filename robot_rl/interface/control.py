@@ -21,11 +21,11 @@ class JointTarget:
     """Joint and gripper targets at the end of a control period."""
 
     position: Tensor
-    """(n, J) rad."""
+    """(n, J) joint positions, rad."""
     gripper: Tensor
     """(n, 1) distance between the fingers, m."""
     reference: Tensor = ABSENT
-    """(n, R) reference of the next control period, see `RobotState.reference`."""
+    """(n, R) controller's reference for the next control period, see `RobotState.reference`."""
 
 
 class Controller(Protocol):
@@ -34,20 +34,20 @@ class Controller(Protocol):
 
     actions: VectorSpec
     twist_limit: Tensor
-    """(6,) largest translation, m, and rotation, rad, per action along the base axes; 0 for uncontrolled directions."""
+    """(6,) largest translation along, m, and rotation about, rad, the base frame's axes per action; 0: uncontrolled."""
 
     def reference(self, count: int) -> Tensor:
-        """Return the initial references (count, R) of an episode, or ABSENT."""
+        """Return references (count, R) for the first control period; ABSENT for a controller without a reference."""
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         """Return joint targets for physical actions (n, A) and measured states of n robots."""
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return actions (n, A) in [-1, 1] that hold position, given previous actions (n, A) and gripper targets
-        (n, 1), m."""
+        """Return actions (n, A) in [-1, 1] that hold position. `last`: (n, A) previous actions; `gripper`: (n, 1)
+        target distance between the fingers, m."""
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Return actions (n, A) in [-1, 1], clipped, that move the tool by a twist; NaN is preserved.
+        """Return actions (n, A), clipped to [-1, 1], that move the tool by a twist; NaN values stay NaN.
 
         Args:
             twist: (n, 6) translation x y z and rotation vector x y z in the base frame, in [-1, 1] relative to
@@ -60,8 +60,8 @@ class Controller(Protocol):
         """
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return twist (n, 6), 0 in uncontrolled directions, and gripper (n, 1) of actions (n, A), inverting
-        `from_twist`.
+        """Invert `from_twist`: return the twist (n, 6) and gripper (n, 1) of actions (n, A). Uncontrolled directions of
+        the twist are 0.
 
         Raises:
             ConfigError: the controller does not move a tool.
@@ -70,19 +70,20 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class ToolDeltaConfig:
-    """End-effector control: a displacement of the tool, and the gripper, if there is one, open or closed."""
+    """End-effector control: an action displaces the tool and, if the robot has a gripper, opens or closes it."""
 
     kind: Literal["tool_delta"] = "tool_delta"
     rate: PositiveFloat = 20.0
     """Rate of actions, Hz."""
     step: Annotated[float, Interval(gt=0, le=1)] = 0.04
-    """Largest displacement along an axis in one action, m."""
+    """Largest displacement of the tool along an axis of the base frame in one action, m."""
     turn: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
-    """Largest rotation about an axis of the base frame in one action, rad; 0: constant orientation."""
+    """Largest rotation of the tool about an axis of the base frame in one action, rad; 0: constant orientation."""
     damping: PositiveFloat = 0.05
-    """Damping of the least-squares inverse; larger values are slower and more stable near singularities."""
+    """Damping of the Jacobian's least-squares inverse; larger values make motion slower, but more stable near
+    singularities."""
     posture_gain: Fraction = 0.1
-    """Null-space step towards the home posture per action, as a share of the distance."""
+    """Share of the distance to the home posture that each action covers in the Jacobian's null space."""
     lead: Annotated[float, Interval(gt=0, le=math.pi)] = 0.2
     """Largest distance of a joint target from the measured joint position, rad; bounds contact forces."""
 
@@ -91,16 +92,17 @@ class ToolDeltaConfig:
 
 
 class ToolDeltaController:
-    """Damped-least-squares differential IK (Nakamura and Hanafusa 1986) with a null-space posture.
+    """Damped-least-squares differential IK (Nakamura and Hanafusa 1986), drawn to the home posture in the null space.
 
     Translations are relative to the *measured* tool position. There is no integrator, so lagging servos, delayed
     commands and a person pushing the arm cause no wind-up.
 
     Without `turn` the tool keeps its home orientation. With `turn`, actions rotate a reference orientation, a unit
-    quaternion w x y z in the base frame. It starts at home, stays within `turn` of the measured orientation, which
-    prevents wind-up, and changes only on command, as in robosuite's OSC_POSE, so errors do not accumulate.
+    quaternion w x y z in the base frame. The reference starts at the home orientation and stays within `turn` of the
+    measured orientation, which prevents wind-up. As in robosuite's OSC_POSE, only actions change the reference, so
+    errors do not accumulate.
 
-    The gripper opens or closes fully, whichever is closer to the target width, so noise does not loosen a grasp.
+    The gripper only opens or closes fully, whichever is closer to the action's width, so noise does not loosen a grasp.
     """
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
@@ -123,7 +125,7 @@ class ToolDeltaController:
         self.workspace = torch.tensor(robot.tool.workspace)
 
     def reference(self, count: int) -> Tensor:
-        """Return the orientation at home (count, 4), w x y z; ABSENT without `turn`."""
+        """Return the tool's home orientation (count, 4), w x y z; ABSENT if `turn` is 0."""
         return matrix_to_quat(self.rotation).repeat(count, 1) if self.config.turn else ABSENT
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
@@ -153,8 +155,8 @@ class ToolDeltaController:
         return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
 
     def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
-        """Return `turn` applied to the reference (n, 4) as rotations (n, 3, 3), limited to one action from
-        `rotation`."""
+        """Return target orientations (n, 3, 3): the reference (n, 4), brought within `config.turn` of the measured
+        `rotation` (n, 3, 3), then rotated by the rotation vector `turn` (n, 3)."""
         lead = rotation_error(rotation, quat_to_matrix(reference))
         lead = lead / (lead.norm(dim=-1, keepdim=True) / self.config.turn).clamp_min(1)
         return rotation_matrix(turn) @ rotation_matrix(lead) @ rotation
@@ -197,20 +199,20 @@ Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 @dataclass(frozen=True)
 class JointOffsetConfig:
-    """Joint control: setpoints of the motors' springs as offsets from the home posture."""
+    """Joint control: actions are offsets, from the home posture, of the setpoints of the motors' springs."""
 
     kind: Literal["joint_offset"] = "joint_offset"
     rate: PositiveFloat = 50.0
     """Rate of actions, Hz."""
     reach: PositiveFloat = 0.6
-    """Largest offset that an action commands, rad."""
+    """Largest offset of a joint that an action commands, rad."""
     swing: tuple[Angle, ...] = ()
-    """Offset of each joint from home in the middle of its leg's swing, rad; empty: no gait, only policy offsets."""
+    """Offset of each joint from home in the middle of its leg's swing, rad; empty: no gait, only actions' offsets."""
     swing_from: tuple[Fraction, ...] = ()
     """Gait phase at which the swing of each joint's leg starts; a swing lasts half a cycle."""
     stride: tuple[tuple[Angle, ...], ...] = ()
-    """Offset of each joint at touchdown, rad per unit of each command component; in stance the leg sweeps to the
-    opposite offset. Empty: the gait steps in place."""
+    """Offset of each joint at touchdown, rad per unit of each component of the velocity command; in stance the leg
+    sweeps to the opposite offset. Empty: the gait steps in place."""
 
     def __post_init__(self) -> None:
         validate(self, "controller.")
@@ -219,10 +221,10 @@ class JointOffsetConfig:
 class JointOffsetController:
     """Setpoint = home + swing(clock) + stride(clock, command) + action, clipped to the joint limits.
 
-    Swing and stride form an open-loop gait while the command is not zero, and the policy adds balance (policies
-    modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Feet in stance move at constant speed
-    against the command, starting shortly before touchdown (swing-leg retraction: Seyfarth et al. 2003). The robot's
-    spec defines the springs' gains.
+    While the velocity command is not zero, swing and stride form an open-loop gait, to which the policy adds balance
+    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Feet in stance move at constant
+    speed against the command. They already do so shortly before touchdown (swing-leg retraction: Seyfarth et al.
+    2003). The robot's spec defines the springs' gains.
     """
 
     def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
@@ -294,7 +296,7 @@ def controller_config(data: dict[str, Any]) -> ControllerConfig:
 
 
 def _frozen(value: Any) -> Any:
-    """Convert lists to tuples, recursively."""
+    """Convert a list and the lists in it to tuples; return other values unchanged."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 

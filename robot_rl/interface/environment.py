@@ -20,35 +20,35 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class EnvInfo:
-    """Description of a task's environment, independent of the number of copies."""
+    """Description of a task's environment, independent of the number of parallel copies."""
 
     task: str
     state: VectorSpec
-    """observation.state"""
+    """Spec of observation.state."""
     actions: VectorSpec
     """Actions in physical units, as in datasets."""
     rate: float = 30.0
-    """Control rate, Hz; for environments without one, the frame rate of their datasets."""
+    """Control rate, Hz; for environments without a control rate, the frame rate of their datasets."""
     extra_inputs: ObservationSpec = ObservationSpec(())
-    """Observations besides observation.state."""
+    """Spec of the observations besides observation.state."""
     interface: Interface | None = None
     """Contract with a robot; None for an environment without a robot."""
     robot: dict[str, Any] = field(default_factory=dict)
-    """The robot's fingerprint."""
+    """The robot's fingerprint, see `RobotSpec.fingerprint`."""
     demonstrator: bool = False
-    """The task has a scripted demonstrator."""
+    """Whether the task has a scripted demonstrator."""
     reports_success: bool = True
-    """infos["success"] is reported."""
+    """Whether the environment reports infos["success"]."""
     success_terminates: bool = True
-    """Success ends the episode."""
+    """Whether success ends the episode."""
     rewards: tuple[str, ...] = ()
-    """Reward terms in infos["rewards"] at every step."""
+    """Names of the reward terms that infos["rewards"] reports at every step."""
     horizon: int | None = None
     """Longest episode, control periods; None: no limit."""
 
     @classmethod
     def of(cls, pipeline: Pipeline, demonstrator: bool = False, rewards: tuple[str, ...] = ()) -> EnvInfo:
-        """Return the description of a contract with a robot."""
+        """Return the description of an environment with a robot, from the pipeline of its contract."""
         interface, robot = pipeline.interface, pipeline.robot.fingerprint()
         return cls(
             interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.extra_inputs,
@@ -56,18 +56,18 @@ class EnvInfo:
         )  # fmt: skip
 
     def require_end(self) -> None:
-        """Raise ConfigError if episodes may never end."""
+        """Raise ConfigError if episodes have no time limit, so they may never end."""
         if self.horizon is None:
             raise ConfigError(f"{self.task} has no time limit: give one with --episode-steps N")
 
     def to_json(self) -> dict[str, Any]:
-        """Return rate, observations and actions as JSON."""
+        """Return the control rate and the specs of observations and actions as JSON."""
         state, actions = self.state.to_json(), self.actions.to_json()
         return {"rate": self.rate, "state": state, "others": self.extra_inputs.to_json(), "actions": actions}
 
     @classmethod
     def from_json(cls, task: str, data: dict[str, Any]) -> EnvInfo:
-        """Restore the result of `to_json`; ValueError for unlimited actions or a rate that is not positive."""
+        """Restore the result of `to_json`; ValueError for infinite action limits or a rate that is not positive."""
         state, actions = VectorSpec.from_json(data["state"]), VectorSpec.from_json(data["actions"])
         if not (0 < data["rate"] < math.inf and actions.low.isfinite().all() and actions.high.isfinite().all()):
             raise ValueError(f"the rate is {data['rate']}, and actions are from {actions.low} to {actions.high}")
@@ -85,26 +85,26 @@ class EnvInfo:
 
 
 class Demonstrator(Protocol):
-    """Scripted expert, or a policy in its role, for all copies of an environment."""
+    """Scripted expert, or a policy in the role of an expert, that acts in all copies of an environment."""
 
     def reset(self, ids: Tensor) -> None:
         """Start new episodes in environments `ids`."""
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return actions (n, A) in [-1, 1]."""
+        """Return the expert's actions (n, A) in [-1, 1] at the current observations."""
 
 
 class VectorEnv(Protocol):
     """n parallel environments; arrays are torch tensors with leading dimension `num_envs`.
 
-    A finished environment is reset in the same step; infos["final_obs"] has its last observation. Optional methods:
-    `state_dict` and `load_state_dict` make resumed runs bit-identical; `request_images` selects the environments to
-    render next.
+    A finished environment is reset in the same step; infos["final_obs"] has the finished episode's last observation.
+    Optional methods: `state_dict` and `load_state_dict` make resumed runs bit-identical; `request_images` selects the
+    environments to render next.
     """
 
     @property
     def num_envs(self) -> int:
-        """Return the number of copies."""
+        """Return the number of parallel environments n."""
 
     @property
     def info(self) -> EnvInfo:
@@ -112,7 +112,7 @@ class VectorEnv(Protocol):
 
     @property
     def privileged_size(self) -> int:
-        """Return the size of observation.environment_state, for critics only; 0 if absent."""
+        """Return the size of observation.environment_state, which only critics read; 0 if the task has none."""
 
     @property
     def mirror(self) -> Mirror | None:
@@ -127,15 +127,15 @@ class VectorEnv(Protocol):
         """Return observation, reward (n,), terminated (n,), truncated (n,) and infos for actions (n, A) in [-1, 1]."""
 
     def hold_action(self) -> Tensor:
-        """Return actions (n, A) in [-1, 1] that hold position, for executors without an action."""
+        """Return actions (n, A) in [-1, 1] that hold position, for executors that have no action yet."""
 
     def close(self) -> None:
-        """Release resources."""
+        """Release the environments' resources."""
 
 
 class EnvWrapper:
-    """Wrapper of an environment; attributes that it does not define are those of the environment. Wrappers with state
-    override `wrapper_state` and `load_wrapper_state`."""
+    """Wrapper of an environment; attributes that the wrapper does not define are those of the environment. Wrappers
+    with a state of their own override `wrapper_state` and `load_wrapper_state`."""
 
     def __init__(self, env: Any):
         self.env = env
@@ -150,22 +150,23 @@ class EnvWrapper:
         return {}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
-        """Restore `wrapper_state`."""
+        """Restore the result of `wrapper_state`."""
 
     @property
     def state_dict(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that saves environment and wrapper; AttributeError if the environment cannot be saved."""
+        """Return a function that returns the state of environment and wrapper; AttributeError if the environment has no
+        `state_dict`."""
         save = self.env.state_dict
         return lambda: {"env": save(), "wrapper": self.wrapper_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore a saved state; return the current observation."""
+        """Restore a result of the function `state_dict`; return the current observation."""
         self.load_wrapper_state(state["wrapper"])
         return self.env.load_state_dict(state["env"])
 
 
 class DeviceWrapper(EnvWrapper):
-    """Wrapper that moves results to `device` and actions to the device of the physics."""
+    """Wrapper that moves observations, rewards and infos to `device`, and actions to `physics`, the engine's device."""
 
     def __init__(self, env: Any, device: torch.device, physics: torch.device):
         super().__init__(env)
@@ -185,10 +186,11 @@ class DeviceWrapper(EnvWrapper):
 
 
 def on_device(env: Any, device: torch.device | str) -> Any:
-    """Return the environment with results on `device`; the physics is on `env.device`, or else on the CPU."""
+    """Return the environment with observations, rewards and infos on `device`. The physics is on `env.device`; on the
+    CPU if the environment has no such attribute."""
     device, physics = torch.device(device), torch.device(getattr(env, "device", "cpu"))
     return env if device == physics else DeviceWrapper(env, device, physics)
 
 
 EnvFactory = Callable[[int], VectorEnv]
-"""Builds a number of environments."""
+"""Function that builds the given number of parallel environments."""

@@ -10,8 +10,8 @@ from robot_rl.interface.rotation import quat_to_matrix
 class Kinematics:
     """Forward kinematics of one robot for batches of joint positions.
 
-    The batch is the last axis and all operations are elementwise. Small matrix products would be several times slower,
-    with a precision that depends on process settings.
+    Internally, the batch is the last axis and all operations are elementwise. Small matrix products would be several
+    times slower, and their precision would depend on process settings.
     """
 
     def __init__(self, spec: RobotSpec, dtype: torch.dtype = torch.float32):
@@ -35,14 +35,15 @@ class Kinematics:
         return position.T.contiguous(), rotation.permute(2, 1, 0)
 
     def jacobian(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tool position, rotation, and geometric Jacobian (n, 6, J) in the base frame, linear rows first."""
+        """Return tool position, rotation and geometric Jacobian (n, 6, J) in the base frame; linear rows come first."""
         position, rotation, origins, axes = self._chain(q)
         a, r = torch.stack(axes, 1), position[:, None] - torch.stack(origins, 1)  # (3, J, n)
         linear = torch.stack([a[1] * r[2] - a[2] * r[1], a[2] * r[0] - a[0] * r[2], a[0] * r[1] - a[1] * r[0]])
         return position.T.contiguous(), rotation.permute(2, 1, 0), torch.cat([linear, a]).permute(2, 0, 1).contiguous()
 
     def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Return tool position (3, n), tool axes (3 axes, 3, n), and origin and axis (3, n) of each joint."""
+        """Return, in the base frame, tool position (3, n), tool axes (3 axes, 3, n), and each joint's origin and axis
+        (3, n)."""
         sin, cos = q.sin().T.contiguous(), q.cos().T.contiguous()
         axes, position = torch.eye(3, dtype=q.dtype, device=q.device)[..., None], q.new_zeros(3, 1)
         origins, turned_about = [], []

@@ -12,7 +12,7 @@ LONGEST = 128
 
 
 def encode(texts: Sequence[str]) -> Tensor:
-    """Return instructions (n, LONGEST) uint8, padded with zeros; ConfigError for an empty or too long instruction."""
+    """Encode n texts as UTF-8 (n, LONGEST) uint8, padded with zeros; ConfigError for an empty or too long text."""
     rows = []
     for text in texts:
         data = text.strip().encode()

@@ -28,7 +28,7 @@ Dtype = Literal["float32", "uint8"]
 
 @dataclass(frozen=True)
 class ObservationField:
-    """Spec of one observation entry of one environment."""
+    """Spec of one entry of an observation, without the batch axis."""
 
     shape: tuple[int, ...]
     """(D,) for vectors; (height, width, 3) for pictures, channels last as in LeRobot's datasets; (bytes,) for text."""
@@ -36,9 +36,9 @@ class ObservationField:
     kind: Kind = "state"
     unit: str = ""
     names: tuple[str, ...] = ()
-    """Names of vector components, or of picture axes."""
+    """Names of a vector's components, or of a picture's axes."""
     low: tuple[float, ...] = ()
-    """Nominal lower limit of each component, () if unknown; noise and falls may exceed it."""
+    """Nominal lower limit of each component; () if unknown. Sensor noise and a robot's falls may exceed the limit."""
     high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class ObservationField:
             raise ValueError(f"low has {len(self.low)} and high {len(self.high)} numbers for shape {self.shape}")
 
     def fault(self, value: Any, n: int | None, device: torch.device | None) -> str:
-        """Describe why a value does not fit n environments and a device (None: any); "" if it fits."""
+        """Describe why a value is not a batch of n such entries on `device`; "" if it is. `n` or `device` None: any."""
         if not isinstance(value, torch.Tensor):
             return f"is {type(value).__name__}, not a tensor"
         if value.dim() == 0 or tuple(value.shape[1:]) != self.shape or n not in (None, len(value)):
@@ -66,7 +66,7 @@ class ObservationField:
         return ""
 
     def space(self, n: int | None) -> gym.Space[Any]:
-        """Return the Gymnasium space of a batch of n; None: one environment."""
+        """Return the Gymnasium space of this entry for n environments; None: one environment, without batch axis."""
         import gymnasium as gym
         import numpy as np
 
@@ -77,7 +77,7 @@ class ObservationField:
 
 
 def picture_field(height: int, width: int) -> ObservationField:
-    """Return the spec of an RGB picture."""
+    """Return the spec of an RGB picture of `height` x `width` pixels."""
     return ObservationField((height, width, 3), "uint8", "picture", "1", ("height", "width", "channels"))
 
 
@@ -86,7 +86,7 @@ LANGUAGE_FIELD = ObservationField((LONGEST,), "uint8", "text")
 
 @dataclass(frozen=True)
 class ObservationSpec(Mapping[str, ObservationField]):
-    """Ordered fields of an observation by key."""
+    """Spec of an observation: the ordered fields of its entries by key."""
 
     fields: tuple[tuple[str, ObservationField], ...]
 
@@ -97,12 +97,12 @@ class ObservationSpec(Mapping[str, ObservationField]):
 
     @classmethod
     def of(cls, **fields: ObservationField) -> ObservationSpec:
-        """Build a spec from keyword arguments (`**{key: field}`)."""
+        """Build a spec from one keyword argument per field (`**{key: field}`)."""
         return cls(tuple(fields.items()))
 
     @classmethod
     def from_vector(cls, vector: VectorSpec, key: str = STATE, kind: Kind = "state") -> ObservationSpec:
-        """Build the spec of one flat vector."""
+        """Build the spec of an observation with a flat vector as its only entry."""
         units = {field.unit for field in vector.fields}
         low, high = (tuple(v for f in vector.fields for v in getattr(f, end)) for end in ("low", "high"))
         unit = units.pop() if len(units) == 1 else "mixed"
@@ -121,12 +121,12 @@ class ObservationSpec(Mapping[str, ObservationField]):
         return len(self.fields)
 
     def __or__(self, other: Mapping[str, ObservationField]) -> ObservationSpec:
-        """Return a spec with the fields of both; `other` takes precedence."""
+        """Return a spec with the fields of both specs; for a key in both, the field of `other`."""
         return ObservationSpec(tuple((dict(self) | dict(other)).items()))
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """Return (height, width, 3) of each picture by key."""
+        """Return the shape (height, width, 3) of each picture by key."""
         return {key: field.shape for key, field in self.fields if field.kind == "picture"}
 
     def only(self, keys: Iterable[str]) -> ObservationSpec:
@@ -136,7 +136,7 @@ class ObservationSpec(Mapping[str, ObservationField]):
 
     def check(self, observation: Mapping[str, Any], device: torch.device | None = None) -> None:
         """Raise ConfigError if a key is missing or unknown, or an entry has a wrong shape, dtype or device. All entries
-        must have the same number of environments, and be on `device`, or if None on the same device."""
+        must have the same number of environments and be on `device`. `device` None: all on the first entry's device."""
         if missing := [key for key in self if key not in observation]:
             raise ConfigError(
                 f"the observation lacks {missing[0]!r}; it has {', '.join(sorted(observation)) or 'nothing'}"
@@ -159,7 +159,8 @@ class ObservationSpec(Mapping[str, ObservationField]):
         }
 
     def gymnasium_space(self, n: int | None = None) -> gym.spaces.Dict:
-        """Return the Gymnasium space of a batch of n, with unbounded vectors; None: one environment."""
+        """Return the Gymnasium space of observations of n environments, with unbounded vectors; None: one environment,
+        without batch axis."""
         import gymnasium as gym
 
         return gym.spaces.Dict({key: field.space(n) for key, field in self.fields})

@@ -24,7 +24,7 @@ from robot_rl.util.registry import Registry
 
 
 class Term(NamedTuple):
-    """Part of observation.state: its field, and the function that computes it (n, size) from a state."""
+    """Part of observation.state: its field, and the function that computes its values (n, size) from a robot state."""
 
     field: Field
     compute: Callable[[RobotState], Tensor]
@@ -32,17 +32,17 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """Robot and specs that names and ranges of a term depend on."""
+    """Robot and specs that determine the component names and ranges of a term."""
 
     robot: RobotSpec
     actions: VectorSpec
     command: VectorSpec
     device: torch.device = torch.device("cpu")
-    """Device of a term's constants."""
+    """Device of the tensors that a term keeps."""
 
     @property
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """Return the lowest and highest tool position, m."""
+        """Return the lowest and highest tool position x y z in the base frame, m."""
         if self.robot.tool is None:
             raise ConfigError(f"robot {self.robot.name!r} has no tool to observe")
         return self.robot.tool.workspace
@@ -55,20 +55,20 @@ class Context:
 
 
 def joint_position(on: Context) -> Term:
-    """Encoder readings, rad."""
+    """Joint positions read by the encoders, rad."""
     low, high = tuple(j.low for j in on.robot.joints), tuple(j.high for j in on.robot.joints)
     return Term(Field("joint_position", on.robot.joint_names, "rad", low, high), lambda s: s.joint_position)
 
 
 def joint_velocity(on: Context) -> Term:
-    """Encoder speeds, rad/s."""
+    """Joint velocities read by the encoders, rad/s."""
     high = tuple(j.velocity for j in on.robot.joints)
     low = tuple(-v for v in high)
     return Term(Field("joint_velocity", on.robot.joint_names, "rad/s", low, high), lambda s: s.joint_velocity)
 
 
 def tool_position(on: Context) -> Term:
-    """Tool position by forward kinematics, m."""
+    """Tool position in the base frame by forward kinematics, m."""
     return Term(Field("tool_position", ("x", "y", "z"), "m", *on.workspace, "base"), lambda s: s.tool_position)
 
 
@@ -93,19 +93,19 @@ def last_action(on: Context) -> Term:
 
 
 def object_position(on: Context, name: ObjectName) -> Term:
-    """Tracked position of an object, m."""
+    """Tracked position of an object in the base frame, m."""
     field = Field(f"{name}_position", ("x", "y", "z"), "m", *on.workspace, "base")
     return Term(field, lambda s: s.objects[name][:, :3])
 
 
 def object_to_tool(on: Context, name: ObjectName) -> Term:
-    """Object position minus tool position, m."""
+    """Object position minus tool position in the base frame, m."""
     field = box(f"{name}_to_tool", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[name][:, :3] - s.tool_position)
 
 
 def object_to_object(first: ObjectName, second: ObjectName) -> Term:
-    """First object's position minus the second's, m."""
+    """Position of the first object minus position of the second object in the base frame, m."""
     field = box(f"{first}_to_{second}", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[first][:, :3] - s.objects[second][:, :3])
 
@@ -129,24 +129,24 @@ def _kinematics(on: Context) -> Kinematics:
 
 
 def angular_velocity(on: Context) -> Term:
-    """Gyroscope, rad/s."""
+    """Angular velocity of the trunk in its own frame from a gyroscope, rad/s."""
     field = box("angular_velocity", "x y z", "rad/s", -10.0, 10.0, "trunk")
     return Term(field, lambda s: s.base_angular_velocity)
 
 
 def projected_gravity(on: Context) -> Term:
-    """Unit vector of gravity in the trunk frame: the tilt without the heading."""
+    """Unit vector along gravity in the trunk frame; it shows the trunk's tilt, but not its heading."""
     field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
     return Term(field, lambda s: down(s.base_quat))
 
 
 def instruction() -> Term:
-    """Index of the current instruction, for demonstrators."""
+    """Index of the current instruction in `Interface.instructions`, for demonstrators."""
     return Term(box("instruction", "index", "1", 0.0, 100.0), lambda s: s.instruction)
 
 
 def command(on: Context) -> Term:
-    """Velocity command, in the units of the interface's command."""
+    """Velocity command, in the units of `Interface.command`."""
     if not on.command.fields:
         raise ConfigError("the observation term 'command' needs an interface with a command")
     dims, fields = tuple(on.command.names), on.command.fields
@@ -155,7 +155,7 @@ def command(on: Context) -> Term:
 
 
 def gait_clock(on: Context) -> Term:
-    """Sine and cosine of the gait clock; both 0 while the command is zero."""
+    """Sine and cosine of the gait clock's angle; both are 0 while the velocity command is zero."""
 
     def compute(s: RobotState) -> Tensor:
         angle = 2 * math.pi * s.phase
@@ -198,7 +198,7 @@ terms = Registry("observation term", TERMS, group="robot_rl.terms")
 
 
 class Observer:
-    """Concatenate terms, written like `object_position:cube`, into `observation.state`."""
+    """Compute `observation.state` by concatenating terms, which are written like `object_position:cube`."""
 
     def __init__(
         self,
@@ -214,8 +214,8 @@ class Observer:
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
-        """Objects whose poses the terms read."""
+        """Names of the objects whose poses the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:
-        """Return (n, spec.size) float32."""
+        """Return `observation.state` (n, spec.size) float32 of n robots."""
         return torch.cat([t.compute(state) for t in self.terms], -1)

@@ -1,6 +1,6 @@
 """Contract between task, policy and robot.
 
-A task declares an `Interface` and a bundle stores it. Simulation and robot build the same `Pipeline` from it.
+A task declares an `Interface`, and a policy's bundle stores it. Simulation and robot build the same `Pipeline` from it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
-"""Shortest time for a command to cross its range, s. Without the ramp, all 20 falls in 1,200 episodes happened within a
-second after a command dropped to zero instantly."""
+"""Shortest time in which a velocity command crosses its range, s. Without this ramp, all 20 falls in 1,200 episodes
+happened within a second after a command dropped to zero instantly."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Picture:
 
     camera: str
     height: Annotated[int, Interval(ge=1, le=960)] = 96
-    """Pixels."""
+    """Height of the picture, pixels."""
     width: Annotated[int, Interval(ge=1, le=1280)] = 96
-    """Pixels."""
+    """Width of the picture, pixels."""
 
     def __post_init__(self) -> None:
         validate(self, f"picture of camera {self.camera!r}: ")
@@ -58,13 +58,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Instruction:
-    """Instruction with its own success test."""
+    """Instruction in words, with the test that shows that it was followed."""
 
     text: str
     success: str
-    """Success test with arguments."""
+    """Success test with arguments, for example "lifted:cube:0.12"."""
     held_out: bool = False
-    """Not used in training, to test generalization to new instructions."""
+    """Whether training omits the instruction, so that it can test generalization to new instructions."""
 
 
 @dataclass(frozen=True)
@@ -74,27 +74,28 @@ class Interface:
     task: str
     robot: str
     instruction: str
-    """Instruction as text."""
+    """Instruction in words, for a task without `instructions`."""
     observations: tuple[str, ...]
     """Terms of observation.state, in order."""
     success: str = ""
-    """Success test with arguments; empty: an episode that reaches its horizon succeeds."""
+    """Success test with arguments, for example "lifted:cube:0.12"; empty: an episode that reaches its horizon
+    succeeds."""
     instructions: tuple[Instruction, ...] = ()
-    """Instructions with their own success tests; each episode draws one. Empty: always `instruction`."""
+    """Instructions with their own success tests; each episode draws one of them. Empty: always `instruction`."""
     success_hold: PositiveInt = 4
     """Consecutive control periods for which the success test must hold."""
     failure: str = ""
-    """Test that ends an episode in failure; empty: none."""
+    """Test with arguments that ends an episode in failure; empty: no such test."""
     gait: NonNegativeFloat = 0.0
     """Frequency of a legged robot's gait clock, Hz; 0: no gait clock."""
     command: tuple[Field, ...] = ()
-    """Fields of the command from a person or planner, with ranges."""
+    """Fields, with ranges, of the command that a person or planner gives, for example a velocity; empty: no command."""
     horizon: PositiveInt = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
-    """Cameras to record; for a task, the cameras of its scene."""
+    """Names of the cameras to record; for a task, the cameras of its scene."""
     pictures: tuple[Picture, ...] = ()
-    """Picture inputs of the policy."""
+    """Camera pictures that the policy observes."""
     controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
@@ -119,7 +120,7 @@ class Interface:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Return all success and failure tests."""
+        """Return the texts of all success and failure tests."""
         return (*filter(None, (self.success, self.failure)), *(each.success for each in self.instructions))
 
     def to_json(self) -> dict[str, Any]:
@@ -160,39 +161,40 @@ class Pipeline:
         if interface.instructions:
             self.success = _by_instruction([state_test(each.success) for each in interface.instructions])
         self.texts = encode([each.text for each in interface.instructions]).to(self.device)
-        """(I, bytes) uint8"""
+        """(I, bytes) uint8: the I instructions as UTF-8 bytes."""
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.tick = 1.0 / self.robot.command_rate
-        """s"""
+        """Time between two joint commands, s."""
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """Return the spec of a policy's observations, in simulation and on a robot."""
+        """Return the spec of a policy's observations; the same in simulation and on a robot."""
         return ObservationSpec.from_vector(self.observer.spec) | self.extra_inputs
 
     @property
     def extra_inputs(self) -> ObservationSpec:
-        """Return the spec of a policy's inputs besides observation.state."""
+        """Return the spec of a policy's observations besides observation.state: pictures and the instruction."""
         fields = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
         return ObservationSpec.of(**fields | ({LANGUAGE: LANGUAGE_FIELD} if self.interface.instructions else {}))
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Return the objects to track: those of the observation terms and, for visual policies, of the tests."""
+        """Return the names of the objects to track: those that observation terms read and, for tasks with pictures,
+        also those that tests read."""
         return self.tracked(self.interface.tests if self.interface.pictures else ())
 
     def tracked(self, tests: Iterable[str]) -> tuple[str, ...]:
-        """Return the objects of the observation terms and of `tests`."""
+        """Return the names of the objects that the observation terms and `tests` read."""
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for actions (n, A) in [-1, 1]; rows with a non-finite component become NaN, for the
-        shield to reject."""
+        """Return joint targets for actions (n, A) in [-1, 1]. An action with a non-finite component gives NaN targets,
+        which the shield rejects."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
 
     def language(self, state: RobotState) -> dict[str, Tensor]:
-        """Return {LANGUAGE: current instructions uint8 (n, bytes)}; {} for a task without instructions."""
+        """Return {LANGUAGE: current instructions (n, bytes) uint8}; {} for a task without `instructions`."""
         return {LANGUAGE: self.texts[state.instruction[:, 0].long()]} if self.interface.instructions else {}
 
     def phase(self, steps: Tensor) -> Tensor:
@@ -201,7 +203,7 @@ class Pipeline:
 
 
 def _by_instruction(tests: list[Test]) -> Test:
-    """Return a test that applies to each robot the test of its instruction."""
+    """Return a test that applies to each robot the test of its current instruction."""
 
     def test(state: RobotState) -> Tensor:
         return torch.stack([each(state) for each in tests], 1).gather(1, state.instruction.long())[:, 0]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without
 
 @dataclass(frozen=True)
 class Joint:
-    """Actuated joint and its pose in the serial chain."""
+    """Actuated joint: limits, gains, and pose in the serial chain."""
 
     name: str
-    """Name in the driver's messages."""
+    """Name of the joint in the driver's messages."""
     low: float
     """Lower position limit, rad."""
     high: float
@@ -39,7 +39,7 @@ class Joint:
     damping: NonNegativeFloat = 0.0
     """Velocity gain of the motor, N m s/rad."""
     model_name: str = ""
-    """Name in the model file; empty: `name`."""
+    """Name of the joint in the model file; empty: the same as `name`."""
 
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
@@ -54,11 +54,11 @@ class Tool:
 
     name: str
     position: tuple[float, float, float]
-    """In the last joint's link frame, m."""
+    """Origin of the tool frame in the last joint's link frame, m."""
     quat: tuple[float, float, float, float]
-    """w x y z"""
+    """Orientation of the tool frame in the last joint's link frame, w x y z."""
     workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
-    """Lowest and highest position in the base frame, m."""
+    """Lowest and highest position x y z of the tool in the base frame, m."""
 
     def __post_init__(self) -> None:
         validate(self, f"tool {self.name!r}: ")
@@ -73,16 +73,16 @@ class FloatingBase:
     """Trunk and feet of a legged robot."""
 
     body: str
-    """Name in the model file."""
+    """Name of the trunk in the model file."""
     height: PositiveFloat
     """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
-    """Feet in the model file, in the order of all foot views. Each is a body with its own shape; or a shape or site of
-    the leg; or an empty body, whose shape is then the leg's nearest within `foot_radius`."""
+    """Names of the feet in the model file, in the order of all foot views. A foot is a body with its own shape, a shape
+    or site of the leg, or an empty body; an empty body gets the nearest shape of the leg within `foot_radius`."""
     foot_radius: NonNegativeFloat
     """Distance from the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
-    """Joint positions when lying with folded legs, rad."""
+    """Joint positions of the robot lying with folded legs, rad."""
     aliases: tuple[str, ...] = ()
     """Names of the trunk in model files without `body`, for example "base_link"."""
 
@@ -93,10 +93,10 @@ class FloatingBase:
 
 @dataclass(frozen=True)
 class Gripper:
-    """Parallel gripper; its state is the distance between the fingers.
+    """Parallel gripper, whose state is the distance between the fingers.
 
-    Finger joints are prismatic and 0 when closed. The distance is the sum of the fingers' positions, in equal shares,
-    so every finger must be listed, including mimic joints.
+    Finger joints are prismatic and 0 when closed. The distance is the sum of the finger joints' positions, which are
+    all equal, so `joints` must list every finger, including mimic joints.
     """
 
     joints: tuple[str, ...]
@@ -105,10 +105,11 @@ class Gripper:
     force: PositiveFloat
     """Grasping force, N; simulation uses the model file's limit if it is smaller."""
     stiffness: PositiveFloat | None = None
-    """Position gain of all fingers together in simulation, N/m. None: as in an MJCF file; for a URDF, half of `width`
-    gives `force`."""
+    """Position gain of all fingers together in simulation, N/m. None: the gain in an MJCF file; for a URDF file, the
+    gain at which a position error of half of `width` gives `force`."""
     damping: NonNegativeFloat | None = None
-    """Velocity gain, N s/m. None: as in an MJCF file; for a URDF, a tenth of `stiffness`."""
+    """Velocity gain of all fingers together in simulation, N s/m. None: the gain in an MJCF file; for a URDF file, a
+    tenth of `stiffness`."""
     armature: NonNegativeFloat | None = None
     """Reflected inertia of motor and gear at each finger, kg; None: as in the model file."""
 
@@ -124,13 +125,13 @@ class SceneTopics:
     object_pose: str = "objects/{object}/pose"
     """geometry_msgs/PoseStamped in the robot's base frame, for example from a tag tracker."""
     base_frames: tuple[str, ...] = ("base", "base_link")
-    """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused; poses
-    without a frame are accepted."""
+    """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused;
+    poses with an empty frame name are accepted."""
 
 
 @dataclass(frozen=True)
 class RosInterface(SceneTopics):
-    """Topics of the robot's driver, relative to its namespace."""
+    """Topics of a robot arm's driver, relative to the robot's namespace."""
 
     joint_states: str = "joint_states"
     command: str = "forward_position_controller/commands"
@@ -138,8 +139,8 @@ class RosInterface(SceneTopics):
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
     joint_names: tuple[tuple[str, str], ...] = ()
-    """Pairs (name in the spec, name in the driver's messages) of joints and fingers where these differ. For a common
-    prefix, use the launch argument `joint_prefix`."""
+    """Pairs (name in the spec, name in the driver's messages) of the joints and fingers whose two names differ. For a
+    prefix common to all names, use the launch argument `joint_prefix`."""
 
 
 @dataclass(frozen=True)
@@ -147,15 +148,15 @@ class UnitreeInterface(SceneTopics):
     """Topics of Unitree's low-level messages, relative to the robot's namespace."""
 
     low_state: str = "lowstate"
-    """unitree_go/LowState"""
+    """unitree_go/LowState: joint, IMU and foot readings."""
     low_command: str = "lowcmd"
-    """unitree_go/LowCmd, published by the guard only."""
+    """unitree_go/LowCmd: motor commands, published by the guard only."""
     wanted_command: str = "lowcmd_wanted"
-    """unitree_go/LowCmd: commands for the guard to forward."""
+    """unitree_go/LowCmd: motor commands for the guard to forward."""
     motors: tuple[str, ...] = ()
-    """Joint of each motor, in the order of the messages."""
+    """Names of the joints, in the order of the motors in the messages."""
     feet: tuple[str, ...] = ()
-    """Foot of each contact force, in the order of the messages."""
+    """Names of the feet, in the order of the contact forces in the messages."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,9 @@ class RobotSpec:
     tool: Tool | None = None
     gripper: Gripper | None = None
     base: FloatingBase | None = None
-    """None for a fixed robot."""
+    """Trunk and feet of a legged robot; None for a robot with a fixed base."""
     collision_bodies: tuple[str, ...] = ()
-    """Bodies with collisions in simulation; empty: all."""
+    """Names of the bodies that collide in simulation; empty: all bodies."""
     armature: NonNegativeFloat | None = None
     """Reflected inertia of motor and gear at each joint, kg m^2; None: as in the model file."""
     joint_friction: NonNegativeFloat | None = None
@@ -182,9 +183,9 @@ class RobotSpec:
     state_rate: PositiveFloat = 200.0
     """Rate of the joint states, Hz."""
     command_rate: PositiveFloat = 200.0
-    """Rate of the command stream, Hz."""
+    """Rate of the joint commands, Hz."""
     cameras: tuple[str, ...] = ()
-    """Cameras, by their names in topics; empty: unknown."""
+    """Names of the cameras as in topics; empty: the cameras are unknown."""
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:
@@ -217,30 +218,30 @@ class RobotSpec:
 
     @property
     def fingers(self) -> tuple[str, ...]:
-        """Return the gripper's joints."""
+        """Return the names of the gripper's joints; () for a robot without a gripper."""
         return self.gripper.joints if self.gripper else ()
 
     def driver_names(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of joints, then fingers, in the driver's messages, with a common prefix."""
+        """Return the names in the driver's messages of the joints, then of the fingers, each after `prefix`."""
         renamed = dict(self.ros.joint_names) if isinstance(self.ros, RosInterface) else {}
         return tuple(prefix + renamed.get(name, name) for name in (*self.joint_names, *self.fingers))
 
     @property
     def compliant(self) -> bool:
-        """Return whether joint targets are setpoints of springs, rather than the path of a stiff controller."""
+        """Return whether joint commands are setpoints of the motors' springs, not the path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
 
     def limit(self, name: str) -> Tensor:
-        """Return an attribute of all joints as a tensor (J,), for example limit("velocity")."""
+        """Return attribute `name` of all joints as a tensor (J,), for example limit("velocity")."""
         import torch
 
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
-        motors and contacts in messages.
+        """Return the facts about the robot that a bundle compares: names, order, limits, home, gains, geometry, rates,
+        and the order of motors and contacts in messages.
 
-        Robots of one type may differ in topics, frames, a driver's joint names, and simulation parameters.
+        Robots of one type may differ in topics, tf frames, joint names in messages, and simulation parameters.
         """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
@@ -271,7 +272,7 @@ class RobotSpec:
 
 
 def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
-    """Raise ValueError for a vector of length 0."""
+    """Raise ValueError if a vector has length 0."""
     for name, vector in vectors.items():
         if math.hypot(*vector) < 1e-6:
             raise ValueError(f"{what}: {name} {vector} has no direction")
@@ -284,7 +285,7 @@ def _check_unique(kind: str, names: tuple[str, ...]) -> None:
 
 
 def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
-    """Raise ValueError unless an order in messages has each of the robot's names exactly once."""
+    """Raise ValueError unless `wired`, an order in messages, has each of the robot's names `own` exactly once."""
     _check_unique(f"{what}: {kind}", wired)
     for name in wired:
         if name not in own:
@@ -299,7 +300,8 @@ def is_whole(count: float) -> bool:
 
 
 def command_ticks(command_rate: float, rate: float) -> int:
-    """Return the commands at `command_rate`, Hz, per control period at `rate`, Hz; raise ConfigError if not whole."""
+    """Return the number of joint commands, at `command_rate`, Hz, per control period, at `rate`, Hz; ConfigError if the
+    number is not whole."""
     count = command_rate / rate
     if not is_whole(count):
         raise ConfigError(

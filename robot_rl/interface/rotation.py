@@ -16,7 +16,8 @@ def quat_to_matrix(quat: Tensor) -> Tensor:
 
 
 def matrix_to_quat(matrix: Tensor) -> Tensor:
-    """Return unit quaternions (..., 4), w x y z, of rotation matrices; the largest component is positive."""
+    """Return unit quaternions (..., 4), w x y z, of rotation matrices (..., 3, 3). The component with the largest
+    magnitude is positive."""
     m = matrix.flatten(-2)
     xx, yy, zz = m[..., 0], m[..., 4], m[..., 8]
     # Four times the outer product of the quaternion with itself; its longest row is always well-conditioned.
@@ -31,19 +32,20 @@ def matrix_to_quat(matrix: Tensor) -> Tensor:
 
 
 def matrix_to_columns(matrix: Tensor) -> Tensor:
-    """Return the first two columns (..., 6) of rotation matrices, a continuous representation. Zhou et al. 2019, On the
-    Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035."""
+    """Return the first two columns (..., 6) of rotation matrices (..., 3, 3), a continuous representation. Zhou et al.
+    2019, On the Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035."""
     return matrix[..., :2].transpose(-1, -2).flatten(-2)
 
 
 def columns_to_matrix(columns: Tensor) -> Tensor:
-    """Return rotation matrices (..., 3, 3) for the result (..., 6) of `matrix_to_columns`."""
+    """Restore rotation matrices (..., 3, 3) from the result (..., 6) of `matrix_to_columns`."""
     x, y = columns.unflatten(-1, (2, 3)).unbind(-2)
     return torch.stack([x, y, torch.linalg.cross(x, y)], -1)
 
 
 def rotation_error(current: Tensor, target: Tensor) -> Tensor:
-    """Return rotation vectors (..., 3), rad, from `current` to `target`, both (..., 3, 3); angles are at most pi."""
+    """Return rotation vectors (..., 3), rad, of length at most pi that turn `current` into `target`, matrices
+    (..., 3, 3)."""
     quat = matrix_to_quat(target @ current.transpose(-1, -2))
     quat = torch.where(quat[..., :1] < 0, -quat, quat)
     vector = quat[..., 1:]
@@ -61,7 +63,8 @@ def rotation_matrix(vector: Tensor) -> Tensor:
 
 
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:
-    """Rotate vectors (..., 3) by the inverse of unit quaternions (..., 4): from the world into the frame."""
+    """Rotate vectors (..., 3) by the inverse of unit quaternions (..., 4), w x y z. For a frame's orientation in the
+    world, this turns vectors in the world into vectors in the frame."""
     real, axis = quat[..., :1], quat[..., 1:]
     twice = 2 * torch.linalg.cross(vector, axis)
     return vector + real * twice + torch.linalg.cross(twice, axis)

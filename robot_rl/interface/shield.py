@@ -1,7 +1,7 @@
 """Limits on joint targets: the last computation before a command is sent, the same in simulation, twin and robot.
 
-`admit` checks each new target (finite, within position limits and workspace). `follow` computes the next command
-towards the admitted goal, within speed and acceleration limits. No command bypasses them.
+`admit` checks that each new target is finite and within position limits and workspace. `follow` computes the next
+command towards the admitted target, within speed and acceleration limits. No command bypasses the two.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 @dataclass(frozen=True)
 class ShieldConfig:
-    """Limits for policies, relative to the robot's limits."""
+    """Limits of a policy's joint commands, relative to the robot's own limits."""
 
     velocity: PositiveFraction = 0.5
-    """Share of the joint speed limits."""
+    """Share of the joints' speed limits that commands may use."""
     acceleration: PositiveFraction = 0.8
-    """Share of the joint acceleration limits; ignored for setpoints of compliant joints."""
+    """Share of the joints' acceleration limits that commands may use; not applied to setpoints of compliant joints."""
     margin: NonNegativeFloat = 0.05
-    """Distance to the joint position limits, rad."""
+    """Distance that commands keep to the joints' position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
     """Distance by which the tool may leave the workspace box, m."""
 
@@ -33,7 +33,7 @@ class ShieldConfig:
 
 
 class Shield:
-    """Batched, stateless limits of one robot type."""
+    """Limits on the joint targets of a batch of robots of one type; keeps no state between calls."""
 
     def __init__(self, robot: RobotSpec, config: ShieldConfig | None = None):
         config = config or ShieldConfig()
@@ -56,10 +56,10 @@ class Shield:
             self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or reject goals (n, J); rejected rows become `previous`.
+        """Accept, clip or reject goals (n, J), rad; a rejected row is replaced by its row of `previous` (n, J).
 
-        Returns the goals, and a mask (n,) of changed rows per reason. If the tool is outside the box, only goals
-        farther out than `previous` are rejected, so it can return.
+        Returns the goals, and for each reason a mask (n,) of the changed rows. If the tool is already outside the
+        workspace box, only goals no closer to the box than `previous` are rejected, so the tool can return.
         """
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
@@ -76,10 +76,11 @@ class Shield:
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the next command and its velocity, dt seconds later, towards a moving goal; all (n, J).
+        """Return the command's position and velocity after another `dt`, s, towards a moving goal; all (n, J), rad and
+        rad/s.
 
-        Speed and acceleration stay within their limits, and braking before a position limit is always possible.
-        Compliant joints move straight to the goal, within the speed limit.
+        Speed and acceleration stay within their limits, and the command can always brake before a position limit.
+        Commands of compliant joints move straight to the goal, within the speed limit only.
         """
         if self.compliant:
             reach = self.velocity * dt
@@ -106,11 +107,12 @@ class Shield:
 
 
 def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
-    """Scale whole rows (n, J) until all components are within limits, so the arm slows down on its path."""
+    """Scale each row (n, J) as a whole until its components are within `limit`, so the arm slows down on its path."""
     return vector / (vector.abs() / limit).amax(-1, keepdim=True).clamp_min(1)
 
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return positions (steps, n, J) on a straight path from start to goal (n, J), and the step per tick (n, J)."""
+    """Return `steps` positions (steps, n, J) on the straight path from `start` to `goal` (n, J), and the displacement
+    (n, J) from one to the next."""
     share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

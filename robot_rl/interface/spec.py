@@ -18,7 +18,7 @@ class Field:
     """Named quantity in a flat vector."""
 
     name: str
-    """Prefix of the component names; empty: no prefix."""
+    """Name of the quantity, and prefix of its component names; empty: no prefix."""
     dims: tuple[str, ...]
     """Name of each component, for example ("x", "y", "z")."""
     unit: str
@@ -26,7 +26,7 @@ class Field:
     """Smallest physical value of each component."""
     high: tuple[float, ...]
     frame: str = ""
-    """Coordinate frame; empty: none."""
+    """Coordinate frame of the quantity; empty: the quantity has no frame."""
 
     def __post_init__(self) -> None:
         if not len(self.dims) == len(self.low) == len(self.high):
@@ -37,25 +37,25 @@ class Field:
 
 
 def box(name: str, dims: str, unit: str, low: float, high: float, frame: str = "") -> Field:
-    """Return a field whose components share one range; `dims` is separated by spaces."""
+    """Return a field whose components share one range; `dims` has the component names, separated by spaces."""
     names = tuple(dims.split())
     return Field(name, names, unit, (low,) * len(names), (high,) * len(names), frame)
 
 
 def numbered(name: str, low: Sequence[float], high: Sequence[float]) -> VectorSpec:
-    """Return the spec of a vector whose components are named by number."""
+    """Return the spec of a vector without units whose components are numbered; `low` and `high` are their limits."""
     return VectorSpec((Field(name, tuple(map(str, range(len(low)))), "", tuple(low), tuple(high)),))
 
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Ordered fields of a flat vector (..., size)."""
+    """Spec of a flat vector (..., size): its fields, in order."""
 
     fields: tuple[Field, ...]
 
     @cached_property
     def names(self) -> list[str]:
-        """Return the component names in datasets, `<field>.<dim>`."""
+        """Return the component names as in datasets, `<field>.<dim>`."""
         return [f"{f.name}.{d}" if f.name else d for f in self.fields for d in f.dims]
 
     @property
@@ -79,13 +79,13 @@ class VectorSpec:
         return {}
 
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return `low` and `high` on a device, cached."""
+        """Return `low` and `high` (size,) on a device; the copies are cached."""
         if device not in self._bounds:
             self._bounds[device] = self.low.to(device), self.high.to(device)
         return self._bounds[device]
 
     def slice(self, name: str) -> slice:
-        """Return the slice of a field in the flat vector."""
+        """Return the slice of field `name` in the flat vector."""
         start = 0
         for f in self.fields:
             if f.name == name:
@@ -94,17 +94,17 @@ class VectorSpec:
         raise KeyError(f"no field {name!r}; there are {[f.name for f in self.fields]}")
 
     def to_physical(self, unit: Tensor) -> Tensor:
-        """Map [-1, 1] to physical units, clipped to the limits."""
+        """Map values (..., size) in [-1, 1] to physical units between `low` and `high`; values outside are clipped."""
         low, high = self.bounds(unit.device)
         return low + (unit.clamp(-1, 1) + 1) * 0.5 * (high - low)
 
     def to_unit(self, physical: Tensor) -> Tensor:
-        """Map physical units to [-1, 1], clipped."""
+        """Map values (..., size) in physical units between `low` and `high` to [-1, 1]; values outside are clipped."""
         low, high = self.bounds(physical.device)
         return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the fields as JSON; infinite limits become null."""
+        """Return the fields as JSON, with null for infinite limits."""
         finite = [{k: [v if math.isfinite(v) else None for v in getattr(f, k)] for k in _LIMITS} for f in self.fields]
         return [asdict(f) | limits for f, limits in zip(self.fields, finite, strict=True)]
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 ABSENT = torch.empty(0, 0)
-"""Value of a view that does not exist for this robot, or outside simulation."""
+"""Value of a view that does not exist for a robot, or that exists only in simulation."""
 
 ObjectName = NewType("ObjectName", str)
-"""Key of `RobotState.objects`: annotation for parameters of terms and tests."""
+"""Key of `RobotState.objects`; annotation of the parameters of terms and tests that name an object."""
 
 
 @dataclass
@@ -25,28 +25,28 @@ class RobotState:
     """State of n robots; quaternions are w x y z. Views that do not exist are ABSENT."""
 
     joint_position: Tensor
-    """(n, J) rad, in the spec's joint order."""
+    """(n, J) joint positions in the order of the robot's spec, rad."""
     joint_velocity: Tensor
-    """(n, J) rad/s."""
+    """(n, J) joint velocities, rad/s."""
     last_action: Tensor
     """(n, A) action executed in the previous control period, in [-1, 1]."""
 
     tool_position: Tensor = ABSENT
-    """(n, 3) m, base frame, by forward kinematics of joint_position."""
+    """(n, 3) tool position in the base frame by forward kinematics of `joint_position`, m."""
     reference: Tensor = ABSENT
-    """(n, R) the controller's reference from the previous control period, for tools that rotate the orientation (n, 4)
-    w x y z; only in reported states."""
+    """(n, R) the controller's reference from the previous control period; if actions rotate the tool, an orientation
+    (n, 4), w x y z. Only in the states that an environment or driver reports."""
     gripper_width: Tensor = ABSENT
     """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)
     """Pose (n, 7) of each tracked object in the base frame: position, m, and quaternion."""
 
     base_quat: Tensor = ABSENT
-    """(n, 4) orientation of the trunk in the world from an IMU; on a robot the heading drifts."""
+    """(n, 4) orientation of the trunk in the world from an IMU; on a real robot the heading drifts."""
     base_angular_velocity: Tensor = ABSENT
-    """(n, 3) rad/s, trunk frame, from a gyroscope."""
+    """(n, 3) angular velocity of the trunk in its own frame from a gyroscope, rad/s."""
     command: Tensor = ABSENT
-    """(n, C) command in physical units, see `Interface.command`."""
+    """(n, C) velocity command in physical units, see `Interface.command`."""
     phase: Tensor = ABSENT
     """(n, 1) phase of the gait clock in [0, 1), see `Interface.gait`."""
 
@@ -54,13 +54,13 @@ class RobotState:
     """(n, 1) index of the current instruction in `Interface.instructions`."""
 
     base_position: Tensor = ABSENT
-    """(n, 3) m, world; simulation only."""
+    """(n, 3) position of the trunk in the world, m; simulation only."""
     base_velocity: Tensor = ABSENT
-    """(n, 3) m/s, trunk frame; simulation only."""
+    """(n, 3) linear velocity of the trunk in its own frame, m/s; simulation only."""
     foot_position: Tensor = ABSENT
-    """(n, 3 F) m, world, x y z per foot; simulation only."""
+    """(n, 3 F) positions x y z of the F feet in the world, m; simulation only."""
     foot_velocity: Tensor = ABSENT
-    """(n, 3 F) m/s, world; simulation only."""
+    """(n, 3 F) velocities x y z of the F feet in the world, m/s; simulation only."""
     foot_force: Tensor = ABSENT
     """(n, F) contact force of each foot, N."""
     joint_torque: Tensor = ABSENT
@@ -68,12 +68,12 @@ class RobotState:
 
     @classmethod
     def from_views(cls, views: dict[str, Tensor], objects: Sequence[str]) -> RobotState:
-        """Return the state with the given views, of which `objects` are poses."""
+        """Return the state with the given views; `objects` names the views that are poses of objects."""
         return cls(**{k: v for k, v in views.items() if k not in objects}, objects={k: views[k] for k in objects})
 
     @property
     def views(self) -> dict[str, Tensor]:
-        """Return all existing views by name, including objects."""
+        """Return all existing views by name, including the poses of the objects."""
         return {k: v for k, v in vars(self).items() if k != "objects" and v is not ABSENT} | self.objects
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> RobotState:
@@ -85,16 +85,16 @@ class RobotState:
         return self.map(lambda name, view: view.index_select(0, ids))
 
     def put(self, ids: Tensor, rows: RobotState) -> RobotState:
-        """Return a copy with rows `ids` replaced by the rows of another state."""
+        """Return a copy in which rows `ids` of every view are those of `rows`, a state of len(ids) robots."""
         new = rows.views
         return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
 
 
 def leaves(values: Iterable[Tensor | RobotState]) -> list[Tensor]:
-    """Return tensors and the views of states as one list, in order."""
+    """Return tensors and the views of states in `values` as one list of tensors, in order."""
     return [leaf for value in values for leaf in ([value] if isinstance(value, Tensor) else value.views.values())]
 
 
 def is_commanded(state: RobotState) -> Tensor:
-    """Return (n,) bool: the norm of the command exceeds 0.05."""
+    """Return (n,) bool: whether the norm of the velocity command exceeds 0.05."""
     return state.command.square().sum(1) > 0.05**2

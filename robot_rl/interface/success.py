@@ -24,7 +24,7 @@ Test = Callable[[RobotState], Tensor]
 
 
 class SuccessHold(Rows):
-    """Counts each environment's consecutive control periods with success."""
+    """Counter of each environment's consecutive control periods with success."""
 
     ROWS = ("held",)
 
@@ -32,15 +32,15 @@ class SuccessHold(Rows):
         """`periods` is the required number of consecutive control periods."""
         self.periods = periods
         self.held = torch.zeros(n, dtype=torch.long, device=device)
-        """(n,) consecutive control periods so far"""
+        """(n,) number of consecutive control periods with success so far."""
 
     def __call__(self, shown: Tensor) -> Tensor:
-        """Update with this control period's success `shown` (n,); return (n,) bool, held for `periods`."""
+        """Count `shown` (n,) bool, success in this control period; return (n,) bool, success for `periods` periods."""
         self.held = torch.where(shown, self.held + 1, 0)
         return self.held >= self.periods
 
     def reset(self, where: Tensor | slice = slice(None)) -> None:
-        """Reset the counters of all environments, or of indices or a mask (n,)."""
+        """Reset the counters of environments `where`, indices or a mask (n,); of all environments by default."""
         self.held[where] = 0
 
 
@@ -76,7 +76,7 @@ def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> 
 
 
 def beyond(name: ObjectName, y: float) -> Test:
-    """Test that the object is on the table beyond `y`, m: left of a positive `y`, right of a negative `y`."""
+    """Test that the object is on the table beyond `y`, m: left of a positive `y`, or right of a negative `y`."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -87,8 +87,7 @@ def beyond(name: ObjectName, y: float) -> Test:
 
 
 def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """Test that two objects on the table are within `distance`, m, of each other, and the gripper has released the
-    first."""
+    """Test that two objects on the table are within `distance`, m, and the tool is over 4 cm from the first object."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[name][:, :3] for name in (first, second))
@@ -100,7 +99,7 @@ def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Te
 
 
 def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
-    """Test that the object's centre is in a tray of half-width `half`, m, and the gripper has released it."""
+    """Test that the object's centre is in a tray of half-width `half`, m, and the tool is over 4 cm from the object."""
 
     def test(state: RobotState) -> Tensor:
         one, other = (state.objects[key][:, :3] for key in (name, tray))
@@ -124,5 +123,5 @@ def state_test(text: str) -> Test:
 
 
 def objects_of(text: str) -> tuple[str, ...]:
-    """Return the objects whose poses a test reads."""
+    """Return the names of the objects whose poses a test reads."""
     return read_call(tests, text, Test).objects

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Reflection:
-    """Reflection of a vector, `image[i] = sign[i] * x[index[i]]`; applied twice it is the identity."""
+    """Reflection of a vector, `image[i] = sign[i] * x[index[i]]`. The image of an image is the original vector."""
 
     def __init__(self, index: Sequence[int] | Tensor, sign: Sequence[float] | Tensor):
         self.index = torch.as_tensor(index, dtype=torch.long)
@@ -33,7 +33,7 @@ class Reflection:
         return x[..., self.index.to(x.device)] * self.sign.to(x)
 
     def only(self, kept: Sequence[int]) -> Reflection:
-        """Return the reflection restricted to the components `kept`, in their order."""
+        """Return the reflection of vectors that have only the components `kept`, in the order of `kept`."""
         place = {old: new for new, old in enumerate(kept)}
         images = self.index[list(kept)].tolist()
         if not place.keys() >= set(images):
@@ -41,12 +41,12 @@ class Reflection:
         return Reflection([place[image] for image in images], self.sign[list(kept)])
 
     def repeated(self, times: int) -> Reflection:
-        """Return the reflection of `times` concatenated vectors."""
+        """Return the reflection of `times` concatenated vectors of this kind."""
         return joined(*[self] * times)
 
 
 def joined(*parts: Reflection) -> Reflection:
-    """Return the reflection of concatenated vectors."""
+    """Return the reflection of the concatenation of vectors, one per reflection in `parts`."""
     starts = torch.tensor([0, *[len(p) for p in parts]]).cumsum(0)
     index = torch.cat([p.index + start for p, start in zip(parts, starts[:-1], strict=True)])
     return Reflection(index, torch.cat([p.sign for p in parts]))
@@ -59,5 +59,5 @@ class Mirror:
     observation: Reflection
     """Reflection of observation.state."""
     privileged: Reflection
-    """Reflection of observation.environment_state; size 0 if absent."""
+    """Reflection of observation.environment_state; of size 0 if the task has none."""
     action: Reflection

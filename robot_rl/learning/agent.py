@@ -1,4 +1,4 @@
-"""Interface between training loops and learners: act, declare the replay's columns, update from batches."""
+"""Interface between training loops and learners, which act, declare the replay's columns, and learn from batches."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,12 +12,12 @@ from robot_rl.data.replay import Batch, Column, Sampling
 
 
 class LearningPhase(StrEnum):
-    """Phase of a run, which decides how the agent acts and which networks learn."""
+    """Phase of a training run, which decides how the agent acts and which networks learn."""
 
     WARMUP = "warmup"
     """Random actions; only critics learn."""
     LEARN = "learn"
-    """The policy's own actions; everything learns."""
+    """The policy's own actions; all networks learn."""
 
 
 class Agent(Protocol):
@@ -25,7 +25,7 @@ class Agent(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """Return the acting policy."""
+        """Return the policy that acts in training."""
 
     @property
     def device(self) -> torch.device:
@@ -33,27 +33,29 @@ class Agent(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Return the replay's columns besides reward, starts, last and terminated."""
+        """Return the replay's columns by name, besides reward, starts, last and terminated."""
 
     @property
     def sampling(self) -> Sampling:
-        """Return how to sample the replay."""
+        """Return how the training loop samples batches from the replay."""
 
     def act(self, observation: Observation, rng: torch.Generator, phase: LearningPhase) -> tuple[Tensor, Observation]:
-        """Return exploring actions (n, A) in [-1, 1], and further columns for the replay besides the observation."""
+        """Return exploring actions (n, A) in [-1, 1], and what the replay stores besides the observation, by column."""
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return the further columns at final observations, without advancing the policy. They are valid in `rows` (n,)
-        bool, on the CPU."""
+        """Return the replay's columns besides the observation at the episodes' final observations, without advancing
+        the policy. Only the rows in the mask `rows` (n,), on the CPU, are valid."""
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
-        """Return the further columns of a recorded episode with T + 1 observations, T actions and T rewards."""
+        """Return the replay's columns besides the observation for a recorded episode of T + 1 observations, T actions
+        and T rewards."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Reset the state of environments `ids` (on the CPU), or of all; their next step starts an episode."""
+        """Reset the state of acting in environments `ids`, a CPU tensor, or if None in all: their next step starts an
+        episode."""
 
     def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:
-        """Learn from one batch; return metrics."""
+        """Learn from one batch of the replay; return metrics by name."""
 
     def finish(self) -> None:
         """Set `policy` to the policy to deploy."""
@@ -68,7 +70,7 @@ class Agent(Protocol):
         """Restore the result of `memory`; `observation` is the current observation."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizers and counters."""
+        """Return the state of networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
@@ -80,6 +82,6 @@ def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore(parts: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Restore parts from the result of `states_of`."""
+    """Restore the state of each part from the result of `states_of`."""
     for name, part in parts.items():
         part.load_state_dict(states[name])

@@ -1,4 +1,4 @@
-"""Simulated robot with an operator who overrides the policy; infos as in `RobotEnv`. Judge for scripted operators."""
+"""Wrapper of a simulated robot whose operator overrides the policy, and a judge of actions for scripted operators."""
 
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ class OperatorPolicy(Protocol):
     """Operator who may take over from the policy in any step."""
 
     def reset(self) -> None:
-        """Begin an episode without control."""
+        """Begin an episode in which the operator does not have control yet."""
 
     def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
         """Return whether the operator has control in this step of the episode, and the operator's action (1, A)."""
@@ -29,7 +29,8 @@ class OperatorPolicy(Protocol):
 class InterventionWrapper(EnvWrapper):
     """Single environment in which an operator overrides the policy.
 
-    Infos: `executed`, the executed action (1, A); `intervention`, `takeover` and `handed_back`, (1,) bool.
+    Infos as in `RobotEnv`: `executed`, the executed action (1, A); `intervention`, whether the operator acted;
+    `takeover` and `handed_back`, whether control changed in this step; each (1,) bool.
     """
 
     def __init__(self, env: VectorEnv, operator: OperatorPolicy):
@@ -39,7 +40,7 @@ class InterventionWrapper(EnvWrapper):
         self.operator = operator
         self.steps, self.held = 0, False
         self.observation: Observation = {}
-        """Newest observation."""
+        """Newest observation of the environment."""
 
     def reset(self, **kwargs: Any) -> Any:
         first = self.env.reset(**kwargs)
@@ -53,13 +54,14 @@ class InterventionWrapper(EnvWrapper):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Return the rules of a scripted operator that this environment supports."""
+        """Return the takeover rules of a scripted operator that this environment supports."""
         lifts = hasattr(self.env, "pipeline") and bool(self.task.scene.objects and self.pipeline.robot.tool)
         stalls: tuple[Rule, ...] = ("stall", "miss") if lifts else ("stall",) if hasattr(self.env, "progress") else ()
         return (*stalls, "value-gap", "random", "none")
 
     def view(self, action: Tensor) -> OperatorView:
-        """Return the operator's view before the policy's action (1, A), with the true object positions of a robot."""
+        """Return the operator's view before the policy's action (1, A). For a robot, it has the objects' true
+        positions."""
         env = self.env
         if not hasattr(env, "pipeline"):
             return OperatorView(self.observation, action, lambda: float(env.progress()[0]))
@@ -84,9 +86,11 @@ class InterventionWrapper(EnvWrapper):
 
 
 def judge_of(bundle: Bundle) -> Judge:
-    """Return a judge with the mean value of a bundle's critics; ConfigError for a bundle without critics.
+    """Return a judge that values actions by the mean of a bundle's critics. Its best known action is the action of the
+    bundle's policy.
 
-    The best known action is the action of the bundle's policy.
+    Raises:
+        ConfigError: the bundle has no critics of single actions.
     """
     policy, saved = bundle.policy, bundle.agent
     unsuitable = ConfigError(

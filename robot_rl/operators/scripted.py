@@ -1,4 +1,4 @@
-"""Scripted operator: takes over by a rule and acts as the task's demonstrator."""
+"""Scripted operator, who takes over from the policy by a rule and then acts as the task's demonstrator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Pos
 
 Rule = Literal["stall", "miss", "value-gap", "random", "none"]
 Judge = Callable[[Observation, Tensor], tuple[float, float]]
-"""Return the values of an action (1, A) and of the best known action at an observation of one environment."""
+"""Function that returns the values of an action (1, A) and of the best known action at an observation."""
 GLANCE = 2
-"""Rule miss: tolerated steps with the fingers beside the object."""
+"""Rule miss: tolerated number of consecutive steps with open fingers beside the object."""
 BESIDE = 0.015
-"""Horizontal distance from the object, m, at which open fingers miss it."""
+"""Horizontal distance of the tool from the object, m, beyond which open fingers miss the object."""
 ABOVE = 0.045
-"""Height above the object, m, below which the policy does not correct a miss."""
+"""Height of the tool above the object, m, below which the policy does not correct a miss."""
 
 
 @dataclass(frozen=True)
@@ -30,40 +30,41 @@ class OperatorConfig:
 
     rule: Rule = "stall"
     """Reason for a takeover. stall: no progress; miss: no progress, or open fingers low beside the object; value-gap:
-    lower value of the policy's action than of the judge's (Luo et al. 2023, RLIF); random: at random; none: never."""
+    the judge values its best action above the policy's (Luo et al. 2023, RLIF); random: at random; none: never."""
     skill: str = "STEADY"
     """Skill of the task's demonstrator, which computes the operator's actions."""
     reaction: NonNegativeInt = 0
-    """Reaction time from the reason to the takeover, steps."""
+    """Time from the reason for a takeover to the takeover, steps."""
     length: PositiveInt = 20
     """Length of a takeover, steps."""
     patience: PositiveInt = 20
-    """Rules stall and miss: tolerated steps without progress."""
+    """Rules stall and miss: tolerated number of steps without progress."""
     advance: NonNegativeFloat = 0.004
-    """Rules stall and miss: least increase of the environment's `progress` that counts, m."""
+    """Rules stall and miss: least increase of the environment's `progress` that counts as progress, m."""
     gap: Fraction = 0.95
-    """Rule value-gap: a worse action has less than this share of the best action's value."""
+    """Rule value-gap: share of the best action's value below which the policy's action counts as worse."""
     certainty: Fraction = 0.95
-    """Rule value-gap: takeover probability per step with a worse action."""
+    """Rule value-gap: takeover probability in a step in which the policy's action counts as worse."""
     rate: Fraction = 0.05
-    """Takeover probability per step: rule random, and rule value-gap without a worse action."""
+    """Takeover probability per step under rule random, and under rule value-gap while the policy's action does not
+    count as worse."""
 
 
 CORRECTIONS = OperatorConfig("miss", patience=24, length=100)
-"""Corrections of an arm as on the twin: takeovers of 5 s after a miss or 1.2 s without progress, at 20 Hz."""
+"""Operator who corrects an arm as on the twin: at 20 Hz, takeovers of 5 s after a miss or 1.2 s without progress."""
 
 
 @dataclass(frozen=True)
 class OperatorView:
-    """Inputs of an operator before a step."""
+    """What an operator sees before a step."""
 
     observation: Observation
     action: Tensor
-    """(1, A) action of the policy."""
+    """(1, A) action that the policy would execute."""
     progress: Callable[[], float]
-    """Progress of the task, m; larger is further."""
+    """Function that returns the progress of the task, m; larger is closer to success."""
     missing: Callable[[], bool] = lambda: False
-    """Whether an arm's open fingers are low beside the object."""
+    """Function that returns whether an arm's open fingers are low beside the object."""
 
 
 class ScriptedOperator:
@@ -80,18 +81,18 @@ class ScriptedOperator:
         self.reset()
 
     def reset(self) -> None:
-        """Begin an episode without control."""
+        """Begin an episode in which the operator does not have control yet."""
         self.begun = False
         self.due: float | None = None
-        """Step of the next takeover; None: no reason for one."""
+        """Step of the next takeover; None: there is no reason for a takeover."""
         self.until: float | None = None
-        """Step at which the current takeover ends; None: no control."""
+        """Step at which the current takeover ends; None: the policy has control."""
         self.best = float("-inf")
-        """Largest progress so far, m."""
+        """Largest progress since the episode began or the last takeover ended, m."""
         self.improved: float | None = None
         """Step of the last increase of progress; None: not observed yet."""
         self.aligned: float = 0
-        """Last step without the fingers beside the object."""
+        """Last step in which open fingers were not low beside the object."""
 
     def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
         """Return whether the operator has control in this step of the episode, and the operator's action (1, A).
@@ -143,7 +144,8 @@ def progress(state: RobotState) -> float:
 
 
 def missing(state: RobotState, width: float) -> bool:
-    """Return whether open fingers are low beside the first object; `width`: opening of the open gripper, m."""
+    """Return whether an arm's open fingers are low beside its first object. `width`: distance between the fingers of
+    the open gripper, m."""
     away, opening = offset(state), float(state.gripper_width) / width if width else 0.0
     return float(away[:2].norm()) > BESIDE and float(away[2]) > -ABOVE and opening > 0.6
 

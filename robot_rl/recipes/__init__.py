@@ -1,4 +1,5 @@
-"""Published methods. A recipe is a config: a dataclass in one file with components, hyperparameters and the paper."""
+"""Published methods as recipes. A recipe is a config, a dataclass in a file that names components, hyperparameters and
+paper."""
 
 from robot_rl.util.registry import Registry
 

@@ -1,10 +1,10 @@
 """Autoregressive soft Q-network: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
 Auto-Regressive Soft Q-Network" (ARSQ, arXiv 2502.00288).
 
-Policy: bins of one dimension after another, 2 levels of 5, sampled in training, the most probable deployed; critic: 2
-values and advantages, minimum; no actor; data: half demonstrations of any quality, half online; reward: success, or the
-task's. Here values have their own network, and the averaged network acts. With --policy.no-conditional the dimensions
-of a level are independent, as in cqn."""
+Policy: bins of one dimension after another, at 2 levels of 5 bins, sampled in training, the most probable bins when
+deployed; critic: 2 values and advantages, minimum; no actor; data: half demonstrations of any quality, half online;
+reward: success, or the task's. Unlike in the paper, values have their own network, and the averaged network acts. With
+--policy.no-conditional the dimensions of a level are independent, as in cqn."""
 
 from dataclasses import dataclass, replace
 

@@ -2,8 +2,8 @@
 Fine-Tuning" (arXiv 2303.05479).
 
 Policy: tanh-Gaussian; critics: 2 with LayerNorm, conservative, bounded below by the data's return; data: offline
-updates, then half demonstrations, half online; reward: success, or the task's, which needs agent.value-low for the
-bound. With agent.conservative 0 it is SAC."""
+updates, then half demonstrations, half online; reward: success, or the task's, for which --agent.value-low sets the
+bound. With --agent.conservative 0 the method is SAC."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""Q-chunking that hands over to RLPD: Li et al. 2025, "Reinforcement Learning with Action Chunking" (arXiv 2507.07969),
-which is better early, and Ball et al. 2023 (RLPD, arXiv 2302.02948), which is better late.
+"""Q-chunking, which is better early, hands over to RLPD, which is better late: Li et al. 2025, "Reinforcement
+Learning with Action Chunking" (arXiv 2507.07969), and Ball et al. 2023 (RLPD, arXiv 2302.02948).
 
-Policies: that of qc, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one replay for
-both, offline updates, then half demonstrations, half online; reward: success, or the task's. The combination is our
-own."""
+Policies: qc's policy of chunks, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one
+replay for both agents, offline updates, then half demonstrations, half online; reward: success, or the task's. The
+combination of the two methods is our own."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +27,7 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class ChunksToSteps(OffPolicyRecipe):
-    """Learn in chunks at first, in single steps later."""
+    """Act in chunks at first and in single steps later; learn both from the start."""
 
     chunk: BestOfConfig = QChunking().policy
     step: GaussianConfig = RLPD().policy

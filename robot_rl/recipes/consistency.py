@@ -1,8 +1,8 @@
 """One-step distillation: Song et al. 2023, "Consistency Models" (arXiv 2303.01469), as RL-100 uses it for deployment
 (Lei et al. 2025, arXiv 2510.14830).
 
-Policy: the base's network and weights, with a single sampling step; loss: distance from the frozen base's chunk for the
-same noise; data: observations of demonstrations."""
+Policy: the base's network and weights, with a single sampling step; loss: squared distance from the frozen base's chunk
+for the same noise; data: observations of demonstrations."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -30,15 +30,15 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class CorrectedRecipe(Recipe):
-    """Actor-critic with a person who takes over; it starts from a bundle or, in simulation, from scratch."""
+    """Actor-critic with a person who takes over. Learning starts from a bundle or, in simulation, also from scratch."""
 
     agent: ActorCriticConfig = ActorCriticConfig()
     training: HumanInTheLoopConfig = HumanInTheLoopConfig()
     gaussian: GaussianConfig = GaussianConfig(initial_std=0.5)
-    """Policy that starts from scratch. Of a bundle's policy it sets the gripper critic (`grasp`), and the initial
-    standard deviation if that policy is Gaussian."""
+    """Settings of a policy that starts from scratch. For a bundle's policy, only `grasp`, the gripper critic, counts,
+    and for a Gaussian one also `initial_std`."""
     operator: OperatorConfig = OperatorConfig()
-    """Scripted operator in simulation; on a robot it is a person."""
+    """Scripted operator in simulation; on a robot the operator is a person."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
     reward: ClassVar[SuccessReward | TakeoverReward] = SuccessReward()
 
@@ -48,7 +48,8 @@ class CorrectedRecipe(Recipe):
         return (*base, "demonstrations", "environment") if self.training.demo_share else (*base, "environment")
 
     def policy(self, bundle: Bundle) -> ActorPolicy:
-        """Return the bundle's policy, prepared for learning; ConfigError if the policy or its critics do not fit."""
+        """Return the bundle's policy, prepared for learning; ConfigError if the policy or the bundle's critics do not
+        fit this recipe."""
         if self._continues_critics(bundle):
             check_critics(self.agent, bundle.agent)
         if isinstance(bundle.policy, GaussianPolicy):
@@ -56,7 +57,8 @@ class CorrectedRecipe(Recipe):
         return residual_from(bundle.policy, self.gaussian.grasp)
 
     def _continues_critics(self, bundle: Bundle) -> bool:
-        """Return True if learning continues with the bundle's critics, which hold values of success."""
+        """Return whether learning continues with the bundle's critics. They value success, so the recipe's reward must
+        be success."""
         return bool(bundle.critic) and isinstance(self.reward, SuccessReward)
 
     def _agent(self, policy: ActorPolicy, seed: int) -> ActorCritic:
@@ -77,7 +79,7 @@ class CorrectedRecipe(Recipe):
         return agent
 
     def learner(self, bundle: Bundle, dataset: Dataset | Path, folder: Path, seed: int) -> Learner:
-        """Return the learner for the learner process, with demonstrations from `dataset`."""
+        """Return the learner that the learner process runs, with demonstrations from `dataset`."""
         info = EnvInfo.of(Pipeline(bundle.interface))
         return self._learner(self.from_bundle(bundle, seed), info, load_episodes(dataset, info), folder, seed)
 
@@ -90,7 +92,8 @@ class CorrectedRecipe(Recipe):
         return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
 
     def _starts_from(self, job: Job) -> bool:
-        """Return True if learning starts from the job's base. With rule value-gap the base is only the judge."""
+        """Return whether learning starts from the job's base. For an operator of rule value-gap, the base is only the
+        judge."""
         return job.base is not None and self.operator.rule != "value-gap"
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:

@@ -1,10 +1,10 @@
 """Coarse-to-fine Q-network: Seo et al. 2024, "Continuous Control with Coarse-to-fine Reinforcement Learning" (CQN,
 arXiv 2407.07787).
 
-Policy: the bin of largest value of each dimension, 3 levels of 5; critic: one dueling C51 network, averaged; no actor;
-data: half demonstrations, half online, successes are added to the demonstrations; reward: success. The paper's
-settings, for hours on a GPU, are learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns, exploration
-noise 0.01."""
+Policy: the bin of largest value in each dimension, at 3 levels of 5 bins; critic: one dueling C51 network, averaged; no
+actor; data: half demonstrations, half online, and successful episodes join the demonstrations; reward: success. The
+paper's settings, for hours on a GPU, are learning rate 5e-5, weight decay 0.1, batches of 512, 1-step returns,
+exploration noise 0.01."""
 
 import math
 from dataclasses import dataclass, replace

@@ -2,7 +2,7 @@
 
 Policy: a diffusion base, whose last denoising steps learn; critic: one value with privileged state; target: GAE of
 chunks; data: on-policy; reward: success, or the task's; schedule: critic first. Learning rates, discounts, clips and
-noise are the paper's for robomimic Can, except discount 0.999 and 10 epochs."""
+noise are those of the paper for robomimic Can, except that the paper has discount 0.999 and 10 epochs."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,9 +35,9 @@ class DenoisingPPO(OnPolicyRecipe):
 
 @dataclass(frozen=True)
 class AdaptiveDenoisingPPO(DenoisingPPO):
-    """Improve a diffusion policy with an optimizer between Adam (agent.mixing 1) and RMSProp (0).
+    """Improve a diffusion policy with an optimizer between Adam (--agent.mixing 1) and RMSProp (--agent.mixing 0).
 
     ADPO: Jiang and Yang 2025, "Adaptive Diffusion Policy Optimization for Robotic Manipulation" (arXiv 2505.08376). The
-    rule between the two ends is our own (`robot_rl/learning/parts/mixed.py`)."""
+    rule for values between 0 and 1 is our own (`robot_rl/learning/parts/mixed.py`)."""
 
     agent: DPPOConfig = replace(DenoisingPPO.agent, mixing=0.5)

@@ -3,8 +3,8 @@
 
 Policy: a frozen diffusion or flow base, and a tanh-Gaussian on its noise; critics: 2 on a chunk's noise (DSRL-SAC), or
 with --agent.critic-on action on executed actions, distilled into values of noise (DSRL-NA); data: online, after a
-warm-up with the base; reward: success. With steering.scale 0 it is the base without noise. As in rlpd, the temperature
-starts at 0.01 and the backup has no entropy, since a larger entropy would outweigh the success reward of 1."""
+warm-up with the base; reward: success. With --steering.scale 0 the policy is the base with zero noise. As in rlpd, the
+temperature starts at 0.01 and the backup has no entropy: a larger entropy term would outweigh the success reward, 1."""
 
 from dataclasses import dataclass, replace
 

@@ -1,8 +1,8 @@
 """EXPO: Dong et al. 2025, "EXPO: Stable Reinforcement Learning with Expressive Policies" (arXiv 2507.07986).
 
-Policy: the best of 8 actions of a cloned flow and 8 edits of them; critics: 10 with LayerNorm, minimum of 2, no
-entropy in the backup; data: half demonstrations, half online; reward: success, or the task's. With policy.scale 0 it
-is qc's best-of-N form. The paper makes 20 updates per step, this recipe 1."""
+Policy: the best of 8 actions of a cloned flow and their 8 edits; critics: 10 with LayerNorm, minimum of 2, no entropy
+in the backup; data: half demonstrations, half online; reward: success, or the task's. With --policy.scale 0 there are
+no edits, as in qc. The paper makes 20 updates per environment step, this recipe 1."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 @dataclass(frozen=True)
 class EXPO(QChunking):
-    """Learn to edit the actions of a cloned flow, and execute the best candidate."""
+    """Learn to edit the actions of a cloned flow, and execute the action or edit of largest value."""
 
     policy: BestOfConfig = BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
     agent: ActorCriticConfig = ActorCriticConfig(

@@ -2,10 +2,10 @@
 High-Dimensional Robot Control" (arXiv 2604.04539), with the critics of Bhatt et al. 2024 (CrossQ, arXiv 1902.05605).
 
 Policy: tanh-Gaussian with LayerNorm; critics: 2 without target networks, residual layers with batch normalization;
-actor: maximizes the minimum at every third update, with the entropy of a standard deviation of 0.15; data: online;
-reward: the task's. Not included, because of their cost on a CPU: residual blocks four times as wide and batches of 512,
-together about forty times the multiply-adds of an update. Also not included: distributional critics, RMSNorm after
-blocks, weights of unit norm, repeated exploration noise."""
+actor: maximizes the critics' minimum at every third update, with the entropy of a standard deviation of 0.15; data:
+online; reward: the task's. Left out for their cost on a CPU: residual blocks four times as wide and batches of 512,
+together about forty times the multiply-adds of an update. Other parts of the paper left out: distributional critics,
+RMSNorm after blocks, weights of unit norm, repeated exploration noise."""
 
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,5 @@
-"""Q-learning with one-step flow policies: Park et al. 2025 (FQL, arXiv 2502.02538); with policy.horizon 5 it is QC-FQL
-(Li et al. 2025, "Reinforcement Learning with Action Chunking", arXiv 2507.07969).
+"""Q-learning with one-step flow policies: Park et al. 2025 (FQL, arXiv 2502.02538). With --policy.horizon 5, fql is
+QC-FQL (Li et al. 2025, "Reinforcement Learning with Action Chunking", arXiv 2507.07969).
 
 Critics: 2, minimum; data: offline updates, then half demonstrations, half online; reward: success, or the task's."""
 
@@ -16,8 +16,8 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 class FlowQ(OffPolicyRecipe):
     """Learn a one-step policy near a cloned flow, offline, then online.
 
-    The paper tunes the weight of cloning for each task (alpha 10 to 1000 on unnormalized values); here values are
-    normalized to a mean absolute value of 1."""
+    The paper tunes alpha, the weight of cloning, for each task: 10 to 1000, with values that are not normalized. Here
+    values are normalized to a mean magnitude of 1."""
 
     policy: GenerativeConfig = GenerativeConfig("one-step")
     agent: FQLConfig = FQLConfig(
@@ -31,10 +31,10 @@ class FlowQ(OffPolicyRecipe):
 
 @dataclass(frozen=True)
 class OneStepFlowQ(OffPolicyRecipe):
-    """Learn a flow with one evaluation per action, offline, then online.
+    """Learn a flow with one network evaluation per action, offline, then online.
 
-    OFQL: Nguyen et al. 2025 (arXiv 2508.13904). Policy: a flow of averaged velocities. With agent.eta 0 it is behaviour
-    cloning."""
+    OFQL: Nguyen et al. 2025 (arXiv 2508.13904). Policy: a flow of averaged velocities. With --agent.eta 0 the method is
+    behaviour cloning."""
 
     policy: GenerativeConfig = GenerativeConfig("mean-flow")
     agent: OFQLConfig = OFQLConfig(

@@ -1,9 +1,9 @@
 """PPO on the noise of a flow: Zhang et al. 2025, "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement
 Learning with Generative Policies" (arXiv 2512.02581).
 
-Policy: a Gaussian on the noise of a flow, in the first stage without the flow; critic: one value with privileged state;
-target: GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to the
-executed actions and the noise is reset to N(0, I). A --base, a flow-bc policy of single actions, is the first flow."""
+Policy: a Gaussian on the noise of a flow, but on the action itself in the first stage; critic: one value with
+privileged state; target: GAE; data: on-policy; reward: the task's; schedule: stages, between which the flow is fitted
+to executed actions and the noise reset to N(0, I). A --base, a flow-bc policy of single actions, is the first flow."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

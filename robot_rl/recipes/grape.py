@@ -1,7 +1,7 @@
 """GRAPE: Zhang et al. 2024, "GRAPE: Generalizing Robot Policy via Preference Alignment" (arXiv 2411.19309).
 
-As `srpo`, with a loss on preferences between the episodes of a group. Reward: success, then duration, then the policy's
-log-probability."""
+Parts are those of `srpo`, but the loss compares pairs of a group's episodes. Episodes rank by success, then by
+duration, then by the policy's log-probability."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from robot_rl.recipes.srpo import GroupRecipe
 
 @dataclass(frozen=True)
 class Preferences(GroupRecipe):
-    """Improve a token policy by preferring its better episodes."""
+    """Improve a token policy by preferences for its better episodes."""
 
     agent: GRAPEConfig = GRAPEConfig()
     agent_class = GRAPE

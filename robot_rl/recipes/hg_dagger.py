@@ -1,8 +1,8 @@
 """Cloning with an operator who takes over: Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human
 Experts" (arXiv 1810.02890).
 
-Policy and loss: as `bc`; data: demonstrations, and the operator's actions while the policy acts; the policy is cloned
-again from fresh weights as data arrive. It becomes no better than the operator, unlike `hil-serl`."""
+Policy and loss: as `bc`; data: demonstrations, and the operator's actions in takeovers; schedule: the policy is cloned
+again from fresh weights as data arrive. Unlike a `hil-serl` policy, it becomes no better than the operator."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ from robot_rl.training.human_in_the_loop import DaggerConfig, aggregate
 
 @dataclass(frozen=True)
 class HGDAgger(Recipe):
-    """Clone demonstrations and takeovers."""
+    """Clone demonstrations and the operator's actions in takeovers."""
 
     policy: GaussianConfig = GaussianConfig(std=0.1)
     agent: CloningConfig = CloningConfig()
     training: DaggerConfig = DaggerConfig()
     operator: OperatorConfig = OperatorConfig()
-    """Scripted operator."""
+    """Scripted operator who takes over from the policy."""
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -1,13 +1,13 @@
 """Human-in-the-loop RL: Luo et al. 2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop
 Reinforcement Learning" (HIL-SERL, arXiv 2410.21845).
 
-Critics: 2, minimum, 1-step returns, no entropy in the backup; policy: tanh-Gaussian, as a residual on the bundle's
-base; data: half online, half demonstrations, corrections in both; reward: success, by the task's test or the operator's
-mark. On a robot (`robot-rl finetune`), actor and learner are two processes. In simulation it is one process with a
-scripted operator, which without a bundle starts from scratch, as in the paper.
+Critics: 2, minimum, 1-step returns, no entropy in the backup; policy: tanh-Gaussian, or a residual on the bundle's
+policy; data: half online, half demonstrations, corrections in both halves; reward: success, by the task's test or the
+operator's mark. On a robot (`robot-rl finetune`), actor and learner are two processes. In simulation, one process runs
+both, with a scripted operator; without a bundle, learning starts there from scratch, as in the paper.
 
 Not in the paper: a cloning loss on corrections (`imitation`) and a penalty on the distance from the initial actor
-(`l2`). Without them, three minutes on the twin made panda-lift's policy worse."""
+(`l2`). When the two were left out, three minutes on the twin made panda-lift's policy worse."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from robot_rl.recipes.corrected import CorrectedRecipe
 
 @dataclass(frozen=True)
 class HilSerl(CorrectedRecipe):
-    """Learn from success and from corrections."""
+    """Learn from success and from a person's corrections."""
 
     agent: ActorCriticConfig = ActorCriticConfig(
         n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,

@@ -1,10 +1,10 @@
 """Goal reaching without rewards: Park et al. 2024, "Foundation Policies with Hilbert Representations" (HILP, arXiv
 2402.15567).
 
-Policy: tanh-Gaussian of the state and a direction in the embedding; embedding: goal-conditioned values as distances, by
-expectiles; critics: as `iql`, of steps along random directions; data: episodes of any kind, whose rewards and goals are
-not used. Here there is one embedding, of the achieved goal in GoalConfig; the paper embeds the whole state, and takes
-the smaller value of two embeddings."""
+Policy: tanh-Gaussian of the state and a direction in the embedding; embedding: goal-conditioned values as distances,
+learned by expectiles; critics: as `iql`, with motion along a direction as the reward; data: episodes of any kind, whose
+rewards and goals are not used. Here one embedding reads the achieved goal as set in GoalConfig; the paper embeds the
+whole state, and takes the smaller value of two embeddings."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class HilbertSkills(Recipe):
-    """Learn to reach any state in the data, then the goals given in the state."""
+    """Learn to reach any state in the data; the policy then reaches the goals given in the state."""
 
     policy: HilbertConfig = HilbertConfig(initial_std=0.3)
     agent: HILPConfig = HILPConfig()

@@ -1,4 +1,4 @@
-"""Inputs of a run besides its settings, by sha256. They must be unchanged when the run is resumed."""
+"""Inputs of a run besides its settings, by sha256. The inputs must be unchanged when the run is resumed."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
 def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
-    """Return config.json of the run in a folder; {} if there is no run. `seeds`: a run with another seed in the same
-    parent folder also counts."""
+    """Return the content of config.json of the run in `folder`; {} if there is no run. If `seeds` is true, runs with
+    other seeds in the same parent folder also count."""
     for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             before: dict[str, Any] = json.loads((run / "config.json").read_bytes())
@@ -35,14 +35,14 @@ def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
 
 
 def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
-    """Return the inputs with which a run with these settings began. {} if there is no such run, or if its settings
-    differ, which `Run` reports."""
+    """Return the inputs with which the run of config.json `before` began; {} if there is no run, or if its settings
+    differ from `settings`, which `Run` reports."""
     now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
     return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
 
 
 def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Dataset:
-    """Return a run's training data: the episodes with which it began, without held-out ones."""
+    """Return a run's training data: the episodes with which the run began, without held-out episodes."""
     if known := began.get("dataset"):
         return Dataset(path, DatasetView.of(settings, known["episodes"]))
     count, share = Dataset(path).num_episodes, settings.get("held_out", 0.0)
@@ -53,7 +53,8 @@ def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Data
 
 
 def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
-    """Return the number of training episodes, the number of all episodes at the start, and digests of their content."""
+    """Return the number of training episodes, the number of all episodes at the run's start, and digests of the
+    training episodes' content."""
     return {
         "episodes": data.num_episodes,
         "of": began.get("dataset", {}).get("of", data.info["total_episodes"]),
@@ -63,7 +64,7 @@ def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
 
 
 def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> Inputs:
-    """Return the sha256 of a run's inputs, except the dataset; `simulated`: includes the task's code."""
+    """Return the sha256 of a run's inputs, except the dataset. If `simulated`, the task's code is one of the inputs."""
     contract = info.interface.to_json() | {"robot": info.robot} if info.interface else info.to_json()
     inputs = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
     if settings.get("base"):
@@ -82,7 +83,7 @@ def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> 
 
 
 def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Collection[str]) -> None:
-    """Raise ConfigError if one of the inputs named in `of` has changed since the run began."""
+    """Raise ConfigError if an input named in `of` differs between `began`, the run's start, and `now`."""
     task = settings["task"]
     called = {
         "dataset": f"the first {began.get('dataset', {}).get('episodes')} episodes of {settings.get('dataset')} are",

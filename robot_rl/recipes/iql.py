@@ -1,9 +1,9 @@
 """Implicit Q-learning: Kostrikov et al. 2022, "Offline Reinforcement Learning with Implicit Q-Learning" (2110.06169).
 
-Policy: tanh-Gaussian; critics: 2, minimum, backed up by an expectile of their values over the data's actions; actor:
-advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
-task's. Expectile 0.9 and temperature 10 are those of the paper's AntMaze experiments, whose reward is -1 per step. With
-a reward of 1 at success, advantages are smaller by the factor 1 - discount."""
+Policy: tanh-Gaussian; critics: 2, minimum, whose targets use an expectile of their values over the data's actions;
+actor: advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
+task's. Expectile 0.9 and temperature 10 are those of the paper's AntMaze experiments, whose reward is -1 per step. If
+the reward is 1 at success instead, advantages are smaller by the factor 1 - discount."""
 
 from dataclasses import dataclass
 
@@ -30,11 +30,11 @@ class ImplicitQ(OffPolicyRecipe):
 
 @dataclass(frozen=True)
 class Guidance(OffPolicyRecipe):
-    """Learn a policy offline that guidance improves at run time.
+    """Learn a policy offline, which classifier-free guidance improves when it acts.
 
     Frans et al. 2025, "Diffusion Guidance Is a Controllable Policy Improvement Operator" (CFGRL, arXiv 2505.23458).
-    Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, and the better ones conditionally;
-    data: offline updates. With policy.guidance 0 it clones all actions, with 1 the better ones."""
+    Policy: a guided flow; values: as iql; actor: clones all actions unconditionally, actions of Q > V conditionally;
+    data: offline updates. With --policy.guidance 0 the policy clones all actions, with 1 only those of Q > V."""
 
     policy: GenerativeConfig = GenerativeConfig("flow", guided=True, guidance=1.5)
     agent: CFGRLConfig = CFGRLConfig(**vars(ImplicitQ().agent) | {"ema_decay": 0.999})

@@ -29,12 +29,12 @@ from robot_rl.util.files import file_name
 from robot_rl.util.registry import DATASET
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Callback with the counted unit, the number done, the total, and the latest metrics."""
+"""Callback that gets the counted unit, the number of units done, their total number, and the latest metrics."""
 
 
 @dataclass
 class Job:
-    """Training job."""
+    """Inputs of one training run: task, environments, data, base policy, seed and device."""
 
     info: EnvInfo
     """Description of the task."""
@@ -49,13 +49,13 @@ class Job:
     device: str = "cpu"
     """Device of the learner."""
     data: Dataset | None = None
-    """Opened demonstrations."""
+    """Opened dataset of the demonstrations; None if it is not used or does not exist."""
     inputs: Inputs = field(default_factory=dict)
-    """Inputs by sha256."""
+    """Inputs of the run besides its settings, by sha256."""
 
     @property
     def opened(self) -> Run:
-        """Return the run; ValueError for a job without one."""
+        """Return the job's run; ValueError for a job without a run."""
         if self.run is None:
             raise ValueError("this job has no run: it can build an agent, not train it")
         return self.run
@@ -69,20 +69,20 @@ class Job:
         return lambda step, metrics: self.progress(what, step, total, metrics)
 
     def check(self, needs: Sequence[str], may_use: Sequence[str] = ()) -> None:
-        """Raise ConfigError if the job lacks a part that a recipe needs, or if its base does not fit."""
+        """Raise ConfigError if the job lacks a part that a recipe needs, or if the base does not fit the task."""
         if "base" in needs or ("base" in may_use and self.base is not None):
             self.require_base()
         if "demonstrations" in needs:
             self.check_demonstrations()
 
     def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
-        """Return the dataset's episodes, only successful ones with `successes`. Reward "success" marks success, "task"
-        is the task's reward at the time of recording."""
+        """Return the dataset's episodes; if `successes`, only successful episodes. Reward "success" marks success, and
+        "task" is the task's reward as recorded."""
         self.check_demonstrations()
         return load_episodes(self.data or self.dataset, self.info, reward, successes)
 
     def instructions(self) -> list[str]:
-        """Return all instructions of the task and of the dataset."""
+        """Return the texts of all instructions of the task and of the dataset."""
         ours = self.info.interface.instructions if self.info.interface else ()
         theirs = self.data.episodes if self.data else []
         return [*(each.text for each in ours), *(task for episode in theirs for task in episode.tasks)]
@@ -100,7 +100,7 @@ class Job:
         )
 
     def require_base(self) -> Bundle:
-        """Return the base bundle, checked against the task."""
+        """Return the base bundle; ConfigError if the job has no base, or if the base does not fit the task."""
         if self.base is None:
             raise ConfigError(f"the recipe starts from a policy: train one for {self.info.task}; name it with --base")
         named = self.base.task if self.base.contract is None else self.base.interface.task
@@ -119,7 +119,7 @@ class Job:
         return self.base
 
     def operated(self, operator: OperatorConfig) -> InterventionWrapper:
-        """Return one environment with a scripted operator; a rule with a judge uses the critics of `base`."""
+        """Return a single environment with a scripted operator. For rule value-gap, the critics of `base` judge."""
         from sim.demonstrators import demonstrator
 
         if not self.info.demonstrator:
@@ -158,9 +158,9 @@ def open_job(
     """Return the job for a run's settings, as `robot-rl train` writes them to config.json.
 
     Args:
-        diverged: folder for episodes whose physics diverge.
-        began: inputs of the resumed run; episodes added to its dataset since then are not used.
-        check: names of the inputs that must be unchanged.
+        diverged: folder in which episodes whose physics diverge are stored.
+        began: inputs with which a resumed run began; episodes added to the dataset since then are not used.
+        check: names of the inputs that must be unchanged since the run began.
     """
     from sim.engines import engines
     from sim.make import describe, make

@@ -3,7 +3,7 @@ Learning" (MR.Q, arXiv 2501.16142).
 
 Policy: deterministic with exploration noise of 0.2, on a state embedding; critics: 2 on an embedding of state and
 action, minimum, 3-step targets; model: predicts embedding, reward and termination five steps ahead; data: online;
-reward: the task's. The embedding has a quarter of the paper's width, and sampling is uniform."""
+reward: the task's. The embedding has a quarter of the paper's width, and the replay is sampled uniformly."""
 
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,9 @@ as applied to legged robots by Rudin et al. 2022, "Learning to Walk in Minutes U
 Reinforcement Learning" (arXiv 2109.11978).
 
 Policy: feed-forward Gaussian with a history and its own normalizer; critic: one value with privileged state; target:
-GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate adapts to the
-divergence. Tasks that declare a symmetry also learn from mirrored rows (Mittal et al. 2024, arXiv 2403.04359)."""
+GAE, which after a truncation uses the value of the episode's last state; reward: the task's; schedule: learning rate
+adapts to the divergence. In tasks that declare a symmetry, the policy also learns from the mirror image of each step
+(Mittal et al. 2024, arXiv 2403.04359)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class ProximalPolicy(OnPolicyRecipe):
     agent: PPOConfig = PPOConfig(hidden=_HIDDEN, epochs=4)
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     symmetry: bool = True
-    """Learn from each step and its mirror image, if the task declares a mirror."""
+    """Learn also from the mirror image of each step, if the task declares a symmetry."""
 
     def build(self, job: Job, env: Any = None) -> PPO:
         torch.manual_seed(job.seed)
@@ -41,7 +42,7 @@ class ProximalPolicy(OnPolicyRecipe):
 class SLIM(ProximalPolicy):
     """Learn from all terms of the task's reward, independently of their scales.
 
-    Emukpere et al. 2024, "SLIM: Skill Learning with Multiple Critics" (arXiv 2402.00823), without its discovery of
-    skills. Critic: one value per term; advantage: the weighted sum of the terms' standardized advantages."""
+    Emukpere et al. 2024, "SLIM: Skill Learning with Multiple Critics" (arXiv 2402.00823). The paper's discovery of
+    skills is left out. Critic: one value per term; advantage: weighted sum of the terms' standardized advantages."""
 
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000, reward="terms")

@@ -1,9 +1,9 @@
 """Q-chunking: Li et al. 2025, "Reinforcement Learning with Action Chunking" (QC, arXiv 2507.07969).
 
 Policy: the best of 32 chunks of 5 actions from a cloned flow; critics: 2 on chunks, with unbiased 5-step returns; data:
-offline updates, then half demonstrations, half online; reward: success, or the task's. Targets use the minimum of the
-critics, and the averaged critics choose the chunk; the authors' code uses the mean, and the latest critics. Networks
-are smaller than the paper's. With policy.candidates 1 it is behaviour cloning."""
+offline updates, then half demonstrations, half online; reward: success, or the task's. Targets use the critics'
+minimum, and the averaged critics choose the chunk; the authors' code uses the critics' mean, and the latest critics.
+Networks are smaller than the paper's. With --policy.candidates 1 the method is behaviour cloning."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 @dataclass(frozen=True)
 class QChunking(OffPolicyRecipe):
-    """Learn values of chunks, and execute the best of a cloned flow's chunks."""
+    """Learn values of chunks, and execute the chunk of largest value among a cloned flow's chunks."""
 
     policy: BestOfConfig = BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
     agent: ActorCriticConfig = ActorCriticConfig(
@@ -34,5 +34,5 @@ class QChunking(OffPolicyRecipe):
 
 
 def best_of_policy(size: Size, config: BestOfConfig, agent: ActorCriticConfig) -> BestOfPolicy:
-    """Return a policy that chooses candidates with critics of the agent's size."""
+    """Return a policy that chooses among candidates by critics as large as those of `agent`."""
     return BestOfPolicy(size, config, CriticSize(agent.critics, agent.hidden, agent.layer_norm))

@@ -26,39 +26,40 @@ class Recipe:
     """Published method: its requirements, its agent, and the loop that trains the agent."""
 
     sim_idle_during_update: ClassVar[bool] = False
-    """True if no simulation runs while the agent learns, so that learning may use all cores."""
+    """Whether simulation stands still while the agent learns, so that learning may use all cores."""
     may_use: ClassVar[tuple[Need, ...]] = ()
-    """Optional parts of a job."""
+    """Parts of a job that the recipe can use, but does not need."""
     extendable_setting: ClassVar[str] = ""
-    """Setting that may be increased on resume; learning must not depend on its value."""
+    """Setting that may be increased when a run is resumed. Learning must not depend on the setting's value."""
     reads_instructions: ClassVar[bool] = False
-    """True if its policies read an instruction, even a constant one."""
+    """Whether the recipe's policies read an instruction, even if a task has only one."""
     needs_base: ClassVar[bool] = False
-    """True if it starts from a base policy."""
+    """Whether training starts from a base policy."""
     policy_class: ClassVar[type[Policy]] = GaussianPolicy
     """Policy class that `make_policy` builds with the settings `policy`."""
 
     @property
     @abstractmethod
     def needs(self) -> tuple[Need, ...]:
-        """Return the required parts of a job, which are checked before training starts."""
+        """Return the parts of a job that the recipe requires. They are checked before training starts."""
 
     def make_policy(self, job: Job) -> Policy:
-        """Return the policy with fresh weights."""
+        """Return the recipe's policy with initial weights, which for some recipes are those of the base."""
         return self.policy_class(job.size, self.policy)  # type: ignore[attr-defined]
 
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:
-        """Return the agent with fresh weights; `env` is the job's environment, if the recipe needs one."""
+        """Return the agent before training; `env` is the job's environment, if the recipe needs an environment."""
 
     @abstractmethod
     def train(self, job: Job) -> Bundle:
-        """Train the agent; return the bundle."""
+        """Train the agent; return the bundle of its policy, value functions and settings."""
 
 
 @dataclass(frozen=True)
 class OffPolicyRecipe(Recipe):
-    """Off-policy agent in a vector environment, with demonstrations if `training.demo_share` is above 0."""
+    """Off-policy agent that learns in a vector environment, and from demonstrations if `training.demo_share` or
+    `training.offline_updates` is above 0."""
 
     agent: Any
     """Hyperparameters of `agent_class`."""
@@ -99,7 +100,7 @@ class OffPolicyRecipe(Recipe):
 
 
 class OnPolicyRecipe(Recipe):
-    """Policy that learns from its own rollouts in many environments."""
+    """Recipe whose policy learns from its own rollouts in many environments."""
 
     training: OnPolicyConfig
     sim_idle_during_update: ClassVar[bool] = True
@@ -129,7 +130,7 @@ class OnPolicyRecipe(Recipe):
 
 @dataclass(frozen=True)
 class CloningRecipe(Recipe):
-    """Policy cloned from demonstrations."""
+    """Recipe that clones a policy from demonstrations."""
 
     agent: CloningConfig = CloningConfig()
     training: SupervisedConfig = SupervisedConfig()

@@ -1,9 +1,10 @@
 """Residual off-policy RL on a frozen base: Ankile et al. 2025, "Residual Off-Policy RL for Finetuning Behavior Cloning
 Policies" (ResFiT, arXiv 2509.19301).
 
-Critics: 2 with LayerNorm, minimum; transform: residual with a zero-initialized actor; data: half demonstrations, half
-online; reward: success; schedule: critic-only warm-up with random residuals, then actor and critics. The paper's 10
-critics and actor learning rate of 1e-6 suit hours of training; the values here suit minutes."""
+Critics: 2 with LayerNorm, minimum; transform: residual on the base's action, by an actor that starts at 0; data: half
+demonstrations, half online; reward: success; schedule: warm-up with random residuals, in which only critics learn, then
+actor and critics. The paper's 10 critics and actor learning rate of 1e-6 suit hours of training; the values
+here suit minutes."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """Imitation, offline RL, online RL and distillation: Lei et al. 2025, "RL-100" (arXiv 2510.14830).
 
-Policy: diffusion over action chunks, finally with one step; critics: iql's, then one value; objective: diffusion-bc's,
-then dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; stages: cloning,
-offline rounds with an acceptance test, online, consistency distillation."""
+Policy: diffusion over action chunks, finally with one denoising step; stages: cloning as in diffusion-bc, offline
+rounds of dppo's loss with iql's critics and advantages and an acceptance test, dppo online with one value, consistency
+distillation; data: demonstrations, then on-policy; reward: success."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

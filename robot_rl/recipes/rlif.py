@@ -5,7 +5,7 @@ Reward: -1 in the policy's last step before a takeover, 0 elsewhere; the task's 
 not be an expert. Policy and critics: as `rlpd`; data: half demonstrations, whose reward is 0, half online, including
 the person's steps.
 
-The paper keeps only the last step of a takeover; here all its steps are kept, with reward 0."""
+The paper keeps only the last step of a takeover; here all steps of a takeover are kept, with reward 0."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig
 
 @dataclass(frozen=True)
 class RLIF(CorrectedRecipe):
-    """Learn to avoid takeovers."""
+    """Learn to act so that a person does not take over."""
 
     agent: ActorCriticConfig = ActorCriticConfig(
         critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.01, l2=0.0,

@@ -1,10 +1,10 @@
 """RL with prior data: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data" (RLPD, arXiv
 2302.02948).
 
-Policy: tanh-Gaussian; critics: 10 with LayerNorm, minimum of 2 random ones, no entropy in the backup; actor: maximizes
-their mean; data: half demonstrations, half online; reward: success, or the task's (--training.reward task). Without
-demonstrations (--training.demo-share 0) it is SAC with many regularized critics. The temperature starts at 0.01, as in
-HIL-SERL: at 0.1, entropy outweighs a success of 1 for 60,000 steps of panda-lift."""
+Policy: tanh-Gaussian; critics: 10 with LayerNorm, minimum of 2 random critics, no entropy in the backup; actor:
+maximizes the critics' mean; data: half demonstrations, half online; reward: success, or the task's (--training.reward
+task). Without demonstrations (--training.demo-share 0) it is SAC with many regularized critics. The temperature starts
+at 0.01, as in HIL-SERL: from 0.1, entropy outweighs the success reward, 1, for 60,000 steps of panda-lift."""
 
 from dataclasses import dataclass, replace
 
@@ -33,14 +33,14 @@ class RLPD(OffPolicyRecipe):
 
 @dataclass(frozen=True)
 class PolicyOnly(OffPolicyRecipe):
-    """Improve a policy without its training data or critics.
+    """Improve a given policy without using its training data or critics.
 
     Xiao et al. 2025, "Efficient Online RL Fine-Tuning with Offline Pre-Trained Policy Only" (PORL, arXiv 2505.16856).
-    Policy: a tanh-Gaussian base, cloned or trained; critics: 10 new ones; data: online only. At first the base acts
-    with 10 % random actions, and only the critics learn."""
+    Policy: a tanh-Gaussian base, cloned or trained; critics: 10 with initial weights; data: online only; schedule: at
+    first only the critics learn, while the base acts with 10 % random actions."""
 
     initial_std: ActionStd = 0.1
-    """Initial standard deviation of exploration."""
+    """Initial standard deviation of the policy's actions, in units of the action range [-1, 1]."""
     agent: ActorCriticConfig = ActorCriticConfig(
         critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, actor_lr=1e-4, l2=0.0, ema_decay=0.99,
         exploration=ExplorationConfig(warmup_epsilon=0.1, noise_memory=0.0),

@@ -2,7 +2,8 @@
 1812.05905).
 
 Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: maximizes
-the minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
+the critics' minimum and entropy, with a learned temperature; data: online; reward: the task's; schedule: uniform random
+actions first."""
 
 from dataclasses import dataclass, replace
 
@@ -32,7 +33,7 @@ class DistributionalSAC(SAC):
     """Learn the return's distribution, independently of the scale of rewards.
 
     DSAC-T: Duan et al. 2025, "Distributional Soft Actor-Critic With Three Refinements" (arXiv 2310.05858). Critics: 2
-    of mean and standard deviation of the return, the less-valued one in the backup; actor: every second update."""
+    of the return's mean and standard deviation; the backup uses the one of less value; actor: every second update."""
 
     agent: ActorCriticConfig = replace(SAC().agent, head="gaussian", actor_delay=2)
 
@@ -42,17 +43,18 @@ class AnnealedQ(SAC):
     """Learn values of the best action at first, of the policy's action later.
 
     AQ-L: Omura et al. 2025, "Gradual Transition from Bellman Optimality Operator to Bellman Operator in Online
-    Reinforcement Learning" (arXiv 2506.05968). Critics regress an expectile that falls to 0.5; then it is sac."""
+    Reinforcement Learning" (arXiv 2506.05968). Critics regress an expectile that falls to 0.5, where it is the mean, as
+    in sac."""
 
     agent: ActorCriticConfig = replace(SAC().agent, optimism=0.9)
 
 
 @dataclass(frozen=True)
 class IteratedSAC(SAC):
-    """Learn several Bellman updates ahead of the target.
+    """Learn values that are several Bellman updates ahead of the target network.
 
     Vincent et al. 2025, "Iterated Q-Network: Beyond One-Step Bellman Updates in Deep Reinforcement Learning" (arXiv
-    2403.02107). Critics: a sequence, each the target of the next; with --agent.iterates 1 it is sac."""
+    2403.02107). Critics: a sequence, each the target of the next. With --agent.iterates 1 the method is sac."""
 
     agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
     agent_class = IteratedQ

@@ -1,9 +1,9 @@
 """Autonomous improvement: Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation
 Models" (SOAR, arXiv 2407.20635).
 
-Policy and loss: as `bc`, on goals in the state; data: demonstrations, and rounds of practice towards chosen goals, all
-relabelled with the achieved goal. After each round the policy is cloned again from fresh weights. A goal is a position,
-in place of the paper's subgoal pictures."""
+Policy and loss: as `bc`, with goals in the state; data: demonstrations, and episodes of practice towards chosen goals,
+all relabelled with the goals that they achieve. After each round of practice the policy is cloned again from fresh
+weights. A goal is a position, in place of the paper's subgoal pictures."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class SOAR(Recipe):
-    """Practise towards goals that it chooses, and clone the episodes with their achieved goals."""
+    """Practise towards goals that the method chooses, and clone the episodes, relabelled with their achieved goals."""
 
     policy: GaussianConfig = GaussianConfig(hidden=(64, 64), std=0.1)
     agent: CloningConfig = CloningConfig()

@@ -1,8 +1,8 @@
 """SRL: Patel and Siegelmann 2025, "Overcoming Slow Decision Frequencies in Continuous Control: Model-Based Sequence
 Reinforcement Learning for Model-Free Control" (arXiv 2410.08979).
 
-As `sac`; a one-step model predicts the states within a sequence. The actor is an MLP, the paper's a GRU. With
---policy.horizon 1 it is sac."""
+Parts are those of `sac`, but a one-step model predicts the states within a sequence. The actor is an MLP; the paper's
+actor is a GRU. With --policy.horizon 1 the method is sac."""
 
 from dataclasses import dataclass, replace
 

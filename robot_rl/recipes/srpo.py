@@ -1,7 +1,7 @@
 """Learning from groups of episodes of a vision-language-action policy.
 
-Policy: a vla-tokens base, whose decoder learns; no critic: episodes are compared within groups that start in the same
-situation."""
+Policy: a vla-tokens base, whose token decoder learns. Instead of a critic, episodes are compared within groups that
+start in the same situation."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -48,9 +48,9 @@ class GroupRecipe(Recipe):
 class SelfReferential(GroupRecipe):
     """Improve a token policy by the relative rewards of its episodes.
 
-    SRPO: group-relative PPO, Fei et al. 2025 (arXiv 2511.15605). Reward: success, and for failures their similarity to
-    the group's successes in the base's frozen features, in place of a video model's. Temperature, clips and rewards are
-    the paper's, the learning rate is not."""
+    SRPO: group-relative PPO, Fei et al. 2025 (arXiv 2511.15605). Reward: success; for a failed episode, its similarity
+    to the group's successes in the base's frozen features, in place of a video model's features. Temperature, clips and
+    rewards are the paper's, the learning rate is not."""
 
     agent: SRPOConfig = SRPOConfig(temperature=1.6)
     agent_class = SRPO

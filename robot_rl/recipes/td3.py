@@ -1,8 +1,8 @@
 """Twin-delayed DDPG: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv
 1802.09477).
 
-Policy: deterministic with exploration noise of 0.1; critics: 2, minimum, smoothed target actions of an averaged actor;
-actor: maximizes the first critic at every second update; data: online; reward: the task's."""
+Policy: deterministic with exploration noise of 0.1; critics: 2, minimum, targets at an averaged actor's actions with
+smoothing noise; actor: maximizes the first critic at every second update; data: online; reward: the task's."""
 
 from dataclasses import dataclass, replace
 
@@ -32,9 +32,9 @@ class TD3PlusBC(TD3):
     """Learn offline from any data by values and cloning, then online.
 
     TD3+BC: Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning" (arXiv 2106.06860). Actor:
-    maximizes the first critic, normalized to a mean absolute value of 1, and clones the data's actions; data: offline
-    updates, then half demonstrations, half online; reward: success, or the task's. With agent.alpha 0 it is behaviour
-    cloning."""
+    maximizes the first critic's values, normalized to a mean magnitude of 1, and clones the data's actions; data:
+    offline updates, then half demonstrations, half online; reward: success, or the task's. With --agent.alpha 0 the
+    method is behaviour cloning."""
 
     agent: TD3BCConfig = TD3BCConfig(**vars(TD3().agent))
     training: OffPolicyConfig = OFFLINE

@@ -1,7 +1,7 @@
 """PPO on the tokens of a vision-language-action policy: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
 
-Policy: a vla-tokens base, whose decoder learns; critic: one value with privileged state and the instruction; target:
-GAE of chunks; data: on-policy; reward: success, optionally with learned progress; schedule: critic first."""
+Policy: a vla-tokens base, whose token decoder learns; critic: one value with privileged state and the instruction;
+target: GAE of chunks; data: on-policy; reward: success, optionally with learned progress; schedule: critic first."""
 
 import copy
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class VlaRL(OnPolicyRecipe):
 
 
 def token_policy(base: Policy) -> VLATokensPolicy:
-    """Return a copy of a base policy that predicts tokens; ConfigError for others."""
+    """Return a copy of `base`; ConfigError if `base` is not a policy that predicts action tokens."""
     if not isinstance(base, VLATokensPolicy):
         raise ConfigError(f"a {base.class_name} policy writes no tokens; take one of vla-tokens")
     return copy.deepcopy(base)

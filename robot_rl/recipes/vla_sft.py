@@ -30,7 +30,9 @@ class VlaRecipe(CloningRecipe):
 
 @dataclass(frozen=True)
 class VlaSFT(VlaRecipe):
-    """Clone demonstrations with a vision-language backbone and a flow over action chunks; loss: of the clean chunk."""
+    """Clone demonstrations with a vision-language backbone and a flow over action chunks.
+
+    Loss: error of the predicted clean chunk."""
 
     policy: VLAFlowConfig = VLAFlowConfig()
     policy_class = VLAFlowPolicy
@@ -40,7 +42,7 @@ class VlaSFT(VlaRecipe):
 class VlaTokens(VlaRecipe):
     """Clone demonstrations with a vision-language backbone and a causal decoder of action tokens.
 
-    Kim et al. 2024, OpenVLA (arXiv 2406.09246). Loss: cross-entropy."""
+    Kim et al. 2024, OpenVLA (arXiv 2406.09246). Loss: cross-entropy of the tokens."""
 
     policy: VLATokensConfig = VLATokensConfig()
     policy_class = VLATokensPolicy

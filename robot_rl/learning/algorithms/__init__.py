@@ -1,1 +1,1 @@
-"""Agents: each file holds a published algorithm, or a base class that several share."""
+"""Agents: each file holds a published algorithm, or a base class of several algorithms."""

@@ -5,7 +5,7 @@
     actor:  see objectives.py
 
 Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD). Pictures
-are handled as by Yarats et al. 2022 (DrQ-v2).
+are augmented and encoded as by Yarats et al. 2022 (DrQ-v2).
 """
 
 import copy
@@ -38,7 +38,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Limits = tuple[float, float]
-"""Least and greatest possible return."""
+"""Least and greatest possible discounted return."""
 UNLIMITED: Limits = (-math.inf, math.inf)
 
 
@@ -47,7 +47,7 @@ class ActorCriticConfig:
     critics: PositiveInt = 2
     """Number of critics in the ensemble."""
     subset: PositiveInt = 2
-    """Critics, drawn at random, whose minimum is the target."""
+    """Number of critics, drawn at random for each update, whose minimum value the target uses."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
     layer_norm: bool = True
@@ -61,7 +61,7 @@ class ActorCriticConfig:
     optimism: Fraction = 0.5
     """Initial expectile of the targets that a scalar critic regresses; 0.5 is the mean (Omura et al. 2025, AQ-L)."""
     anneal_updates: PositiveInt = 100_000
-    """Critic updates over which `optimism` falls linearly to 0.5."""
+    """Number of critic updates over which the expectile falls linearly from `optimism` to 0.5."""
     critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_lr: PositiveFloat = 3e-4
@@ -71,44 +71,45 @@ class ActorCriticConfig:
     discount: Fraction = 0.98
     """Discount per environment step."""
     n_step: PositiveInt = 3
-    """Rewards summed in a target before it bootstraps from the critic; ignored for chunks, which use their length."""
+    """Number of rewards summed in a target before it bootstraps from the critic; for chunks, their length instead."""
     entropy: bool = False
-    """Learn a temperature and add entropy to the actor's objective."""
+    """Learn a temperature and add the policy's entropy, times the temperature, to the actor's objective."""
     entropy_backup: bool = False
-    """Add entropy to the critics' target too (SAC does; RLPD and HIL-SERL do not)."""
+    """Add the policy's entropy to the critics' target too, as SAC does; RLPD and HIL-SERL do not."""
     initial_temperature: PositiveFloat = 0.01
     """Initial value of the learned temperature, the weight of entropy."""
     entropy_per_action: float = -0.5
-    """Target entropy, nats per action dimension (SAC: -1)."""
+    """Policy's entropy to which the temperature is tuned, nats per action dimension (SAC: -1)."""
     target_entropy: float | None = None
-    """Target entropy of the whole action, nats; None: computed from `entropy_per_action`."""
+    """Policy's entropy to which the temperature is tuned, nats per action; None: computed from `entropy_per_action`."""
     pooling: Pooling = "mean"
-    """Value that the actor maximizes: the ensemble's mean, its minimum, or its first member."""
+    """Value that the actor maximizes: mean or minimum of the critic ensemble, or its first member's value."""
     l2: NonNegativeFloat = 0.01
-    """Weight of the squared distance between the actor's output and the initial actor's (0 for a residual)."""
+    """Weight of the squared distance of the actor's output from the initial actor's output; the latter is 0 for a
+    residual."""
     imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
     actor_delay: PositiveInt = 2
-    """Critic updates per actor update."""
+    """Number of critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1
     """Standard deviation of the smoothing noise on target actions of an actor with fixed std (TD3)."""
     target_noise_clip: NonNegativeFloat = 0.2
-    """Limit of the smoothing noise."""
+    """Largest magnitude of the smoothing noise on target actions."""
     target_actor: bool = False
-    """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
+    """Take target actions from the averaged actor, as in TD3, instead of the latest actor, as in SAC."""
     value_low: float | None = None
-    """Lower limit of target values; None: least return of the reward, or no limit with `entropy_backup`."""
+    """Lower limit of target values; None: the reward's least return, but no limit if `entropy_backup` is true."""
     value_high: float | None = None
-    """Upper limit of target values; None: greatest return of the reward, or no limit with `entropy_backup`."""
+    """Upper limit of target values; None: the reward's greatest return, but no limit if `entropy_backup` is true."""
     grad_clip: PositiveFloat | None = 10.0
-    """Largest gradient norm; None: no limit."""
+    """Largest gradient norm of the critics, and of the actor; None: no limit."""
     ema_decay: Fraction = 0.9995
     """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = ExplorationConfig()
 
 
 def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
-    """Return the range of values for a given range of returns. Soft values are unlimited, because of the entropy."""
+    """Return the limits of target values for the limits of returns. Values that include entropy are unlimited."""
     low, high = UNLIMITED if config.entropy_backup else returns
     low = low if config.value_low is None else config.value_low
     high = high if config.value_high is None else config.value_high
@@ -117,7 +118,7 @@ def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
 
 @dataclass
 class Updates:
-    """Counts of the updates made."""
+    """Numbers of updates of the critics and of the actor so far."""
 
     critic: int = 0
     actor: int = 0
@@ -127,7 +128,7 @@ class ActorCritic:
     """Actor-critic agent with an ensemble of critics, on the policy's device."""
 
     learns_gripper: ClassVar[bool] = False
-    """This class learns the values by which a policy with `grasp` opens and closes its gripper."""
+    """Whether the class learns the values by which a policy with `grasp` opens and closes its gripper."""
 
     def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
         self.policy, self.config = policy, config
@@ -136,17 +137,18 @@ class ActorCritic:
         if config.optimism != 0.5 and config.head != "scalar":
             raise ConfigError(f"expectiles need --agent.head scalar, not {config.head}; or --agent.optimism 0.5")
         self.critic_on = config.critic_on
-        """Replay column that is the critics' action input."""
+        """Name of the replay column that is the critics' action input."""
         width = policy.horizon * size.action if self.critic_on == "action" else policy.latent
         self.critic = self._build_critic(width, head).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
-        """Actor averaged over updates, which varies less than the latest one."""
+        """Actor averaged over updates, which varies less than the latest actor."""
         self.start = None if policy.actor.starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
         self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
         self.log_alpha.requires_grad_(config.entropy)
         self.critic_parameters = [*self.critic.parameters(), *policy.encoder.parameters()]
-        """Only the critics' loss trains the picture encoder; actor and targets use it without gradients (DrQ-v2)."""
+        """Parameters that the critics' loss trains. It alone trains the picture encoder; actor and targets use the
+        encoder without gradients (DrQ-v2)."""
         self.critic_optimizer = torch.optim.Adam(self.critic_parameters, config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
@@ -168,7 +170,7 @@ class ActorCritic:
         self._extend(value_limits)
 
     def _extend(self, value_limits: Limits) -> None:
-        """Build the further parts of a subclass; raise ConfigError for settings that it cannot work with."""
+        """Build a subclass's own networks; raise ConfigError for settings that the subclass cannot work with."""
 
     def _build_critic(self, width: int, head: Head) -> Critic:
         """Return critics of encoded observations and an action input of `width` numbers."""
@@ -188,11 +190,12 @@ class ActorCritic:
         return self.queue.step(chunks, self._lengths(rows, rng)), kept
 
     def _lengths(self, rows: int, rng: torch.Generator) -> Tensor | None:
-        """Return the number of actions (n,) to execute from chunks that begin now; None: all."""
+        """Return how many actions (n,) of a chunk each environment executes if it begins a chunk now; None: all."""
         return None
 
     def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
-        """Return exploring u (n, latent); an actor with fixed std adds `noise` (n, latent) times its std."""
+        """Return the actor's exploring outputs u (n, latent). An actor with a fixed standard deviation adds `noise`
+        (n, latent) times this deviation to its mean."""
         actor, features = self.policy.actor, self.policy.actor_features(seen)
         return actor.sample(features, rng)[0] if actor.std is None else actor.mean(features) + actor.std * noise
 
@@ -217,9 +220,9 @@ class ActorCritic:
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
         """Take a critic step, then at every `actor_delay`-th update an actor step, except during warm-up.
 
-        `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
-        `next.*`, the observed columns after the n steps. For an actor of chunks, action is (B, horizon, A), with
-        `valid` (B, horizon).
+        `batch` holds B rows of `columns`; the reward and discount over n steps, where the discount is 0 after a
+        termination; and `next.*`, the observed columns after the n steps. For an actor of chunks, `action` is
+        (B, horizon, A), and `valid` (B, horizon) marks the actions within the episode.
         """
         encoder = self.policy.encoder
         if batch["action"].ndim == 3:
@@ -233,7 +236,7 @@ class ActorCritic:
         return metrics
 
     def _update_models(self, batch: Batch) -> dict[str, Tensor]:
-        """Update the further networks of a subclass; return metrics."""
+        """Update a subclass's own networks; return metrics."""
         return {}
 
     def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
@@ -251,13 +254,15 @@ class ActorCritic:
         return u if self.critic_on == "latent" else self.policy.transform(u, observation)
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
-        """Return the head's targets for B rows, from the value of the policy's action at the next observation."""
+        """Return the critics' targets for the B rows of `batch`, from the policy's action at the observation
+        `following`."""
         u, log_prob = self._next_action(following)
         out = self.target(self.policy.features(following), self._critic_input(u, following))
         return self._bootstrap(batch, out, log_prob)
 
     def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
-        """Return the head's targets for an ensemble's outputs (E, B, outputs) at the next action."""
+        """Return the critics' targets from an ensemble's outputs (E, B, outputs) at the next observation and action,
+        whose log-probability is `log_prob` (B,)."""
         c, head = self.config, self.critic.head
         reward = batch["reward"]
         if c.entropy_backup:
@@ -265,17 +270,17 @@ class ActorCritic:
         return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
 
     def _entropy_cost(self, log_prob: Tensor) -> Tensor:
-        """Return alpha log pi (B,), in units of the value."""
+        """Return alpha log pi (B,), the temperature times the log-probability, in units of the value."""
         return self.log_alpha.exp().detach() * log_prob
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
-        """Return the critics' outputs (E, B, outputs) for the batch, and the head's targets."""
+        """Return the critics' outputs (E, B, outputs) for the batch, and their targets."""
         with torch.no_grad():
             target = self._backup(batch, following)
         return self.critic(self.policy.features(batch), batch[self.critic_on]), target
 
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
+        """Return the loss, one number, of the critics' outputs (E, B, outputs) against their targets."""
         head, c = self.critic.head, self.config
         tau = annealed(c.optimism, self.updates.critic, c.anneal_updates)
         if tau == 0.5:
@@ -292,12 +297,12 @@ class ActorCritic:
             return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
-        """Return the values (B,) of the actor's outputs u (B, latent), which the actor maximizes."""
+        """Return the values (B,), which the actor maximizes, of its outputs u (B, latent). `seen`: critics' inputs."""
         return pooled(self.critic.value(seen, self._critic_input(u, batch)), self.config.pooling)
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the actor's loss, the log-probability (B,) of its actions, and metrics. `features` are the actor's
-        input, `seen` the critics'."""
+        """Return the actor's loss, the log-probability (B,) of its actions, and metrics. `features` are the inputs of
+        the actor, and `seen` the encoded observations for the critics."""
         c, policy = self.config, self.policy
         if policy.actor.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)

@@ -2,9 +2,9 @@
 
     td:        (V_i(s) + A_i(s, a) - y)^2 / 2,   y = r + discount * min_i Vbar_i(s'),   i = 1, 2
     imitation: sum over bins of max(A_d(bin) - A_d(bin of a), -margin), over demonstrations
-    loss:      td + imitation weight * imitation, sums over i
+    loss:      td + imitation weight * imitation, each summed over the two networks i
 
-V includes the policy's entropy, because advantages are normalized: V = alpha log sum over a of exp(Q / alpha).
+Since advantages are normalized, V includes the policy's entropy: V = alpha log sum over a of exp(Q / alpha).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ARSQConfig(ValueBasedConfig):
     imitation: NonNegativeFloat = 0.1
     """Weight of the imitation loss on demonstrations."""
     margin: NonNegativeFloat = 0.1
-    """Margin between the advantages of demonstrated and other bins, in units of the return."""
+    """Margin by which advantages of demonstrated bins should exceed those of other bins, in units of the return."""
 
 
 class ARSQ(ValueBased):

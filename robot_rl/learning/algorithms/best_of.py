@@ -1,7 +1,7 @@
 """Best of N candidate actions: EXPO (Dong et al. 2025, 2507.07986), and Q-chunking's best-of-N form (Li et al. 2025,
 2507.07969).
 
-    flow:   velocity error of the data's actions
+    flow:   flow-matching loss (velocity error) on the data's actions
     critic: y = r + discount * min Qbar(s', a'),  a' the candidate at s' with the largest mean of Qbar
     actor:  alpha log pi(e) - Q(s, a + scale e),  e ~ pi(s, a), a from the data
 """
@@ -18,7 +18,7 @@ from robot_rl.util.errors import ConfigError
 
 
 class BestOf(BehaviorFlow):
-    """Actor-critic that executes the candidate with the largest value."""
+    """Actor-critic that executes the candidate action with the largest value."""
 
     policy: BestOfPolicy
 

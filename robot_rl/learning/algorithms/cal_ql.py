@@ -3,9 +3,9 @@ Fine-Tuning" (2303.05479), on conservative Q-learning (Kumar et al. 2020).
 
     critic: TD error + weight (logsumexp_a max(Q(s, a), return of the data from s) - Q(s, a_data))
 
-The bound holds for the policy's actions: their values are not pushed below the return that the data reached. With
-rewards of at least 0, as for success, that is the recorded return. Otherwise the least possible return stands for the
-unknown rest after a time limit, and for the agent's own steps. Without a least return there is no bound.
+The values of the policy's actions are not pushed below the return that the data reached. If rewards are at least 0, as
+for success, this bound is the recorded return. Otherwise the least possible return stands for the unknown rest after a
+time limit, and for the return of the agent's own steps. If the reward has no least return, there is no bound.
 """
 
 import math
@@ -25,21 +25,22 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 RETURN = "return_to_go"
 """Replay column: lower bound of the discounted return from each step."""
 UNKNOWN = -1e30
-"""Finite stand-in for no bound, with which the method is conservative Q-learning."""
+"""Finite number that stands for the missing bound. With this bound the method is conservative Q-learning."""
 
 
 @dataclass(frozen=True)
 class CalQLConfig(ActorCriticConfig):
     conservative: NonNegativeFloat = 0.5
-    """Weight of the conservative loss, which lowers values of actions outside the data; 0: plain actor-critic."""
+    """Weight of the conservative loss, which lowers the values of actions outside the data; 0: plain actor-critic."""
     actions: PositiveInt = 4
-    """Actions sampled from each of three sources: uniform, policy at the state, policy at the next (paper: 10)."""
+    """Number of actions sampled from each of three sources: the uniform distribution, the policy at the state, and the
+    policy at the next state (paper: 10)."""
     calibrated: bool = True
-    """Bound the policy's values from below by the data's return; without, it is conservative Q-learning (CQL)."""
+    """Bound values of the policy's actions from below by the data's return; False: conservative Q-learning (CQL)."""
 
 
 class CalQL(ActorCritic):
-    """Actor-critic with conservative, calibrated values."""
+    """Actor-critic whose values are conservative, and calibrated by the data's returns."""
 
     config: CalQLConfig
 
@@ -83,7 +84,7 @@ class CalQL(ActorCritic):
 
 
 def returns_to_go(reward: Tensor, discount: float, least: float = 0.0) -> Tensor:
-    """Return the discounted return (T,) from each step of an episode, with the return `least` after its end."""
+    """Return the discounted return (T,) from each step of an episode. The return after the episode's end is `least`."""
     steps = torch.arange(len(reward), dtype=torch.float64, device=reward.device)
     weights = torch.triu(discount ** (steps - steps[:, None]))
     return (weights @ reward.double() + discount ** (len(reward) - steps) * least).float()

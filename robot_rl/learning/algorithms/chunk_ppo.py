@@ -1,7 +1,7 @@
 """PPO whose decisions are chunks of actions, with one advantage per chunk.
 
-`gae_lambda` weights the advantages after a chunk. Within a chunk the weight is 1, so that the values between its ends
-cancel.
+`gae_lambda` weights the advantages after a chunk. Within a chunk the weight is 1, so that the values of states between
+the chunk's first and last cancel.
 """
 
 from abc import abstractmethod
@@ -20,11 +20,11 @@ from robot_rl.util.limits import NonNegativeInt
 @dataclass(frozen=True)
 class ChunkPPOConfig(PPOConfig):
     critic_only: NonNegativeInt = 2
-    """Initial updates in which only the critic learns."""
+    """Number of initial updates in which only the critic learns."""
 
 
 class ChunkPPO(PPO):
-    """PPO for a policy that gives chunks."""
+    """PPO for a policy that plans chunks of actions."""
 
     policy: Any
     config: ChunkPPOConfig
@@ -35,11 +35,13 @@ class ChunkPPO(PPO):
 
     @abstractmethod
     def _decide(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring chunks (k, execute, A) in [-1, 1], and the columns of `_widths` for the update."""
+        """Return exploring chunks (k, execute, A) in [-1, 1] for k observations, and the update's columns, named in
+        `_widths`."""
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and columns for the update, valid where `begins` is true."""
+        """Return exploring actions (n, A) in [-1, 1], and columns for the update. The columns are valid in environments
+        where `begins` is true."""
         state = self.state(observation)
         due = self.queue.due(len(state))
         rows = {name: state.new_zeros(len(state), width) for name, width in self._widths().items()}
@@ -52,11 +54,11 @@ class ChunkPPO(PPO):
 
     @property
     def reads_next(self) -> Tensor:  # type: ignore[override]
-        """Return which environments begin a chunk at the next observation, (n,) bool."""
+        """Return (n,) bool: which environments begin a chunk at the next observation."""
         return self.queue.used >= self.queue.length
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all; their next step starts an episode."""
+        """Drop the chunks of environments `ids`, or if None of all: their next step starts an episode."""
         self.queue.reset(ids)
 
     def _weight(self, rollout: dict[str, Tensor]) -> Tensor:
@@ -74,7 +76,8 @@ class ChunkPPO(PPO):
         return metrics
 
     def _critic_inputs(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs (B, 1, ...) of the critic's loss, and advantages, which are 0 in critic-only updates."""
+        """Return the inputs (B, 1, ...) of the critic's loss, and the advantages (B, 1), which are 0 in critic-only
+        updates."""
         learns = float(self.updates >= self.config.critic_only)
         return {
             "state": self.critic.normalizer(batch["state"])[:, None],
@@ -106,6 +109,7 @@ class ChunkPPO(PPO):
 
 
 def estimated_divergence(change: Tensor) -> Tensor:
-    """Return the divergence from the old policy, estimated from log-ratios (Schulman 2020, "Approximating KL")."""
+    """Return the policy's divergence from the old policy, nats, estimated from log-ratios `change` (Schulman 2020,
+    "Approximating KL")."""
     change = change.detach()
     return (change.exp() - 1 - change).mean()

@@ -1,4 +1,4 @@
-"""Behaviour cloning of any policy with a loss on demonstrated chunks: regression, flow matching, denoising.
+"""Behaviour cloning of any policy that has a loss on demonstrated chunks: regression, flow matching or denoising.
 
 The deployed weights are averaged over updates, as by Chi et al. 2023 for diffusion policies.
 """
@@ -20,9 +20,9 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Pos
 @dataclass(frozen=True)
 class CloningConfig:
     lr: PositiveFloat = 1e-3
-    """Peak learning rate; it then decays to 0 along half a cosine."""
+    """Learning rate after warm-up, from which it decays to 0 along half a cosine."""
     warmup: NonNegativeInt = 100
-    """Gradient steps of linear warm-up."""
+    """Number of gradient steps in which the learning rate rises linearly from 0."""
     weight_decay: NonNegativeFloat = 1e-4
     """Decoupled weight decay (AdamW)."""
     ema_decay: Fraction = 0.999
@@ -32,10 +32,10 @@ class CloningConfig:
 
 
 class Cloning:
-    """Fits a policy's trainable parameters to demonstrated chunks."""
+    """Learner that fits a policy's trainable parameters to demonstrated chunks."""
 
     def __init__(self, policy: Policy, config: CloningConfig, updates: int):
-        """`updates`: length of the learning rate schedule."""
+        """`updates`: length of the learning rate schedule, gradient steps."""
         from diffusers.optimization import get_scheduler
         from diffusers.training_utils import EMAModel
 
@@ -53,7 +53,7 @@ class Cloning:
         self.average: Any = EMAModel(self.parameters, config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True)
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
-        """Return sampling weights (N,) of the demonstrated rows, not normalized; None: uniform."""
+        """Return weights (N,), not normalized, with which the N demonstrated rows are sampled; None: uniform."""
         return None
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ class Cloning:
         return {"bc/loss": loss.detach(), "bc/lr": loss.new_tensor(self.schedule.get_last_lr()[0])}
 
     def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
-        """Return the policy's loss (B,) on a batch."""
+        """Return the policy's loss (B,) on each row of a batch."""
         loss: Tensor = self.policy.loss(batch, batch["action"], rng)  # type: ignore[operator]
         return loss
 
@@ -75,7 +75,7 @@ class Cloning:
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return {}, since there are no critics."""
+        """Return {}, since cloning has no critics."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

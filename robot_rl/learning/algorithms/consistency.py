@@ -2,11 +2,11 @@
 
     |C(noise, s) - sg clip(teacher(noise, s))|^2,   noise ~ N(0, I)
 
-Most observations are drawn in proportion to the spread of the teacher's chunks. Where the teacher has several modes, a
-single step is hardest to learn, and demonstrations contain few such observations.
+Most observations are drawn in proportion to the spread of the teacher's chunks. A single step is hardest to learn where
+the teacher has several modes, and demonstrations contain few such observations.
 
-This is the term at pure noise of RL-100's consistency head (Lei et al. 2025, arXiv 2510.14830): consistency
-distillation (Song et al. 2023, arXiv 2303.01469) with the result of the teacher's whole chain as the target.
+The loss is one term of RL-100's consistency head (Lei et al. 2025, arXiv 2510.14830), the term at pure noise. It is
+consistency distillation (Song et al. 2023, arXiv 2303.01469) whose target is the result of the teacher's whole chain.
 """
 
 from dataclasses import replace
@@ -22,13 +22,14 @@ from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
 
 SPREAD = 4.0
-"""Ratio of observations drawn by spread to observations drawn uniformly."""
+"""Ratio of observations drawn in proportion to the chunks' spread to observations drawn uniformly."""
 DRAWS, BLOCK = 4, 4096
-"""Chunks per observation from which the spread is estimated, and observations per block."""
+"""Number of chunks per observation from which their spread is estimated, and number of observations per block."""
 
 
 class Distillation(Cloning):
-    """Fits a one-step policy to a frozen teacher's chunks for the same noise, at demonstrated observations."""
+    """Learner that fits a one-step policy, at demonstrated observations, to a frozen teacher's chunks for the same
+    noise."""
 
     policy: ChunkPolicy
 
@@ -56,7 +57,7 @@ class Distillation(Cloning):
 
 
 def student_of(teacher: Policy) -> ChunkPolicy:
-    """Return a policy with one sampling step and the teacher's weights; ConfigError if the teacher does not denoise."""
+    """Return a policy with one sampling step and the teacher's weights; ConfigError if the teacher has no steps."""
     if not isinstance(teacher, ChunkPolicy):
         raise ConfigError(f"a {teacher.class_name} policy has no steps to distill; take diffusion-bc, flow-bc or dppo")
     every = {"frozen_steps": 0} if isinstance(teacher, DiffusionPolicy) else {}

@@ -4,7 +4,7 @@
     td:     Z(s, bin of a) against r + discount * Zbar(s', best bin), at every level and dimension (C51, double)
     fosd:   sum over atoms of max(0, F(bin of a) - F(bin)), F the distribution function (stochastic dominance)
     margin: max(0, m - Q(bin of a) + Q(bin))
-    loss:   td_weight * td + imitation * (fosd + margin); fosd and margin are means over all bins of demonstrations
+    loss:   td_weight * td + imitation * (fosd + margin), fosd and margin being means over all bins of demonstrations
 """
 
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 @dataclass(frozen=True)
 class CQNConfig(ValueBasedConfig):
     atoms: PositiveInt = 51
-    """Atoms of the return distribution."""
+    """Number of atoms of the return distribution."""
     value_low: float | None = None
-    """Least return of the atoms; None: the reward's limit."""
+    """Return of the lowest atom; None: the reward's least return."""
     value_high: float | None = None
-    """Greatest return of the atoms; None: the reward's limit."""
+    """Return of the highest atom; None: the reward's greatest return."""
     td_weight: NonNegativeFloat = 0.1
     """Weight of the temporal-difference loss."""
     imitation: NonNegativeFloat = 1.0
     """Weight of the imitation loss on demonstrations."""
     margin: NonNegativeFloat = 0.01
-    """Margin between the values of demonstrated and other bins; 0: stochastic dominance alone."""
+    """Margin by which values of demonstrated bins should exceed those of other bins; 0: stochastic dominance alone."""
 
 
 class CQN(ValueBased):
-    """Value-based agent with return distributions, whose values start at 0."""
+    """Value-based agent with a return distribution per bin; all values start at 0."""
 
     policy: CoarseToFinePolicy
     config: CQNConfig
@@ -49,7 +49,7 @@ class CQN(ValueBased):
         super().__init__(policy, config, seed, value_limits)
 
     def _target(self, batch: Batch, after: Tensor) -> Tensor:
-        """Return target distributions (B, L, A, atoms)."""
+        """Return target distributions (B, L, A, atoms) for L levels and A action dimensions."""
         policy = self.policy
         best = policy.greedy(self.online, after)  # type: ignore[arg-type]
         following = taken(policy.logits(policy.network, after, best), best)

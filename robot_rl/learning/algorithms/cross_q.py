@@ -4,7 +4,7 @@ Greater Sample Efficiency and Simplicity" (1902.05605).
     [Q(s, a), Q(s', a')] = critic([s, s'], [a, a']) in one batch, normalized by the statistics of both halves
     y = r + discount * min_i Q_i(s', a') without gradient
 
-There is no target network. Actor and evaluation use running statistics.
+There is no target network. The actor's update and value estimates use running statistics of the batches.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from robot_rl.learning.parts.heads import Head
 
 @dataclass(frozen=True)
 class CrossQConfig(ActorCriticConfig):
-    """Hyperparameters of the update. `tau` and `layer_norm` have no effect with batch normalization."""
+    """Hyperparameters of the update. If `batch_norm` is true, `tau` and `layer_norm` have no effect."""
 
     batch_norm: bool = True
-    """Use batch normalization in the critics; without, it is an actor-critic with tau 1."""
+    """Use batch normalization in the critics; False: a plain actor-critic with `tau` 1."""
 
 
 class CrossQ(ActorCritic):

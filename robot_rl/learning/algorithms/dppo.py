@@ -1,7 +1,7 @@
 """PPO on denoising steps: Ren et al. 2024, "Diffusion Policy Policy Optimization" (DPPO, arXiv 2409.00588).
 
-Each of the last K denoising steps of a chunk is an action of PPO, a Gaussian transition of `Chain`. The steps share the
-advantage of the chunk, discounted by the remaining denoising steps.
+Each of the last K denoising steps of a chunk is an action of PPO, a Gaussian transition of `Chain`. A step's advantage
+is the chunk's, discounted once for each denoising step that remains.
 
     r_k  = exp(mean over executed components of log N(x_k+1; mean_new) - log N(x_k+1; mean_old))
     A_k  = denoising_discount^(K - 1 - k) A        clip_k grows from clip_first to clip, exponentially in k
@@ -27,17 +27,17 @@ class DPPOConfig(ChunkPPOConfig):
     """Hyperparameters of the update. `entropy_coef` has no effect, since the noise is fixed."""
 
     denoising_steps: PositiveInt = 10
-    """Number of last denoising steps that are learned; a frozen copy of the base computes the others."""
+    """Number K of last denoising steps that are learned; a frozen copy of the base computes the earlier steps."""
     eta: NonNegativeFloat = 1.0
-    """Share of DDPM's noise in exploring denoising steps; the deployed policy adds none."""
+    """Share of DDPM's noise that exploring denoising steps add; the deployed policy adds no noise."""
     min_std: PositiveFloat = 0.1
-    """Least standard deviation of a denoising step, in units of the action range [-1, 1]."""
+    """Least standard deviation of an exploring denoising step's noise, in units of the action range [-1, 1]."""
     denoising_discount: Fraction = 0.99
-    """Discount per remaining denoising step."""
+    """Discount of the chunk's advantage per remaining denoising step."""
     clip_first: PositiveFloat = 0.001
-    """Clip of the first learned denoising step; it grows to `clip` at the last."""
+    """Clip range of the ratio at the first learned denoising step; the range grows to `clip` at the last step."""
     mixing: Fraction | None = None
-    """Optimizer of the policy, between RMSProp (0) and Adam (1), for ADPO; None: Adam, as in PPO."""
+    """Place of the policy's optimizer between RMSProp (0) and Adam (1), for ADPO; None: Adam, as in PPO."""
 
 
 class DPPO(ChunkPPO):
@@ -51,7 +51,7 @@ class DPPO(ChunkPPO):
     GROWTH = 3.0
     """Exponent of the clip's growth over the denoising steps."""
     BETAS = (0.9, 0.99)
-    """Decay rates of the moments with `mixing`."""
+    """Decay rates of the gradient's first and second moments, used with `mixing`."""
 
     def __init__(
         self, policy: DiffusionPolicy, privileged: int, config: DPPOConfig, seed: int = 0, terms: int | None = None
@@ -85,7 +85,7 @@ class DPPO(ChunkPPO):
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses' inputs, (B, K, ...) over K denoising steps, and (B, 1, ...) for the critic."""
+        """Return the losses' inputs: the policy's (B, K, ...) over K denoising steps, and the critic's (B, 1, ...)."""
         policy = self.policy
         seen = {"observation.state": batch["state"][:, : policy.size.observation]}
         data = {
@@ -96,7 +96,7 @@ class DPPO(ChunkPPO):
         return data | {"advantage": data["advantage"] * self.step_weight, "log_prob": self._log_prob(data)}
 
     def _log_prob(self, part: dict[str, Tensor]) -> Tensor:
-        """Return the log-probabilities (B, K) of denoising steps, means over the executed components."""
+        """Return the log-probabilities (B, K) of denoising steps, averaged over the executed actions' components."""
         chain, std = part["chain"], self.chain.std[:, None, None]
         rows, steps = len(chain), len(std)
         step = torch.arange(self.chain.first, self.chain.first + steps, device=self.device).repeat(rows)
@@ -111,7 +111,8 @@ class DPPO(ChunkPPO):
 
 
 def denoiser_from(base: Policy, steps: int) -> DiffusionPolicy:
-    """Return a copy of a diffusion policy whose last `steps` denoising steps are trainable; ConfigError for others."""
+    """Return a copy of a diffusion policy whose last `steps` denoising steps are trainable; ConfigError if `base` is no
+    such policy, sees pictures, or does not fit `steps`."""
     if not isinstance(base, DiffusionPolicy):
         raise ConfigError(f"a {base.class_name} policy is not a diffusion policy; take one of diffusion-bc")
     if base.size.pictures:

@@ -23,11 +23,11 @@ from robot_rl.util.limits import PositiveInt
 @dataclass(frozen=True)
 class DSRLConfig(ActorCriticConfig):
     distillations: PositiveInt = 2
-    """Updates of the noise values per critic update (critic_on action)."""
+    """Number of updates of the noise's values per critic update; used only if `critic_on` is action."""
 
 
 class DSRL(ActorCritic):
-    """Actor-critic on the noise of a frozen policy."""
+    """Actor-critic whose actor chooses the noise of a frozen policy."""
 
     config: DSRLConfig
     policy: SteeredPolicy

@@ -1,14 +1,14 @@
-"""Q-learning with actors that take one step from noise to action, and the base class for a cloned flow.
+"""Q-learning with actors that take one step from noise to action, and a base class of agents that clone a flow.
 
 FQL (Park et al. 2025, 2502.02538), on chunks as in "Reinforcement Learning with Action Chunking" (Li et al. 2025,
 QC-FQL, 2507.07969):
 
-    flow:  velocity error of the data's actions
+    flow:  flow-matching loss (velocity error) on the data's actions
     actor: alpha |pi(s, z) - flow(s, z)|^2 - Q(s, pi(s, z)) / mean |Q|,   z ~ N(0, I)      (equation 8)
 
 OFQL (Nguyen et al. 2025, 2508.13904), on averaged velocities (Geng et al. 2025, MeanFlow):
 
-    actor: MeanFlow loss of the data's actions - eta Q(s, pi(s, z)) / mean |Q|,   pi(s, z) = z - velocity(z, 0, 1; s)
+    actor: MeanFlow loss on the data's actions - eta Q(s, pi(s, z)) / mean |Q|,   pi(s, z) = z - velocity(z, 0, 1; s)
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 
 class BehaviorFlow(ActorCritic):
-    """Actor-critic that also clones the data's actions with a flow, by the velocity error."""
+    """Actor-critic that also fits a flow to the data's actions, by the velocity error."""
 
     def clone_with(self, flow: FlowActor) -> None:
-        """Set the cloned flow and create its optimizer."""
+        """Set the flow that clones the data's actions, and create its optimizer."""
         self.flow = flow
         self.flow_optimizer = torch.optim.Adam(flow.parameters(), self.config.actor_lr, fused=True)
         self.extra |= {"flow": flow, "flow_optimizer": self.flow_optimizer}
@@ -45,9 +45,9 @@ class BehaviorFlow(ActorCritic):
 @dataclass(frozen=True)
 class FQLConfig(ActorCriticConfig):
     alpha: NonNegativeFloat = 3.0
-    """Weight of the distance from the cloned flow, relative to values of mean absolute value 1."""
+    """Weight of the actor's squared distance from the cloned flow; values are normalized to a mean magnitude of 1."""
     flow_steps: PositiveInt = 10
-    """Euler steps of the cloned flow."""
+    """Number of Euler steps of the cloned flow."""
 
 
 class FQL(BehaviorFlow):
@@ -75,7 +75,7 @@ class FQL(BehaviorFlow):
 @dataclass(frozen=True)
 class OFQLConfig(ActorCriticConfig):
     eta: NonNegativeFloat = 0.5
-    """Weight of values, normalized to a mean absolute value of 1; 0: behaviour cloning."""
+    """Weight of the values, normalized to a mean magnitude of 1, in the actor's loss; 0: behaviour cloning."""
 
 
 class OFQL(ActorCritic):

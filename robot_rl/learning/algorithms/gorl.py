@@ -3,8 +3,8 @@
     stage 0    u is the action                          PPO on u
     stage k    fit flow(s, N(0, I)) to the last stage's (s, a);  u ~ N(0, I) again;  PPO on u, the flow frozen
 
-The policy of each stage starts as a copy of the previous stage's action distribution, which may have any shape. The
-critic V(s) is kept.
+The policy of each stage starts as a copy of the previous stage's action distribution, which may have any shape. All
+stages train the same critic V(s).
 """
 
 from dataclasses import dataclass
@@ -23,23 +23,23 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFraction, PositiveInt
 @dataclass(frozen=True)
 class GoRLConfig(PPOConfig):
     fits: NonNegativeInt = 3
-    """Number of fits, and of stages after the first; 0 is PPO."""
+    """Number of fits of the flow, and so of stages after the first; 0: plain PPO."""
     stage: PositiveInt = 50
-    """Updates between fits."""
+    """Number of PPO updates in a stage, between two fits."""
     rollouts: PositiveInt = 4
     """Number of latest rollouts to which the flow is fitted."""
     best: PositiveFraction = 1.0
-    """Share of their steps used for the fit, those with the largest advantages."""
+    """Share of these rollouts' steps to which the flow is fitted: the steps with the largest advantages."""
     fit_updates: PositiveInt = 1000
-    """Gradient steps per fit."""
+    """Number of gradient steps per fit of the flow."""
     fit_batch: PositiveInt = 512
-    """Batch size of a fit."""
+    """Batch size of the flow's fits."""
     cloning: CloningConfig = CloningConfig()
-    """Optimizer settings of a fit."""
+    """Optimizer settings of the flow's fits."""
 
 
 class GoRL(PPO):
-    """PPO for a decoded policy."""
+    """PPO for a policy whose noise a flow decodes into actions."""
 
     policy: DecodedPolicy
     config: GoRLConfig

@@ -3,9 +3,9 @@
     loss = -log sigmoid(beta [sum_t log pi(a+|s+) / ref(a+|s+) - sum_t log pi(a-|s-) / ref(a-|s-)])
     rank = 5 success + exp(-relative duration) + 0.01 mean log-probability
 
-+ is a better and - a worse episode of a group, whose episodes start in the same situation. The reference is the policy
-that collected the episodes. The paper takes costs of stages from a vision-language model; here the duration of an
-episode replaces them.
++ marks a better and - a worse episode of a group, whose episodes start in the same situation. The reference is the
+policy that collected the episodes. The paper ranks episodes by stage costs from a vision-language model; here the
+episode's duration replaces these costs.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 @dataclass(frozen=True)
 class GRAPEConfig(TokenGroupsConfig):
     beta: PositiveFloat = 0.1
-    """Inverse scale of the allowed distance from the reference policy."""
+    """Factor of the log-ratios; a larger factor keeps the policy closer to the reference policy."""
     pairs: PositiveInt = 8
-    """Pairs of episodes per gradient step."""
+    """Number of pairs of episodes per gradient step."""
 
 
 class GRAPE(TokenGroups):
@@ -50,7 +50,8 @@ class GRAPE(TokenGroups):
         }
 
     def loss(self, played: Trajectories, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of pairs (K, 2) of a better and a worse episode, and the mean margin of the better, nats."""
+        """Return the loss of pairs (K, 2) of a better and a worse episode, and the mean difference of their log-ratios,
+        nats."""
         sign = torch.zeros(len(chosen), len(played.success))
         sign[torch.arange(len(chosen)), chosen[:, 0]] = 1.0
         sign[torch.arange(len(chosen)), chosen[:, 1]] = -1.0
@@ -63,15 +64,15 @@ class GRAPE(TokenGroups):
 
 
 def ranks(played: Trajectories) -> Tensor:
-    """Return the rank (E,) of each episode; better ones rank higher."""
+    """Return the rank (E,) of each episode, a number that is larger for better episodes."""
     log_prob = played.total(played.columns["log_prob"].mean(1).cpu())
     log_prob = log_prob / torch.bincount(played.episode, minlength=len(played.success))
     return 5 * played.success + torch.exp(-played.steps / played.steps.max()) + 0.01 * log_prob
 
 
 def pairs(played: Trajectories) -> Tensor:
-    """Return pairs (K, 2) of a successful and a failed episode of one group. The best is paired with the worst, the
-    second best with the second worst, and so on."""
+    """Return pairs (K, 2), each of a successful and a failed episode of one group. The group's best episode is paired
+    with its worst, the second best with the second worst, and so on."""
     rank, chosen = ranks(played), []
     for number in played.group.unique():
         rows = (played.group == number).nonzero()[:, 0]

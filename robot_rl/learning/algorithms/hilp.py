@@ -30,17 +30,17 @@ from robot_rl.util.limits import Fraction, PositiveFloat
 @dataclass(frozen=True)
 class HILPConfig:
     expectile: Fraction = 0.8
-    """Expectile tau of distances; near 1 they approach the shortest paths in the data."""
+    """Expectile tau of the value regression; near 1, distances approach those of the shortest paths in the data."""
     discount: Fraction = 0.99
-    """Discount of distances per step; the longest distance is 1 / (1 - discount)."""
+    """Discount of distances per step, which limits distances to 1 / (1 - discount) steps."""
     future: Fraction = 0.625
-    """Weight of goals that the same episode achieves later; the rest weights all goals in the batch."""
+    """Weight of goals that the same episode achieves later; the remaining weight is that of all goals in the batch."""
     lr: PositiveFloat = 1e-3
     """Learning rate of the embedding (Adam)."""
     tau: Fraction = 0.1
     """Polyak rate of the target embedding, per update."""
     towards: Fraction = 0.5
-    """Share of skills that point to goals in the batch; the others have random directions."""
+    """Share of skills that point to goals in the batch; the other skills have random directions."""
     skills: IQLConfig = IQLConfig(
         expectile=0.9, temperature=10.0, discount=0.9, tau=0.005, l2=0.0, actor_delay=1, ema_decay=0.999
     )
@@ -51,7 +51,7 @@ class HILP:
     """Learner of an embedding of achieved states, and of a policy for its directions, from transitions."""
 
     def __init__(self, policy: HilbertPolicy, config: HILPConfig, tolerance: float, seed: int = 0):
-        """`tolerance`: distance from a goal at which it counts as achieved, in the goal's units."""
+        """`tolerance`: largest distance from a goal at which the goal counts as achieved, in the goal's units."""
         self.policy, self.config, self.tolerance = policy, config, tolerance
         self.skills = IQL(policy, config.skills, seed)
         self.device = self.skills.device
@@ -62,8 +62,8 @@ class HILP:
         """Return None, since transitions are drawn uniformly."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on a batch of transitions; return metrics. `batch` holds observation.state, action,
-        next.observation.state, and goal.observation.state, which achieves the goal."""
+        """Take one gradient step on a batch of transitions; return metrics. `batch` holds observation.state, action,
+        next.observation.state, and goal.observation.state, a state in which the goal is achieved."""
         now, following, goal = (self.policy.achieved(batch[k + STATE]) for k in ("", NEXT, GOAL))
         metrics = self._update_metric(now, following, goal)
         with torch.no_grad():
@@ -79,7 +79,8 @@ class HILP:
         return metrics | self.skills.update(rows)
 
     def _update_metric(self, now: Tensor, following: Tensor, goal: Tensor) -> dict[str, Tensor]:
-        """Update the embedding from each place (B, G) with its own goal and with all other goals in the batch."""
+        """Update the embedding by the distances of each achieved state `now` (B, G) to its own and to all other goals
+        (B, G) in the batch; `following` (B, G) is achieved one step later."""
         policy, c = self.policy, self.config
         with torch.no_grad():
             reached = torch.cdist(following, goal) < self.tolerance
@@ -92,7 +93,7 @@ class HILP:
         return {"metric/loss": loss.detach(), "metric/steps": -value.detach().mean()}
 
     def _values(self, metric: torch.nn.Module, places: Tensor, goals: Tensor) -> Tensor:
-        """Return V (B, B) of every pair of a place (B, G) and a goal (B, G)."""
+        """Return V (B, B) for every pair of an achieved state in `places` (B, G) and a goal in `goals` (B, G)."""
         at, to = metric(self.policy.scaled(places)), metric(self.policy.scaled(goals))
         return -(at[:, None] - to).square().sum(-1).clamp_min(1e-12).sqrt()
 

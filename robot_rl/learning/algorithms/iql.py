@@ -10,7 +10,7 @@ CFGRL, classifier-free guidance as policy improvement (Frans et al. 2025, 2505.2
 
     velocity = v(a; s) + w (v(a; s, better) - v(a; s)),   better = [Q(s, a) > V(s)]
 
-Its policy is proportional to pi(a | s) p(better | s, a)^w. The weight w is chosen after training.
+The guided policy is proportional to pi(a | s) p(better | s, a)^w. The weight w is chosen after training.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class IQLConfig(ActorCriticConfig):
     temperature: NonNegativeFloat = 3.0
     """Factor beta of the advantage in the exponent of a row's weight; 0: behaviour cloning."""
     heaviest: PositiveFloat = 100.0
-    """Largest weight of a row."""
+    """Largest weight of a row in the actor's loss."""
 
 
 class IQL(ActorCritic):
@@ -57,7 +57,7 @@ class IQL(ActorCritic):
         return self.value(features).squeeze(-1)
 
     def _advantage(self, batch: Batch) -> Tensor:
-        """Return Q - V (B,) of the data's actions, with gradients into V."""
+        """Return the advantage Q - V (B,) of the data's actions; gradients flow into V only."""
         with torch.no_grad():
             features = self.policy.features(batch)
             q = self.target.value(features, batch[self.critic_on]).amin(0)
@@ -92,11 +92,11 @@ class CFGRLConfig(IQLConfig):
     """Hyperparameters of the update. `temperature` and `heaviest` have no effect."""
 
     unconditional: NonNegativeFloat = 0.1
-    """Weight of the unconditional loss, which clones all actions."""
+    """Weight of the loss that trains the unconditional velocity v(a; s) on all actions."""
 
 
 class CFGRL(IQL):
-    """IQL whose actor is a guided flow."""
+    """IQL whose actor is a flow with classifier-free guidance."""
 
     config: CFGRLConfig
 

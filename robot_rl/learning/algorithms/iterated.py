@@ -24,7 +24,7 @@ from robot_rl.util.limits import PositiveInt
 @dataclass(frozen=True)
 class IteratedConfig(ActorCriticConfig):
     iterates: PositiveInt = 4
-    """Number K of ensembles, each the target of the next; 1 is the plain actor-critic."""
+    """Number K of critic ensembles, each the target of the next; 1: the plain actor-critic."""
 
 
 class IteratedQ(ActorCritic):
@@ -37,7 +37,7 @@ class IteratedQ(ActorCritic):
         self.config = config
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
-        """Return the targets of all iterates, (K, B) or (K, B, ...)."""
+        """Return the targets of all K ensembles, (K, B) or (K, B, ...) depending on the head."""
         u, log_prob = self._next_action(following)
         at = self.policy.features(following), self._critic_input(u, following)
         size = self.config.critics

@@ -2,13 +2,13 @@
 Learning" (MR.Q, 2501.16142).
 
     z_s = f(s), z_sa = g(z_s, a);  (z_s', r, done) = linear(z_sa), unrolled over several steps of an episode
-    model: |z_s' - f_now(s')|^2 + 0.1 cross-entropy(r) + 0.1 (done - d)^2
+    model: |z_s' - f_now(s')|^2 + 0.1 cross-entropy(r) + 0.1 (done - d)^2,   d: whether the step terminated
     value: Huber(Q(z_sa) - y / scale), y over n steps, with f, g, Q and actor of the last synchronization
     actor: -Q(g(z_s, u)) + 1e-5 |u before tanh|^2
 
 Values read an embedding that is constant between synchronizations, and their loss has no gradient into f and g. The
-paper makes as many updates of f and g, but all of them at synchronizations, and samples by priority. Here sampling is
-uniform.
+paper makes the same number of updates of f and g, but all at synchronizations, and samples the replay by priority. Here
+sampling is uniform.
 """
 
 import copy
@@ -32,21 +32,21 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, PositiveInt
 @dataclass(frozen=True)
 class MRQConfig(ActorCriticConfig):
     unroll: PositiveInt = 5
-    """Steps over which the model is unrolled."""
+    """Number of steps over which the model is unrolled."""
     model_lr: PositiveFloat = 1e-4
     """Learning rate of the embedding and the model (AdamW)."""
     reward_weight: NonNegativeFloat = 0.1
-    """Weight of the predicted reward."""
+    """Weight of the reward's prediction in the model's loss."""
     done_weight: NonNegativeFloat = 0.1
-    """Weight of the predicted termination."""
+    """Weight of the termination's prediction in the model's loss."""
     synchronize: PositiveInt = 250
-    """Updates between synchronizations, which copy the learned embedding to the values."""
+    """Number of updates between synchronizations, which copy the learned embedding to actor and critics."""
     preactivation: NonNegativeFloat = 1e-5
     """Penalty on the actor's squared output before tanh."""
 
 
 class Model(nn.Module):
-    """Embeddings f and g, and linear predictions of next embedding, reward and termination."""
+    """Embeddings f and g, and a linear layer that predicts the next embedding, the reward and the termination."""
 
     BINS = 65
     bins: Tensor
@@ -60,14 +60,15 @@ class Model(nn.Module):
         self.register_buffer("bins", line.sign() * line.abs().expm1())  # symexp: dense near 0
 
     def forward(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next embedding (B, width), logits of the reward (B, bins) and the termination (B,)."""
+        """Return the predicted next embedding (B, width), logits of the reward (B, bins), and termination (B,)."""
         out = self.predict(self.pair(torch.cat([z, action], -1)))
         following, reward, done = out.split([self.width, self.BINS, 1], -1)
         return following, reward, done.squeeze(-1)
 
 
 def two_hot(value: Tensor, bins: Tensor) -> Tensor:
-    """Return the two-hot code (B, bins) of values (B,): weights of the two nearest bins, whose mean is the value."""
+    """Return the two-hot code (B, bins) of values (B,): weights of the two nearest `bins`, whose weighted mean is the
+    value."""
     value = value.clamp(float(bins[0]), float(bins[-1]))
     above = torch.searchsorted(bins, value.contiguous()).clamp(1, len(bins) - 1)
     share = (value - bins[above - 1]) / (bins[above] - bins[above - 1])
@@ -76,7 +77,8 @@ def two_hot(value: Tensor, bins: Tensor) -> Tensor:
 
 
 def transitions(batch: Batch, steps: int, discount: float) -> Batch:
-    """Return one transition over `steps` steps for each sequence (B, unroll, ...), as `Sampling(steps)` does."""
+    """Return, for each sequence (B, unroll, ...), a transition over its first `steps` steps, like a sample of
+    `Sampling(steps)`."""
     valid, terminated = batch["valid"][:, :steps], batch["terminated"][:, :steps]
     person = batch["intervention"][:, :steps]
     valid = valid & (person == person[:, :1]).cumprod(1).bool()
@@ -109,7 +111,8 @@ class MRQ(ActorCritic):
         self.actor_before = copy.deepcopy(policy.actor).requires_grad_(False)
         self.scale = nn.ParameterDict({k: torch.ones((), device=self.device) for k in ("now", "before", "seen")})
         self.scale.requires_grad_(False)
-        """Mean absolute reward: divisor of the values, divisor of the target's values, and running mean."""
+        """Mean magnitude of the reward. `now` divides the values and `before` the targets' values; `seen` is the
+        running mean."""
         self.extra |= {"model": self.model, "model_optimizer": self.model_optimizer, "before": self.before}
         self.extra |= {"actor_before": self.actor_before, "scale": self.scale}
         self.sampling = Sampling(1, config.discount, max(2, config.unroll), sequence=True)
@@ -119,7 +122,7 @@ class MRQ(ActorCritic):
         return EmbeddedCritic(self.policy.encoder.size, width, c.critics, c.hidden, head, c.layer_norm)
 
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Update the model, then values and actor; `batch` holds sequences."""
+        """Update the model, then critics and actor; `batch` holds sequences (B, unroll, ...) of steps."""
         metrics = self._update_model(batch)
         if self.updates.critic % self.config.synchronize == 0:
             self._synchronize()
@@ -145,7 +148,8 @@ class MRQ(ActorCritic):
 
     @torch.no_grad()
     def _synchronize(self) -> None:
-        """Copy the values' embedding to the targets, and the model's embedding to the values."""
+        """Copy encoder, actor and critics to those that compute targets; then copy the model's embeddings to encoder
+        and critics."""
         self.before.load_state_dict(self.policy.encoder.state_dict())
         self.actor_before.load_state_dict(self.policy.actor.state_dict())
         self.target.load_state_dict(self.critic.state_dict())

@@ -4,8 +4,8 @@
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2 / variance of the targets
 
-With several reward terms, each has its own value. A is then the weighted sum of the terms' advantages, each divided by
-its standard deviation (SLIM).
+If the reward has several terms, each term has its own value. A is then the weighted sum of the terms' advantages, each
+divided by its standard deviation (SLIM).
 
 Actor and critic share no weights. Each has its own gradient clip and learning rate. The actor's rate adapts to the
 divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
@@ -39,15 +39,15 @@ class PPOConfig:
     gae_lambda: Fraction = 0.95
     """Lambda of generalized advantage estimation: 0 is one-step TD, 1 the whole return."""
     clip: PositiveFloat = 0.2
-    """Clip range of the ratio about 1."""
+    """Clip range of the probability ratio r about 1."""
     value_clip: PositiveFloat | None = None
     """Clip range of a value about its old value, in units of the return; None: no clip."""
     entropy_coef: NonNegativeFloat = 0.005
     """Weight of the policy's entropy (nats) in the objective."""
     epochs: PositiveInt = 5
-    """Passes over a rollout."""
+    """Number of passes over a rollout."""
     minibatches: PositiveInt = 4
-    """Gradient steps per pass."""
+    """Number of gradient steps per pass over a rollout."""
     actor_lr: PositiveFloat = 1e-3
     """Initial learning rate of the actor."""
     critic_lr: PositiveFloat = 1e-3
@@ -57,7 +57,7 @@ class PPOConfig:
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm, separately for actor and critic."""
     weights: tuple[NonNegativeFloat, ...] = ()
-    """Weight of each term's advantage with reward `terms`; empty: 1 each."""
+    """Weight of each reward term's advantage, for reward `terms`; empty: all weights are 1."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.minibatches < 1:
@@ -65,19 +65,19 @@ class PPOConfig:
 
 
 class PPO:
-    """Proximal policy optimization from rollouts. With a `mirror`, it also learns from each row's mirror image."""
+    """Proximal policy optimization from rollouts; if a `mirror` is given, also from the mirror image of each row."""
 
     LR_RANGE = (1e-5, 1e-2)
     """Limits of the actor's adaptive learning rate, extended to include its initial value."""
     kept: ClassVar[tuple[str, ...]] = ("frames", "state", "action", "mean")
-    """Columns of a rollout that the update uses."""
+    """Names of the rollout's columns that the update uses."""
     clip: Any
     """Clip range of the ratio: a number, or a tensor that broadcasts to ratios (B, K)."""
     policy: FeedforwardPolicy
     reads_next: Tensor | None = None
-    """Environments (n,) bool that decide at the next observation; None: all."""
+    """(n,) bool: which environments decide on new actions at the next observation; None: all."""
     reads_last: bool = False
-    """True if `assess` reads the pictures of the observation after a rollout."""
+    """Whether `assess` reads the pictures of the observation after a rollout."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,
@@ -88,7 +88,7 @@ class PPO:
         size, self.clip = policy.size, config.clip
         self.device = next(policy.parameters()).device
         self.unit: float | Tensor = 1.0
-        """Divisor of the critic's squared error, per term."""
+        """Divisor of the critic's squared error, one number or one per reward term: the variance of the targets."""
         self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.extra_inputs)
         """Size of the critic's input."""
         self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
@@ -132,7 +132,7 @@ class PPO:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and columns for the update."""
+        """Return exploring actions (n, A) in [-1, 1], and this step's columns (n, ...) for the update."""
         frames = self.policy.remember(observation)
         mean = self.policy.mean(frames)
         u = self.policy.sample(mean, rng)
@@ -140,17 +140,18 @@ class PPO:
         return self.policy.transform(u, observation), row
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the history of environments `ids`, or of all; their next step starts an episode."""
+        """Clear the observation history of environments `ids`, or if None of all: their next step starts an episode."""
         self.policy.reset(ids)
 
     @torch.no_grad()
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
         """Return the rows (T * N, ...) to learn from, with value, advantage and target.
 
-        `rollout` (T, N, ...) holds the outputs of `act`, reward, terminated and done. `last` is the observation after
-        it. `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped
-        to the range of values in the rollout: the critic never learns final states, so it extrapolates there, and
-        bootstrapping from such values diverges. If the simulation diverged, the value of the state before is used.
+        `rollout` (T, N, ...) holds the outputs of `act`, reward, terminated and done; `last` is the observation after
+        the rollout. `finals` are the results of `state` at the ends of episodes, in the order of the done steps. Their
+        values are clamped to the range of values in the rollout: the critic never learns final states, so it
+        extrapolates there, and bootstrapping from such values diverges. If the simulation diverged, a final state has
+        the value of the state before it.
         """
         value = self.critic(rollout["state"])
         terminated, done = rollout["terminated"], rollout["done"]
@@ -169,13 +170,13 @@ class PPO:
         return {name: x.flatten(0, 1) for name, x in batch.items()}
 
     def _weight(self, rollout: dict[str, Tensor]) -> float | Tensor:
-        """Return lambda, the weight of later steps in each step's advantage: one number, or (T, N)."""
+        """Return lambda, the weight of later steps in each step's advantage: one number, or (T, N) numbers."""
         return self.config.gae_lambda
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
-        """Learn from B rows of a rollout, then update the normalizers with them; return metrics.
+        """Learn from B rows of a rollout, then update the normalizers with these rows; return metrics.
 
-        `batch` holds frames (B, history * D) and state (B, C), both raw, action and mean (B, A), not clipped, and
+        `batch` holds frames (B, history * D) and state (B, C), not normalized; action and mean (B, A), not clipped; and
         value, advantage and target (B,). Raises FloatingPointError before a non-finite number reaches the weights.
         """
         self._check(batch)
@@ -203,7 +204,7 @@ class PPO:
         return self.policy.log_std
 
     def _widths(self) -> dict[str, int]:
-        """Return the widths of the columns with the policy's inputs and outputs, by name."""
+        """Return the widths, by name, of the update's columns that hold inputs and outputs of the policy."""
         size = self.policy.size
         return {"frames": self.policy.config.history * size.observation, "action": size.action, "mean": size.action}
 
@@ -220,8 +221,8 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image. The image has the old
-        log-probability of the original, as for a symmetric policy."""
+        """Return the losses' inputs (B, K, ...): each row and, if there is a mirror, its mirror image. The image gets
+        the row's old log-probability, as for a symmetric policy."""
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
             raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
@@ -237,7 +238,8 @@ class PPO:
         }
 
     def _scaled(self, advantage: Tensor) -> Tensor:
-        """Return standardized advantages (B,); those of several terms (B, terms) are summed with their weights."""
+        """Return standardized advantages (B,). Standardized advantages of several reward terms (B, terms) are summed
+        with the terms' weights."""
         scaled = (advantage - advantage.mean(0)) / (advantage.std(0) + 1e-8)
         if self.critic.terms is None:
             return scaled
@@ -245,7 +247,7 @@ class PPO:
         return (scaled * weights).sum(1)
 
     def _normalize(self, batch: dict[str, Tensor]) -> None:
-        """Update the normalizers with the raw rows and their mirror images."""
+        """Update the normalizers with the rows of the rollout and their mirror images."""
         newest, state = batch["frames"][:, -self.policy.size.observation :], batch["state"]
         if self.mirror is not None:  # symmetric statistics keep the policy symmetric
             newest = torch.cat([newest, self.mirror.observation(newest)])
@@ -254,7 +256,8 @@ class PPO:
         self.critic.normalizer.update(state)
 
     def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """Take a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
+        """Take a gradient step on the rows `part`; return metrics. `old` (A,) are the old policy's log standard
+        deviations; `adapt`: change the actor's learning rate first."""
         c = self.config
         loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
@@ -275,8 +278,8 @@ class PPO:
         self.policy.log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
 
     def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-ratios (rows, 1, or 2 with mirror images), the policy's entropy, and its divergence from the old.
-        Entropy and divergence are in nats."""
+        """Return the log-ratios (rows, 1), or (rows, 2) with mirror images; the policy's entropy, nats; and its
+        divergence from the old policy, nats."""
         log_std = self.policy.log_std
         mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]

@@ -1,12 +1,12 @@
 """Sequences of actions at low decision rates: Patel and Siegelmann 2025, "Overcoming Slow Decision Frequencies in
 Continuous Control" (SRL, arXiv 2410.08979).
 
-    critic: Q(s, a) of single steps, as without sequences; a' is the first action at s'
+    critic: Q(s, a) of single steps, as in a plain actor-critic; a' is the first action of the sequence at s'
     model:  |m(s, a) - (s' - s)|^2, states in units of their spread
     actor:  -mean_k Q(s_k, u_k) + alpha log pi(u|s) / J,   s_{k+1} = s_k + m(s_k, u_k),   u = all J actions at s_0
 
-The actor plans J actions ahead. Acting needs neither model nor critics. While exploring, it executes the first 1 to J
-actions of each sequence, a number drawn at random. With J = 1 it is the plain actor-critic.
+The actor plans J actions ahead. Acting needs neither model nor critics. While exploring, the actor executes the first 1
+to J actions of each sequence, a number drawn at random. With J = 1 the method is the plain actor-critic.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class SequenceConfig(ActorCriticConfig):
 
 
 class DynamicsModel(nn.Module):
-    """Model of the next state."""
+    """Model that predicts the next state from state and action."""
 
     def __init__(self, state: int, actions: int, hidden: tuple[int, ...]):
         super().__init__()
@@ -41,16 +41,16 @@ class DynamicsModel(nn.Module):
         self.net = mlp([state + actions, *hidden, state])
 
     def change(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return the normalized change (B, D) of states (B, D) by actions (B, A)."""
+        """Return the predicted change (B, D), normalized, of states (B, D) in one step with actions (B, A)."""
         return self.net(torch.cat([self.states(state), action], -1))
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return the next states (B, D)."""
+        """Return the predicted next states (B, D) for states (B, D) and actions (B, A)."""
         return state + self.changes.mean + self.changes.std * self.change(state, action)
 
 
 class SequenceRL(ActorCritic):
-    """Actor-critic whose actor gives sequences, evaluated step by step along a learned model."""
+    """Actor-critic whose actor plans sequences of actions, which are evaluated step by step along a learned model."""
 
     config: SequenceConfig
 
@@ -88,7 +88,7 @@ class SequenceRL(ActorCritic):
         return super()._critic_input(u, observation)[:, : self.policy.size.action]
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
-        """Return the mean value (B,) of a sequence's actions at the model's predicted states."""
+        """Return the mean value (B,) of the actions in sequences u (B, J * A), at the states predicted by the model."""
         state, total = batch["observation.state"], torch.zeros((), device=self.device)
         steps = u.unflatten(1, (self.policy.horizon, -1)).unbind(1)
         for k, action in enumerate(steps):

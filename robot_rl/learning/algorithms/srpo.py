@@ -3,7 +3,7 @@
 The reward of a success is 1. The reward of a failure grows with its similarity to the group's successes, measured on
 frozen features:
 
-    reward = 0.6 sigmoid(10 (0.5 - u)),   u in [0, 1]: distance to the nearest cluster of successes, within the group
+    reward = 0.6 sigmoid(10 (0.5 - u)),   u: distance to the nearest cluster of successes, scaled to [0, 1] in the group
     A      = (reward - mean) / std of the group,   shared by all decisions of an episode
     loss   = -mean min(r A, clip(r, 1 - 0.2, 1 + 0.28) A),   r of each token
 """
@@ -18,25 +18,25 @@ from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsCo
 from robot_rl.util.limits import Fraction, PositiveFloat, PositiveInt
 
 SHARE, STEEPNESS = 0.6, 10.0
-"""Largest reward of a failure, and slope of its sigmoid."""
+"""Largest reward of a failed episode, and slope of the sigmoid in this reward."""
 NEAR = 0.5
-"""Distance within which successes are neighbours (DBSCAN's eps), relative to that of unrelated points."""
+"""Distance within which successes are neighbours (DBSCAN's eps), relative to the distance of unrelated points."""
 
 
 @dataclass(frozen=True)
 class SRPOConfig(TokenGroupsConfig):
     minibatches: PositiveInt = 8
-    """Gradient steps per pass."""
+    """Number of gradient steps per pass over the episodes."""
     shaping: bool = True
-    """Reward failures for progress; False: success alone, as in GRPO."""
+    """Reward failed episodes for progress; False: reward success alone, as in GRPO."""
     clip_low: PositiveFloat = 0.2
-    """Clip range of the ratio below 1."""
+    """Clip range of the probability ratio r below 1."""
     clip_high: PositiveFloat = 0.28
-    """Clip range of the ratio above 1."""
+    """Clip range of the probability ratio r above 1."""
     least: Fraction = 0.1
-    """Least success rate of a group that is learned from."""
+    """Least success rate at which a group of episodes is learned from."""
     most: Fraction = 0.9
-    """Greatest success rate of a group that is learned from."""
+    """Greatest success rate at which a group of episodes is learned from."""
 
 
 class SRPO(TokenGroups):
@@ -75,7 +75,8 @@ class SRPO(TokenGroups):
 
 
 def embedded(played: Trajectories) -> Tensor:
-    """Return embeddings of episodes (E, 2F): the mean features of its decisions, and the features of the last."""
+    """Return embeddings (E, 2F) of episodes: the mean features (F,) of an episode's decisions, and the features of its
+    last decision."""
     features = played.columns["features"].flatten(1).cpu()
     count = torch.bincount(played.episode, minlength=len(played.success))[:, None]
     mean = features.new_zeros(len(count), features.shape[1]).index_add(0, played.episode, features) / count
@@ -85,7 +86,7 @@ def embedded(played: Trajectories) -> Tensor:
 
 
 def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:
-    """Return rewards (E,) of episodes from their embeddings (E, F), success (E,) bool and group (E,)."""
+    """Return rewards (E,) of episodes from their embeddings `seen` (E, F), success (E,) bool and group number (E,)."""
     reward = success.float()
     for number in group.unique():
         rows = (group == number).nonzero()[:, 0]
@@ -102,8 +103,8 @@ def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:
 
 
 def centres(points: Tensor) -> Tensor:
-    """Return the centres (K, F) of clusters of points (n, F), or the mean of all points if there is no cluster.
-    Clusters are DBSCAN's with at least two points (Ester et al. 1996)."""
+    """Return the centres (K, F) of the clusters of points (n, F), or the mean of all points if there is no cluster.
+    DBSCAN finds the clusters, of at least two points each (Ester et al. 1996)."""
     near = torch.cdist(points, points) <= NEAR * (2 * points.shape[1]) ** 0.5
     for _ in range(len(points)):  # transitive closure
         near = (near.float() @ near.float()) > 0
@@ -112,7 +113,8 @@ def centres(points: Tensor) -> Tensor:
 
 
 def relative(reward: Tensor, played: Trajectories, least: float, most: float) -> tuple[Tensor, Tensor]:
-    """Return the advantages (E,) of episodes within their groups, and which episodes are learned from (E,) bool."""
+    """Return the episodes' advantages (E,) within their groups, and (E,) bool, which episodes are learned from:
+    those of groups with a success rate from `least` to `most`."""
     advantage, counts = torch.zeros_like(reward), torch.zeros(len(reward), dtype=torch.bool)
     for number in played.group.unique():
         rows = played.group == number

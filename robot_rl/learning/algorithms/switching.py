@@ -1,8 +1,8 @@
 """Handover between two agents on one replay: chunks act early, single steps late.
 
 Chunks explore consistently and propagate rewards over several steps at once, so they are better early. Single steps
-react to every observation, and are better late (Li et al. 2025, 2507.07969, whose learning curves cross). The share of
-episodes in which single steps act grows from 0 to 1.
+react to every observation, so they are better late; the learning curves of Li et al. 2025 (2507.07969) cross. The share
+of episodes in which the agent of single steps acts grows from 0 to 1.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,17 @@ from robot_rl.util.limits import NonNegativeInt
 
 @dataclass(frozen=True)
 class SwitchingConfig:
-    """Hyperparameters of both agents and of the handover."""
+    """Hyperparameters of the agent of chunks, the agent of single steps, and the handover between them."""
 
     chunks: ActorCriticConfig = ActorCriticConfig()
     """Settings of the agent of chunks."""
     steps: ActorCriticConfig = ActorCriticConfig()
     """Settings of the agent of single steps."""
     first: NonNegativeInt = 10_000
-    """Environment steps after which single steps begin to act."""
+    """Number of environment steps after which the agent of single steps begins to act."""
     last: NonNegativeInt = 30_000
-    """Environment steps after which single steps act in all episodes; their share grows linearly in between."""
+    """Number of environment steps after which the agent of single steps acts in all episodes; between `first` and
+    `last` its share of episodes grows linearly."""
 
     def __post_init__(self) -> None:
         if self.last < self.first:
@@ -46,7 +47,7 @@ class SwitchingConfig:
 
 
 class Switching:
-    """Agent of chunks that hands over to an agent of single steps; see `Agent`."""
+    """Agent of chunks that hands over to an agent of single steps; methods as in `Agent`."""
 
     def __init__(self, chunks: ActorCritic, steps: ActorCritic, config: SwitchingConfig, seed: int = 0):
         if steps.policy.horizon != 1 or steps.config.n_step != 1 or "latent" in chunks.columns | steps.columns:
@@ -58,15 +59,15 @@ class Switching:
         self.sampling = Sampling(1, config.discount, max(2, chunks.policy.horizon), sequence=True)
         self.rng = torch.Generator().manual_seed(seed)
         self.single = torch.zeros(0, dtype=torch.bool)
-        """Environments (n,) in whose episode single steps act."""
+        """(n,) bool: environments in whose current episode the agent of single steps acts."""
         self.undecided = torch.zeros(0, dtype=torch.bool)
-        """Environments (n,) that start an episode, so that the acting agent must be drawn."""
+        """(n,) bool: environments that start an episode, for which the acting agent must be drawn."""
         self.done = 0
         """Number of environment steps so far."""
 
     @property
     def share(self) -> float:
-        """Return the share of new episodes in which single steps act."""
+        """Return the share of new episodes in which the agent of single steps acts."""
         c = self.config
         return min(1.0, max(0.0, (self.done - c.first) / max(1, c.last - c.first)))
 
@@ -105,12 +106,13 @@ class Switching:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:
-        """Update both agents from the same sequences."""
+        """Update the two agents from the same sequences; return the metrics of both."""
         metrics = {f"chunks/{k}": v for k, v in self.chunks.update(self.chunked(batch), phase).items()}
         return metrics | {f"steps/{k}": v for k, v in self.steps.update(self.stepped(batch), phase).items()}
 
     def chunked(self, batch: Batch) -> Batch:
-        """Return the sequences (B, h, ...) as samples of chunks, equal to those of `Sampling(h, discount, h)`."""
+        """Return the sequences (B, h, ...) as samples for the agent of chunks, equal to samples of
+        `Sampling(h, discount, h)`."""
         h = self.chunks.policy.horizon
         valid, terminated = batch["valid"][:, :h], batch["terminated"][:, :h]
         factor = self.config.discount ** torch.arange(h, device=self.device)
@@ -122,7 +124,7 @@ class Switching:
         return out | {"discount": self.config.discount ** valid.sum(1) * going}
 
     def stepped(self, batch: Batch) -> Batch:
-        """Return the first steps of the sequences as transitions, equal to those of `Sampling(1, discount)`."""
+        """Return the first steps of the sequences as transitions, equal to samples of `Sampling(1, discount)`."""
         out = {k: v[:, 0] for k, v in batch.items() if k in self.steps.columns}
         out |= {NEXT + k: batch[k][:, 1] for k, c in self.steps.columns.items() if c.observed}
         going = ~batch["terminated"][:, 0]

@@ -17,7 +17,7 @@ from robot_rl.util.limits import NonNegativeFloat
 @dataclass(frozen=True)
 class TD3BCConfig(ActorCriticConfig):
     alpha: NonNegativeFloat = 2.5
-    """Weight of values, normalized to a mean absolute value of 1; 0: behaviour cloning."""
+    """Weight of the values, normalized to a mean magnitude of 1, in the actor's loss; 0: behaviour cloning."""
 
 
 class TD3BC(ActorCritic):

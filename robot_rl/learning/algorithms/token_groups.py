@@ -1,4 +1,4 @@
-"""Base of learners from groups of a token policy's episodes (SRPO, GRAPE). Only the decoder of tokens is trained."""
+"""Base class of learners from groups of a token policy's episodes (SRPO, GRAPE). Only the token decoder is trained."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 @dataclass(frozen=True)
 class TokenGroupsConfig:
     lr: PositiveFloat = 1e-4
-    """Learning rate (AdamW)."""
+    """Learning rate of the token decoder (AdamW)."""
     epochs: PositiveInt = 1
-    """Passes over the episodes of a round."""
+    """Number of passes over the episodes of a round."""
     temperature: PositiveFloat = 1.0
-    """Sampling temperature of tokens while exploring; the deployed policy has its own."""
+    """Sampling temperature of tokens while exploring; the deployed policy uses its own temperature."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm."""
 
@@ -45,12 +45,13 @@ class TokenGroups:
 
     @property
     def reads_next(self) -> Tensor:
-        """Return which environments decide at the next observation, (n,) bool."""
+        """Return (n,) bool: which environments decide on a new chunk at the next observation."""
         return self.queue.used >= self.queue.length
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A), which environments decided (n,) bool, and columns of their decisions."""
+        """Return exploring actions (n, A) in [-1, 1]; (n,) bool, which environments decided on a new chunk; and the
+        columns of these decisions."""
         policy, rows = self.policy, len(observation["observation.state"])
         due = self.queue.due(rows)
         chunks = torch.zeros(rows, policy.execute, policy.size.action, device=self.device)
@@ -83,7 +84,7 @@ class TokenGroups:
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return {}, since there are no critics."""
+        """Return {}, since these learners have no critics."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

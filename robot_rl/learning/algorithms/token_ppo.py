@@ -1,11 +1,11 @@
 """PPO on tokens: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
 
-Each token of a chunk is an action of PPO. The tokens of a chunk share its advantage.
+Each token of a chunk is an action of PPO. All tokens of a chunk have the chunk's advantage.
 
     r_k = exp(log pi(token_k | tokens before) - log pi_old(token_k | tokens before)), at the rollout's temperature
 
-Only the decoder of tokens is trained, not the backbone. The critic reads privileged state and instruction. Learned
-progress may shape the reward.
+Only the token decoder is trained, not the backbone. The critic reads privileged state and instruction. An estimate of
+task progress, learned from demonstrations, may shape the reward.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,10 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat
 @dataclass(frozen=True)
 class TokenPPOConfig(ChunkPPOConfig):
     temperature: PositiveFloat = 1.0
-    """Sampling temperature of tokens while exploring; the deployed policy has its own."""
+    """Sampling temperature of tokens while exploring; the deployed policy uses its own temperature."""
     progress: NonNegativeFloat = 0.0
-    """Weight of the progress reward, which is learned from demonstrations; 0: success alone, no demonstrations."""
+    """Weight of the progress reward, which is learned from demonstrations; 0: no progress reward, so no demonstrations
+    are needed."""
 
 
 class TokenPPO(ChunkPPO):
@@ -50,7 +51,7 @@ class TokenPPO(ChunkPPO):
         self.reads_last = self.progress is not None
 
     def learn_progress(self, episodes: Sequence[dict[str, Tensor]], seed: int) -> float:
-        """Fit the estimate of progress to successful episodes; return its RMS error."""
+        """Fit the estimate of progress to successful episodes; return the estimate's RMS error."""
         assert self.progress is not None
         return self.progress.fit(self._read, episodes, torch.Generator().manual_seed(seed))
 
@@ -91,7 +92,7 @@ class TokenPPO(ChunkPPO):
         return data | {"log_prob": torch.cat(old)}
 
     def _shares(self, features: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities (B, L) of tokens (B, L), and the entropy (B, L) of each distribution, nats."""
+        """Return log-probabilities (B, L) of tokens (B, L), and entropies (B, L) of their distributions, nats."""
         shares = (self.policy.decoder(features, tokens) / self.config.temperature).log_softmax(-1)
         return shares.gather(-1, tokens[..., None])[..., 0], -(shares.exp() * shares).sum(-1)
 

@@ -1,7 +1,7 @@
-"""Base of off-policy learners without an actor, whose policy follows from the values of action bins.
+"""Base class of off-policy learners without an actor, whose policy follows from the values of action bins.
 
-They share replay columns, exploration, the order of an update, and an averaged network, which computes the targets,
-acts and is deployed. A subclass adds its loss.
+The learners share replay columns, exploration, the order of an update, and an averaged network, which computes the
+targets, acts and is deployed. A subclass adds its loss.
 """
 
 import copy
@@ -27,7 +27,7 @@ class ValueBasedConfig:
     """Hyperparameters that value-based methods share."""
 
     lr: PositiveFloat = 3e-4
-    """Learning rate (AdamW)."""
+    """Learning rate of the value network (AdamW)."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay (AdamW)."""
     tau: Fraction = 0.02
@@ -35,9 +35,9 @@ class ValueBasedConfig:
     discount: Fraction = 0.99
     """Discount per environment step."""
     n_step: PositiveInt = 1
-    """Rewards summed in a target before it bootstraps."""
+    """Number of rewards summed in a target before it bootstraps from the averaged network."""
     noise: NonNegativeFloat = 0.01
-    """Standard deviation of exploration noise on the action, which is then rounded to a bin."""
+    """Standard deviation of exploration noise on the action; the noisy action is then rounded to a bin."""
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
     exploration: ExplorationConfig = ExplorationConfig(warmup_noise=None, noise_memory=0.0)
@@ -45,10 +45,10 @@ class ValueBasedConfig:
 
 
 class ValueBased:
-    """Agent whose policy follows from the values of bins; see `Agent`."""
+    """Agent whose policy follows from the values of action bins; methods as in `Agent`."""
 
     def __init__(self, policy: BinsPolicy, config: ValueBasedConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
-        """`value_limits` has no effect: bins limit their values by themselves, or not at all."""
+        """`value_limits` has no effect: the value network limits its values itself, or they are not limited."""
         self.policy, self.config = policy, config
         self.device = next(policy.network.parameters()).device
         self.online = copy.deepcopy(policy.network)
@@ -89,8 +89,8 @@ class ValueBased:
 
     # ---- learning ----------------------------------------------------------------------------------------------
     def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
-        """Take a gradient step. `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0
-        after a termination), and `next.*`, the observed columns after the n steps."""
+        """Take a gradient step; return metrics. `batch` holds B rows of `columns`; reward and discount over n steps,
+        where the discount is 0 after a termination; and `next.*`, the observed columns after the n steps."""
         encoder = self.policy.encoder
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         with torch.no_grad():
@@ -103,7 +103,7 @@ class ValueBased:
 
     @abstractmethod
     def _loss(self, batch: Batch, features: Tensor, after: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and metrics for features (B, F) of the observations, and `after` of the next ones."""
+        """Return loss and metrics. `features` (B, F) encode the observations, `after` (B, F) the next observations."""
 
     def finish(self) -> None:
         """Do nothing, since the policy's network already is the averaged one."""
@@ -131,6 +131,6 @@ class ValueBased:
 
 
 def over_demonstrations(loss: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of a loss (B,) over the rows of demonstrations, or 0 if there are none."""
+    """Return the mean of a loss (B,) over the rows of demonstrations, or 0 if the batch has no such rows."""
     demonstrated = batch[DEMONSTRATION].to(loss.dtype)
     return (loss * demonstrated).sum() / demonstrated.sum().clamp_min(1)

@@ -1,6 +1,7 @@
 """Chunks of actions for actor-critics: Li et al. 2025, "Reinforcement Learning with Action Chunking" (2507.07969).
 
-The actor gives h actions at once, and the critics evaluate all h, so the h-step return needs no off-policy correction::
+The actor plans h actions at once, and the critics evaluate all h actions together, so the h-step return needs no
+off-policy correction::
 
     y = sum_{k < h} discount^k r_k + discount^h Qbar(s_h, chunk')
 """
@@ -14,27 +15,27 @@ from robot_rl.data.replay import Batch
 
 
 class ActionQueue:
-    """Chunks being executed, one per environment. An environment takes a new chunk after the last action of its own."""
+    """Chunks being executed, one per environment. After a chunk's last action, its environment takes a new chunk."""
 
     def __init__(self, horizon: int):
         self.horizon = horizon
         self.chunks: Tensor | None = None
-        """Chunks (n, horizon, A)."""
+        """(n, horizon, A) chunks being executed."""
         self.used = torch.zeros(0, dtype=torch.long)
-        """Actions already executed (n,)."""
+        """(n,) number of actions of each chunk that were already executed."""
         self.length = self.used
-        """Actions to execute (n,)."""
+        """(n,) number of actions of each chunk to execute."""
 
     def due(self, rows: int) -> Tensor:
-        """Return which of `rows` environments take a new chunk at this step, (n,) bool."""
+        """Return (n,) bool: which of the n = `rows` environments take a new chunk at this step."""
         if len(self.used) != rows:
             self.chunks, self.used = None, torch.full((rows,), self.horizon)
             self.length = self.used.clone()
         return self.used >= self.length
 
     def step(self, chunks: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return this step's actions (n, A). Environments that are due take their chunk from `chunks` (n, horizon, A),
-        of which they will execute `lengths` (n,) actions; None: all."""
+        """Return this step's actions (n, A). Environments that are `due` take a new chunk from `chunks`
+        (n, horizon, A), of which they execute `lengths` (n,) actions; None: all actions."""
         due = self.due(len(chunks))
         if lengths is not None:
             self.length = torch.where(due, lengths, self.length)
@@ -45,7 +46,7 @@ class ActionQueue:
         return self.chunks[torch.arange(len(index)), index]
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all."""
+        """Drop the chunks of environments `ids`, or if None of all environments."""
         self.used[slice(None) if ids is None else ids.cpu()] = self.horizon
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,8 +60,8 @@ class ActionQueue:
 
 
 def flatten_chunks(batch: Batch, rng: torch.Generator) -> Batch:
-    """Return the batch with its action chunks (B, h, A) as one row (B, h * A). Actions after the end of an episode are
-    replaced by random ones, so that critics learn to ignore them."""
+    """Return the batch with action chunks (B, h, A) flattened to (B, h * A). Random actions replace those after the end
+    of an episode, so that critics learn to ignore them."""
     action, valid = batch["action"], batch["valid"]
     random = 2 * torch.rand(action.shape, generator=rng, device=rng.device).to(action.device) - 1
     return batch | {"action": torch.where(valid[..., None], action, random).flatten(1)}

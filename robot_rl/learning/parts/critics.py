@@ -13,7 +13,7 @@ from robot_rl.util.errors import ConfigError
 
 
 class Critic(ActionValues):
-    """Ensemble of `members` independent action values Q_i(s, a), given as the head's outputs."""
+    """Ensemble of `members` independent action values Q_i(s, a); `head` interprets the network's outputs."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
@@ -28,13 +28,13 @@ class Critic(ActionValues):
             self.head.start(last)
 
     def value(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return values (E, B)."""
+        """Return values (E, B) of E members for B rows of features and actions."""
         return self.head.mean(self(features, action))
 
 
 class BatchNormCritic(Critic):
-    """Critic with batch normalization before each layer, and a skip connection around layers of equal widths. It uses
-    the batch's statistics after `train()`, and running statistics after `eval()`, its initial mode."""
+    """Critic with batch normalization before each layer, and a skip connection around layers of equal widths.
+    Normalization uses the batch's statistics after `train()`, and running statistics initially and after `eval()`."""
 
     def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head):
         super().__init__(features, actions, members, hidden, head, layer_norm=False)
@@ -65,7 +65,7 @@ class EmbeddedCritic(Critic):
 
 
 def check_critics(config: Any, saved: dict[str, Any]) -> None:
-    """Raise ConfigError if the settings `saved` with critics differ from an agent's `config`."""
+    """Raise ConfigError if the settings `saved` with a bundle's critics differ from an agent's `config`."""
     for name in ("critics", "hidden", "layer_norm", "head", "bins"):
         ours, theirs = getattr(config, name), saved.get(name)
         if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
@@ -77,7 +77,8 @@ def check_critics(config: Any, saved: dict[str, Any]) -> None:
 
 
 class StateValue(nn.Module):
-    """V(s) of observation and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
+    """Network for V(s), s being observation and privileged state, with its own normalizer (asymmetric critic, Pinto et
+    al. 2018)."""
 
     def __init__(self, size: int, hidden: tuple[int, ...], terms: int | None = None):
         """`terms`: number of reward terms, each with its own value; None: a single reward."""
@@ -87,7 +88,7 @@ class StateValue(nn.Module):
         self.terms = terms
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return values (...), or (..., terms), of raw states (..., size)."""
+        """Return values (...), or (..., terms) for several reward terms, of states (..., size), not normalized."""
         values: Tensor = self.net(self.normalizer(state))
         return values if self.terms else values.squeeze(-1)
 

@@ -4,7 +4,8 @@ Q-learning (van Hasselt et al. 2016, arXiv 1509.06461).
     y    = r + discount * Qbar(s', the policy's choice at s')
     loss = mean (Q(s, executed gripper command) - y)^2
 
-Qbar is the gripper critic of the averaged actor. It overrides the mean action if this gains at least `grasp_margin`.
+Qbar is the gripper critic of the averaged actor. The gripper critic overrides the gripper command of the mean action if
+its values of open and closed differ by more than `grasp_margin`.
 """
 
 from dataclasses import replace
@@ -24,7 +25,7 @@ GRIPPER = "gripper."
 
 
 def check_gripper(policy: ActorPolicy, actions: list[str]) -> None:
-    """Raise ConfigError if a policy has a gripper critic, and the last of the named actions moves no gripper."""
+    """Raise ConfigError if a policy has a gripper critic, but the last of its `actions`, by name, moves no gripper."""
     if policy.grasps and not actions[-1].startswith(GRIPPER):
         raise ConfigError(f"grasp needs a gripper as the last action, and this task's is {actions[-1]!r}; leave it out")
 
@@ -36,7 +37,7 @@ class GraspingActorCritic(ActorCritic):
 
     def _extend(self, value_limits: Limits) -> None:
         self.returns = limits_of(replace(self.config, entropy_backup=False), value_limits)
-        """Range of the gripper's values, which include no entropy."""
+        """Limits of the gripper critic's targets, which include no entropy."""
         if self.policy.grasps:
             values = self._values(self.policy.actor).parameters()
             self.grasp_optimizer = torch.optim.Adam(values, self.config.critic_lr)

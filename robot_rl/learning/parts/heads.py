@@ -1,6 +1,6 @@
-"""Critic heads: interpretation of an ensemble's outputs, their targets, and their loss.
+"""Critic heads, which interpret the outputs of a critic ensemble and compute their targets and loss.
 
-    scalar     the mean, squared error
+    scalar     the mean return, squared error
     hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
     c51        logits over bins, cross-entropy with the projected next distribution (Bellemare et al. 2017, C51)
     gaussian   mean and standard deviation of the return (Duan et al. 2025, DSAC-T, 2310.05858)
@@ -29,21 +29,22 @@ class Head(Protocol):
 
     @property
     def outputs(self) -> int:
-        """Outputs per value."""
+        """Number of outputs per value."""
 
     def mean(self, out: Tensor) -> Tensor:
-        """Return values (...) of outputs (..., outputs)."""
+        """Return the values (...), mean returns, of outputs (..., outputs)."""
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
-        """Return the target reward (B,) + discount (B,) * next return, from outputs (B, outputs) at the next step."""
+        """Return the target for reward (B,) + discount (B,) * next return, where `following` (B, outputs) are the
+        outputs at the next step."""
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        """Return the loss (E, B) of outputs (E, B, outputs) against the targets of B rows."""
+        """Return the loss (E, B) of an ensemble's outputs (E, B, outputs) against the targets of B rows."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value per row, with targets clipped to the range of returns [low, high]."""
+    """Head with one output, the value; targets are clipped to the range of returns [low, high]."""
 
     low: float
     high: float
@@ -61,7 +62,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Bins:
-    """Categorical distribution over `outputs` equal bins of [low, high]."""
+    """Head whose outputs are logits of a categorical distribution over `outputs` equal bins of [low, high]."""
 
     low: float
     high: float
@@ -90,8 +91,8 @@ class Bins:
 
     @torch.no_grad()
     def start(self, layer: nn.Linear | EnsembleLinear) -> None:
-        """Initialize a last layer to the value 0, or to the nearest value in the range. Random weights would give the
-        middle of the range."""
+        """Initialize a critic's last layer so that all values are 0, or the value in [low, high] nearest to 0. Random
+        weights would give the middle of the range."""
         zero = torch.zeros(1, device=layer.bias.device)
         code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
         code = code.clamp_min(0.1 / self.outputs**2)  # finite logits of all bins; moves the mean by at most 0.05 bins
@@ -101,7 +102,7 @@ class Bins:
 
 @dataclass(frozen=True)
 class HLGauss(Bins):
-    """Bins whose target is a Gaussian around the scalar target, with the paper's standard deviation of 0.75 bins."""
+    """Bins whose target is a Gaussian around the scalar target. Its standard deviation is the paper's, 0.75 bins."""
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
         value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
@@ -114,7 +115,8 @@ class HLGauss(Bins):
 
 @dataclass(frozen=True)
 class C51(Bins):
-    """Bins whose target is the next distribution, shifted, scaled and projected back onto the bins (algorithm 1).
+    """Bins whose target is the return distribution of the next step, scaled, shifted and projected onto the bins
+    (algorithm 1).
 
     `target` also takes several distributions (B, ..., outputs) per reward.
     """
@@ -128,20 +130,21 @@ class C51(Bins):
 
 
 class GaussianHead(nn.Module):
-    """Mean and standard deviation of the return. The target per row is (value, standard deviation of the return).
+    """Head whose outputs give mean and standard deviation of the return. The target of a row is (value, standard
+    deviation of the return).
 
-    DSAC-T's three refinements: the mean regresses an expected value; it is the value of the less-valued twin
-    (`pessimistic`); and gradients are multiplied by the running variance over the row's own variance, so that they do
-    not depend on the scale of rewards.
+    It has DSAC-T's three refinements: the mean regresses an expected value; this is the value of the less-valued twin
+    critic (`pessimistic`); and gradients are multiplied by the running variance over the row's own variance, so that
+    they do not depend on the scale of rewards.
     """
 
     outputs = 2
     LEAST_STD = 0.05
-    """Least standard deviation; smaller ones make gradients of single rows explode."""
+    """Least standard deviation of the return; smaller deviations make gradients of single rows explode."""
     REACH = 3.0
-    """Limit of the return's distance from the mean, in running standard deviations."""
+    """Largest distance of a return from the mean that the loss counts, in running standard deviations."""
     FOLLOW = 0.005
-    """Update rate of the running standard deviation."""
+    """Rate per update at which the running standard deviation follows the batch's."""
     HUBER = 50.0
     """Error of the mean above which its gradient is constant."""
     usual: Tensor
@@ -165,8 +168,8 @@ class GaussianHead(nn.Module):
         """Return w (Huber(mean - value) + std [std^2 - E(mean - return)^2] / (std + 0.1)), with [] constant.
 
         E is the expectation over the return's Gaussian. The paper draws one sample instead, which gives the same
-        gradient with noise. The paper's Huber loss is half the square, so that its standard deviation is too small by
-        sqrt(2); here it is not.
+        gradient with noise. The paper's Huber loss is half the square, which makes its standard deviation too small by
+        sqrt(2); the standard deviation here is not too small.
         """
         mean, std, value, spread = self.mean(out), self.std(out), target[:, 0], target[:, 1]
         with torch.no_grad():
@@ -180,7 +183,7 @@ class GaussianHead(nn.Module):
 
 
 def clipped_square(center: Tensor, std: Tensor, reach: Tensor) -> Tensor:
-    """Return E[clip(x, -reach, reach)^2] (E, B) for x ~ N(center (E, B), std (B,)^2)."""
+    """Return the mean (E, B) of clip(x, -reach, reach)^2 for x ~ N(center, std^2), with center (E, B) and std (B,)."""
     std = std.clamp_min(1e-6)
     low, high = (-reach - center) / std, (reach - center) / std
     below, upto = (torch.special.ndtr(x) for x in (low, high))
@@ -191,7 +194,7 @@ def clipped_square(center: Tensor, std: Tensor, reach: Tensor) -> Tensor:
 
 
 def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> Head:
-    """Return the head `name` for returns within [low, high]."""
+    """Return the head `name` for returns within [low, high]; `bins` is the number of bins of hl-gauss and c51."""
     if name == "hl-gauss":
         return HLGauss(low, high, bins)
     if name == "c51":
@@ -200,8 +203,9 @@ def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> He
 
 
 def pessimistic(head: Head, out: Tensor, subset: int, rng: torch.Generator) -> Tensor:
-    """Return, per row, the outputs (B, outputs) of the least-valued among `subset` random members of (E, B, outputs).
-    Clipped double Q (Fujimoto et al. 2018); random subsets as in REDQ (Chen et al. 2021)."""
+    """Return for each row the outputs (B, outputs) of the member with the least value, among `subset` random members of
+    an ensemble with outputs `out` (E, B, outputs). The minimum is clipped double Q (Fujimoto et al. 2018), and random
+    subsets are those of REDQ (Chen et al. 2021)."""
     if subset < len(out):
         out = out[torch.randperm(len(out), generator=rng)[:subset].to(out.device)]
     if len(out) == 1:

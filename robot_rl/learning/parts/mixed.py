@@ -4,7 +4,7 @@
     x <- x - lr / (1 - (mixing b1)^t)  m / (sqrt(v / (1 - mixing b2^t)) + eps)
 
 mixing 1 is Adam; mixing 0 is RMSProp, which has neither momentum nor bias correction of v. ADPO (Jiang and Yang 2025,
-arXiv 2505.08376) mixes the two by a factor; the rule between the two ends is our own.
+arXiv 2505.08376) mixes the two optimizers by a factor; the rule for factors between 0 and 1 is our own.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class MixedMoments(torch.optim.Optimizer):
-    """Optimizer with adaptive moments and a mixing factor in [0, 1] per parameter group."""
+    """Optimizer with adaptive moments and a mixing factor in [0, 1], which may differ by parameter group."""
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.99), mixing: float = 1.0,

@@ -2,7 +2,7 @@
 
     loss = -Q(s, T(u)) + alpha log pi(u) + l2 |u - u_start|^2 + imitation [person acted] |u - u_person|^2
 
-Each term is 0 where its weight is 0.
+A term whose weight is 0 is left out.
 """
 
 import math
@@ -17,19 +17,20 @@ from policies.base import Observation
 from robot_rl.data.replay import NEXT, Batch
 
 Pooling = Literal["mean", "min", "first"]
-"""Ensemble value that the actor maximizes: REDQ and RLPD take the mean, SAC the minimum, TD3 the first."""
+"""Value of a critic ensemble that the actor maximizes: REDQ and RLPD take the mean, SAC the minimum, and TD3 the first
+critic's value."""
 
 
 def next_observation(batch: Batch) -> Observation:
-    """Return a batch's columns `next.*` under their plain names."""
+    """Return a batch's columns `next.*` under their names without `next.`."""
     return {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
 
 
 def gradient_step(
     loss: Tensor, optimizer: torch.optim.Optimizer, clipped: Iterable[Tensor] = (), limit: float | None = None
 ) -> Tensor:
-    """Take an optimizer step on a loss; return the gradient norm of the parameters `clipped`. Their norm is clipped to
-    `limit` before the step; None: no limit."""
+    """Take an optimizer step on a loss; return the gradient norm of the parameters `clipped`. Before the step this norm
+    is clipped to `limit`; None: no limit."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(clipped), limit or math.inf)
@@ -38,7 +39,7 @@ def gradient_step(
 
 
 def pooled(values: Tensor, how: Pooling) -> Tensor:
-    """Return one value (B,) for an ensemble's values (E, B)."""
+    """Return one value per row (B,) for an ensemble's values (E, B)."""
     if how == "first":
         return values[0]
     return values.mean(0) if how == "mean" else values.amin(0)
@@ -50,12 +51,13 @@ def scaled(q: Tensor) -> Tensor:
 
 
 def expectile_error(error: Tensor, tau: float) -> Tensor:
-    """Return |tau - [error < 0]| error^2, which the tau-expectile minimizes; half the squared error at tau 0.5."""
+    """Return |tau - [error < 0]| error^2, whose mean the tau-expectile minimizes. At tau 0.5 it is half the squared
+    error."""
     return (tau - (error < 0).float()).abs() * error.square()
 
 
 def annealed(start: float, done: int, updates: int) -> float:
-    """Return an expectile that falls linearly from `start` to 0.5 over `updates`, after `done` of them."""
+    """Return the expectile after `done` updates; it falls linearly from `start` to 0.5 over `updates` updates."""
     return 0.5 if done >= updates else start + (0.5 - start) * done / updates
 
 
@@ -68,8 +70,8 @@ def masked_mean(errors: Tensor, batch: Batch) -> Tensor:
 
 
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
-    """Return the squared distance (B,) of the actor's mean u from the u of a person's actions. Actions of the policy
-    count 0. None if u has no effect on the action."""
+    """Return the squared distance (B,) of the actor's output `mean` from the output u that gives the person's action;
+    0 for actions of the policy. None if u has no effect on the action, or is not unique."""
     target, person = policy.invert(batch["action"], batch), batch["intervention"]
     if target is None:
         return None
@@ -81,5 +83,5 @@ def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | 
 
 @torch.no_grad()
 def average_(average: torch.nn.Module, latest: torch.nn.Module, weight: float) -> None:
-    """Move averaged parameters by `weight` towards the latest ones."""
+    """Move the parameters of `average` towards those of `latest` by the share `weight` of their distance."""
     torch._foreach_lerp_(list(average.parameters()), list(latest.parameters()), weight)

@@ -3,11 +3,11 @@
 Lu et al. 2025, "VLA-RL" (arXiv 2505.18719) learn a progress reward with a second vision-language model. Here a small
 network reads the policy's own frozen features of pictures and instruction:
 
-    Phi(s) in [0, 1]:  t / T in a demonstration of T frames;  0 with an instruction that was not followed
+    Phi(s) in [0, 1]:  t / T in frame t of a demonstration of T frames;  0 for an instruction that was not followed
     r'     = r + weight (gamma Phi(s') - Phi(s)),   Phi = 0 after a terminal step
 
-Potential-based shaping preserves the optimal policy (Ng et al. 1999). If a time limit cuts a chunk, the state at its
-end is not observed, and Phi keeps its value.
+Potential-based shaping preserves the optimal policy (Ng et al. 1999). If a time limit cuts a chunk, the state at the
+cut is not observed, and Phi(s') is taken to be Phi(s).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.learning.parts.objectives import gradient_step
 
 EVERY, BATCH, READ = 4, 256, 64
-"""Stride between training frames, batch size of training, and batch size of computing features."""
+"""Stride between training frames, batch size of training, and batch size in which features are computed."""
 UPDATES, LR = 1000, 1e-3
 
 
 class ProgressEstimate(nn.Module):
-    """Estimator of progress from features (B, width)."""
+    """Network that estimates task progress from features (B, width)."""
 
     def __init__(self, width: int, hidden: int = 128):
         super().__init__()
@@ -39,8 +39,8 @@ class ProgressEstimate(nn.Module):
     def fit(
         self, read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
     ) -> float:
-        """Fit to successful episodes; return the RMS error of the last batch. `read` computes features from
-        observations."""
+        """Fit the network to successful episodes; return the RMS error on the last batch. `read` computes features
+        from observations."""
         features, target = labelled(read, episodes, rng)
         self.normalizer.fit(features)
         optimizer, loss = torch.optim.Adam(self.parameters(), LR), torch.zeros(())
@@ -55,10 +55,10 @@ class ProgressEstimate(nn.Module):
 def labelled(
     read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return features (N, width) of frames, and their progress (N,).
+    """Return features (N, width) of the episodes' frames, and the frames' progress (N,).
 
-    The frames follow a second time with the instruction of another episode and progress 0, if that instruction differs.
-    If an episode's instruction changed, only frames with its last instruction are used.
+    The frames are followed by copies with another episode's instruction, if the two differ, and progress 0. If an
+    episode's instruction changed, only frames with the episode's last instruction are used.
     """
     names = [name for name in episodes[0] if name.startswith("observation.")]
     parts, shares = [], []
@@ -87,9 +87,9 @@ def shaping(
 ) -> Tensor:
     """Return gamma Phi(s') - Phi(s) (T, N) for the steps of a rollout.
 
-    `potential` (T, N) is valid where a chunk `begins`, and is held until the next chunk. `last` (N,) is the potential
-    after the rollout. Steps before the first chunk gain 0. After a terminal step the potential is 0; at a time limit it
-    keeps its value.
+    `potential` (T, N) is valid in steps where a chunk `begins` (T, N) bool, and is held until the next chunk begins.
+    `last` (N,) is the potential after the rollout. Steps before the first chunk gain 0. After a terminal step the
+    potential is 0; at a time limit it keeps its value.
     """
     time = torch.arange(len(begins), device=begins.device)[:, None]
     since = torch.where(begins, time, -1).cummax(0).values
