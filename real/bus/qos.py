@@ -18,8 +18,8 @@ class QoS:
     lifespan: float | None = None
     """Time after which a sample is dropped, s; None: never."""
     blocking: float = 0.1
-    """Longest wait of ``publish`` for a slow reliable reader, s. Unlike in ROS the wait is finite, so that a dead reader
-    does not stall a control loop."""
+    """Longest wait of ``publish`` for a slow reliable reader, s. Unlike in ROS it is finite, so that a dead reader does
+    not stall a control loop."""
 
     def __post_init__(self) -> None:
         if self.depth < 1:

@@ -88,8 +88,8 @@ class Judge:
         return rig.pipeline.success(state)
 
     def _failed(self, state: RobotState) -> bool:
-        """Return the result of the task's failure test; false in a dry run. A robot does not measure its trunk's height.
-        A twin's true height is used; without a twin, folded legs are also a failure."""
+        """Return the result of the task's failure test; false in a dry run. A robot does not measure its trunk's
+        height: a twin's true height is used; without a twin, folded legs are also a failure."""
         if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
             return False
         truth = self._truth()

@@ -233,8 +233,8 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state, a picture of each camera and a subscriber of the commands. Raise NotReady if any is
-        missing after `timeout` s, or if a topic has two publishers."""
+        """Wait for a complete state, a picture of each camera and a subscriber of the commands. Raise NotReady if any
+        of them is missing after `timeout` s, or if a topic has two publishers."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:

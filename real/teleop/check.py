@@ -16,7 +16,7 @@ WARM_UP = 80
 STEP = 0.05
 """Smallest movement shown, as a fraction of full deflection."""
 AWAY, BACK = 0.6, 0.25
-"""Distance from rest above which a control counts as moved, and below which as released, fractions of full range."""
+"""Distance from rest above which a control counts as moved, and below which as released; 1: full deflection."""
 _PROMPTS = dict(
     leftx="push the left stick to the right",
     lefty="pull the left stick back",

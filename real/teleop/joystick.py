@@ -1,7 +1,7 @@
 """Joystick device file (Linux joydev): identity and events.
 
-The package evdev is not used: it has no wheels, so it would need a compiler on the robot's computer, and its tests would
-need /dev/uinput.
+The package evdev is not used: it has no wheels, so it would need a compiler on the robot's computer, and tests with it
+would need /dev/uinput.
 """
 
 import fcntl

@@ -152,7 +152,7 @@ class Keyboard:
             self._finished = True
 
     def _within_escape(self, char: str, now: float) -> bool:
-        """Return whether a character belongs to the escape sequence of an arrow or function key: ESC [ D is not Shift-d."""
+        """Return whether a character belongs to an arrow or function key's escape sequence: ESC [ D is not Shift-d."""
         state, late = self._escape, now - self._escaped > _SEQUENCE
         self._escape = ""
         if char == "\x1b":

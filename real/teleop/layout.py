@@ -130,8 +130,8 @@ def _source(pad: Identity, name: str, text: str, file: str) -> Source:
 
 
 def layout_of(device: Joystick, map_file: str = "") -> Layout:
-    """Return a device's layout from `map_file`. Without a map file, use the file that `MAP_FILE` names, else the device's
-    identity. Raises ConfigError for a device without a layout."""
+    """Return a device's layout from `map_file`. Without a map file, use the file that `MAP_FILE` names, else the
+    device's identity. Raises ConfigError for a device without a layout."""
     pad, given = device.identity, map_file or os.environ.get(MAP_FILE, "")
     layout = mapped_layout(pad, given) if given else {}
     if not layout and not map_file:

@@ -13,7 +13,7 @@ class Pad:
     """Indices of a pad's axes and buttons in a joystick node's messages."""
 
     sticks: tuple[int, int, int, int]
-    """Axes of left stick forward, left stick left, right stick forward, right stick left. These directions are positive."""
+    """Axes: left stick forward, left stick left, right stick forward, right stick left; positive in this direction."""
     triggers: tuple[int, int]
     """Axes of LT and RT; a fully pulled trigger has the value -1."""
     rest: float
