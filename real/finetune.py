@@ -36,7 +36,7 @@ class LearnerProcess:
         self._before = 0
         self.restarts = 0
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called when the learner resumes after it was suspended."""
+        """Called with the event "stall" and its details when the learner resumes after it was suspended."""
         self.process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 

@@ -64,7 +64,7 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
     """Return Cyclone's configuration: our XML, a comma, then CYCLONEDDS_URI, which takes precedence.
 
     `loopback`: with discovery range LOCALHOST, select `lo` in addition to the interface that Cyclone chooses. ROS peers
-    with Cyclone 0.10 announce themselves to 127.0.0.1 only; Cyclone 11 drops that unless `lo` is selected (measured).
+    with Cyclone 0.10 send announcements to 127.0.0.1 only; Cyclone 11 drops these unless `lo` is selected (measured).
     """
     scope = discovery_range(env)
     peers = static_peers(env)
@@ -154,7 +154,7 @@ def _c_stderr() -> Iterator[Callable[[], str]]:
 
 
 def open_domain(domain: int) -> Any:
-    """Create this process's Cyclone domain object; raise BusError with Cyclone's reason if it cannot start."""
+    """Create this process's Cyclone domain object; raise BusError with Cyclone's reason if DDS cannot start."""
     check_version()
     check_peers()
     from cyclonedds.core import DDSException

@@ -41,7 +41,7 @@ def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) ->
 
 
 class Graph:
-    """Announcements of other participants. Unreadable messages are ignored."""
+    """Nodes that other participants have announced. Unreadable announcements are ignored."""
 
     def __init__(self, store: Typestore) -> None:
         self._store = store

@@ -61,7 +61,7 @@ def register(type_name: str, definition: str) -> None:
 
 
 def message(type_name: str) -> type:
-    """Return the class of ``package/msg/Name``; its constructor requires all fields, unlike `make`."""
+    """Return the class of the type ``package/msg/Name``. The class's constructor requires all fields, unlike `make`."""
     known = store().types
     if type_name not in known:
         short = {name.rsplit("/", 1)[1].lower(): name for name in known}

@@ -28,7 +28,7 @@ class Remap:
 
 
 def check_node_name(name: str) -> str:
-    """Return the node name; raise BusError if it is not valid."""
+    """Return a node's name unchanged; raise BusError if the name is not valid."""
     if not _TOKEN.fullmatch(name):
         raise BusError(f"node name {name!r} is not valid: use letters, digits and '_', and start with no digit")
     return name

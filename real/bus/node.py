@@ -167,7 +167,7 @@ class Node(ABC):
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` s until a predicate, ``lambda: pub.matched > 0``, is true; return whether it is."""
+        """Wait up to ``timeout`` s until a predicate holds, such as ``lambda: pub.matched > 0``; return its value."""
 
     @abstractmethod
     def incompatible(self) -> list[str]:

@@ -174,7 +174,7 @@ class Participant:
             self.changed.notify_all()
 
     def endpoints(self, kind: str, dds_topic: str) -> list[builtin.DcpsEndpoint]:
-        """Return the live "writers" or "readers" (`kind`) of a topic, including those of this process."""
+        """Return the live "writers" or "readers" (`kind`) of a DDS topic, including those of this process."""
         return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
 
     def owner(self, guid: bytes) -> str:

@@ -158,7 +158,7 @@ class RosSubscription(Subscription):
         return _names(self._owner.ros.get_publishers_info_by_topic(self.topic), process)
 
     def types(self) -> set[str]:
-        """Return the types of the topic's publishers."""
+        """Return the message types of the topic's publishers."""
         return {e.topic_type for e in self._owner.ros.get_publishers_info_by_topic(self.topic)}
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class RosNode(Node):
         super().__init__(args)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
-        """Return an rclpy event callback that records a QoS mismatch between the `what` on `topic` and a peer."""
+        """Return an rclpy event callback that records a QoS mismatch of a publisher or subscription (`what`)."""
 
         def note(event: Any) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind).lower()

@@ -71,8 +71,8 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
 def parameters_for(full_name: str, tree: Any, source: str = "parameters") -> dict[str, Any]:
     """Return a node's parameters from the tree of a parameter file; nested names are joined by dots.
 
-    Keys are full node names (`/arm/policy`, or `arm: policy:`). `*` matches one part of a name, `**` any number of
-    parts; `/**` is every node.
+    The tree's keys are full node names (`/arm/policy`, or `arm: policy:`). `*` matches one part of a name, `**` any
+    number of parts; `/**` matches every node.
     """
     parameters: dict[str, Any] = {}
 

@@ -22,7 +22,7 @@ SPIN = 0.0002
 STALL = 0.025
 """Lateness of a tick above which the process counts as stalled, s: half the time-out of the robot's watchdogs."""
 SMALLEST = 1e-8
-"""Shorter durations are counted as 0, s."""
+"""Duration up to which a histogram counts 0, s."""
 WIDTH = math.log(1.01)
 """Width of a histogram bin on the logarithmic axis: percentiles are within 0.5 %."""
 BINS = 2800
@@ -61,12 +61,12 @@ class Histogram:
         return min(self.max, float(_CENTRES[int(np.searchsorted(np.cumsum(self.counts), rank)) if self._n else 0]))
 
     def between(self, edges: list[float]) -> list[int]:
-        """Return the number of durations between neighbouring edges, s."""
+        """Return the number of durations between each two neighbouring `edges`, s."""
         counts, _ = np.histogram(_CENTRES, edges, weights=self.counts)
         return [int(n) for n in counts]
 
     def milliseconds(self) -> dict[str, Any]:
-        """Return median, 99th percentile and maximum, ms."""
+        """Return median, 99th percentile and maximum of the durations, ms."""
         return {"p50": 1e3 * self.percentile(50), "p99": 1e3 * self.percentile(99), "max": 1e3 * self.max}
 
 
@@ -161,7 +161,7 @@ class Timing:
         self.missed += skipped
 
     def __add__(self, other: Timing) -> Timing:
-        """Combine the timings of two loops in sequence."""
+        """Combine the timings of two loops that ran in sequence."""
         return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
 
     def summary(self) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class Timing:
 
 def prefer_realtime(priority: int = 40) -> bool:
     """Give the calling thread SCHED_FIFO and fine timer slack if permitted; warn otherwise. Threads and processes that
-    it starts have normal priority. Priorities: joint states 45, commands 40, policy 20. The policy has one because a
-    thread that holds the interpreter lock must not be preempted while the command thread waits for the lock."""
+    this thread starts have normal priority. Priorities: joint states 45, commands 40, policy 20. A thread that holds
+    the interpreter lock, such as the policy's, must not be preempted while the command thread waits for the lock."""
     if sys.platform != "linux":
         return False
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
@@ -229,7 +229,7 @@ def yield_to_robot() -> None:
 
 
 def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
-    """Measure an idle loop at the command loop's priority: the lower bound of lateness on this machine."""
+    """Measure a loop without work at the command loop's priority: the lower bound of lateness on this machine."""
     timings: list[Timing] = []
 
     def loop() -> None:

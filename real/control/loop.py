@@ -51,11 +51,11 @@ class Events:
 class CommandLoop(threading.Thread):
     """Publish commands at the robot's command rate from `arm()` until `close()`.
 
-    Each tick moves along a straight line from the previous goal to the present one, through `Shield.follow`. Set-points
-    of compliant joints jump to the goal, as in simulation. With a stale state, a stale goal or a latched stop an arm
-    brakes and holds, and a legged robot is damped. In both cases the loop keeps sending, because a forward controller
-    keeps the last command. Damping a standing robot latches a stop, since full stiffness would jerk the robot up again;
-    exceptions are `close` and a stale goal between episodes.
+    Each tick moves the set-points along a straight line from the previous goal to the present goal, and through
+    `Shield.follow`. Set-points of compliant joints jump to the goal, as in simulation. With a stale state, a stale goal
+    or a latched stop an arm brakes and holds, and a legged robot is damped. In both cases the loop keeps sending,
+    because a forward controller keeps the last command. Damping a standing robot latches a stop, since full stiffness
+    would jerk the robot up again; exceptions are `close` and a stale goal between episodes.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
@@ -65,7 +65,7 @@ class CommandLoop(threading.Thread):
         self.goals = 0
         """Number of posted goals, including refused ones."""
         self.stopped = ""
-        """Reason of the latched stop; empty while running."""
+        """Reason of the latched stop; empty if no stop is latched."""
         self.ticker: Ticker | None = None
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
@@ -91,7 +91,7 @@ class CommandLoop(threading.Thread):
         self.is_damped = self.legged
         """The robot is legged and damped, and has to stand up."""
         self.resting = False
-        """No goals are expected between episodes: a legged robot is then damped without a latch."""
+        """No goals are expected between episodes: for lack of goals, a legged robot is then damped without a stop."""
         self._stiff_since = -math.inf
         """Start of the newest sequence of commands with stiffness, monotonic s."""
         self._limits = PostureLimits(pipeline.robot, self.safety)

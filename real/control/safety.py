@@ -21,12 +21,13 @@ class SafetyConfig:
     goal_timeout: float = 0.15
     """Maximum age of an arm's goal, s: three control periods at 20 Hz."""
     patience: float = 0.3
-    """Maximum age of a legged robot's goal, s. Damping makes it fall, so it stands through short gaps."""
+    """Maximum age of a legged robot's goal, s. Damping makes the robot fall, so it keeps standing in short gaps."""
     start_mismatch: float = 0.2
     """Maximum distance of the first goal after a start or hold from what the joint can reach in the goal's duration,
     and of a held arm from its command, rad."""
     moved_patience: float = 0.1
-    """Time beyond `start_mismatch` after which a held arm is held where it is, s; a single state may be wrong."""
+    """Time for which a held arm must be further than `start_mismatch` from its command before it is held where it is,
+    s. A single joint state may be wrong."""
     object_timeout: float = 0.2
     """Maximum age of an object pose for posting a goal, s."""
     picture_timeout: float = 0.15

@@ -47,7 +47,7 @@ class RobotEnv(Rig, VectorEnv):
         observers: Iterable[StepObserver] = (), instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
     ):  # fmt: skip
-        """Args: `cameras`: recorded in addition to the policy's cameras. `schedule`: velocity commands while neither a
+        """Args: `cameras`: cameras recorded in addition to the policy's. `schedule`: velocity commands while neither a
         person nor `cmd_vel` gives any. `instruction`: the first instruction. `words`: words that the policy knows; ():
         any. `classifier`: success test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
@@ -59,7 +59,7 @@ class RobotEnv(Rig, VectorEnv):
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)
         self.observers = list(observers)
-        """Called in this order after each control period with its state, action and result."""
+        """Functions called in this order after each control period, with the period's state, action and result."""
         self._noted: dict[str, Any] = {}
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
@@ -67,7 +67,7 @@ class RobotEnv(Rig, VectorEnv):
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
-        """Time from observation to action in each control period, s."""
+        """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()
@@ -105,7 +105,7 @@ class RobotEnv(Rig, VectorEnv):
         return self._observe(), {}
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Execute the policy's action (1, A), or the person's in its place, for one control period."""
+        """Execute the policy's action (1, A), or the person's action in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.hold_action())
@@ -182,7 +182,7 @@ class RobotEnv(Rig, VectorEnv):
 
     # ---- parts -------------------------------------------------------------------------------------------------
     def _rehearse(self) -> None:
-        """Compute a control period without the policy and discard the result."""
+        """Compute a control period without the policy and discard the result, because first calls are slow."""
         state = self.read()
         if self.steering is not None and self.steering.schedule is not None:
             self.steering.schedule(self.seed, self.interface.horizon)

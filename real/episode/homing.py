@@ -32,7 +32,7 @@ class Homing:
         self.width = robot.gripper.width if robot.gripper else 0.0
 
     def begin(self, seed: int) -> None:
-        """Await the reset of a latched stop, set down a held object, go home and have the objects of `seed` placed."""
+        """Await the reset of a latched stop, set down a held object, go home, have the objects placed for `seed`."""
         if self.env.loop.stopped:
             self.env.await_release()
         if not self.env.driver.dry_run:

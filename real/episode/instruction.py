@@ -58,7 +58,7 @@ class InstructionInput:
 
     @property
     def index(self) -> Tensor | None:
-        """Return the index (1, 1) of the current instruction in the interface, which decides the success test; None if
-        the interface does not contain it."""
+        """Return the index (1, 1) of the current instruction in the interface, which decides the success test; None for
+        an instruction that the interface does not contain."""
         text = self.text
         return torch.tensor([[float(self.known.index(text))]]) if text in self.known else None

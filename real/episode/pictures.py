@@ -5,7 +5,7 @@ camera with the same vertical field of view gives the same picture. Faults of a 
 
 missing       the camera sends nothing
 frozen        a frame is repeated with its old stamp, or with the same pixels after the arm has moved
-wrong         smaller than the picture, unsupported encoding, or a byte count that does not match its size
+wrong         a frame is smaller than the picture, or has an unsupported encoding or a byte count unlike its size
 """
 
 import math

@@ -31,7 +31,7 @@ class _DeviceOperator:
 
 
 class RehearsalEnv(InterventionWrapper):
-    """One simulation whose `step` returns one control period after the previous `step` returned.
+    """Simulation of one robot. `step` returns one control period after the previous `step` returned.
 
     As in `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and the
     caller resets. A simulation slower than real time does not catch up: `ticker.timing` counts the missed periods.

@@ -91,8 +91,8 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while the gripper is open."""
 
     def read(self) -> RobotState:
-        """Return the robot's newest state. NotReady if it is too old, the command loop has ended, or another publisher
-        is on a topic."""
+        """Return the robot's newest state. NotReady if the state is too old, the command loop has ended, or another
+        process publishes on one of the robot's topics."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout

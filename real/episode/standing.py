@@ -140,8 +140,8 @@ class Standing:
         """Move the joints to `goal` (1, J) in `part * RISE` seconds; return False after a stop.
 
         A damped robot starts at its measured positions with zero stiffness. Otherwise the motion starts at the
-        set-points with the present stiffness, so that the robot does not drop. Stiffness reaches the multiple `last`
-        of the spec's after the fraction `firm` of the motion.
+        set-points with the present stiffness, so that the robot does not drop. After the fraction `firm` of the motion
+        the stiffness is `last` times the spec's stiffness.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield

@@ -64,7 +64,7 @@ class Recorder:
             fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
         self._has_truncated = TRUNCATED in self.writer.features
-        """False for datasets of versions without this column."""
+        """The dataset has the column `TRUNCATED`, which datasets of earlier versions lack."""
         self.rows = EpisodeRows(pipeline.actions)
         self.error: BaseException | None = None
         self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)

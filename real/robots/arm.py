@@ -65,7 +65,7 @@ class ArmDriver(Driver):
         self._named: list[set[str]] = []
         """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
         self._settled = False
-        """All publishers of the joints are known."""
+        """After `wait_ready`, all publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
         """Names in the last message; indices in the message, and in the spec, of the spec's joints in that message."""
         self._lock = threading.Lock()

@@ -56,7 +56,7 @@ class JointReading:
 
 
 class JumpCheck:
-    """Refuse joint states that the robot cannot have reached: another robot's, or a broken encoder's."""
+    """Refuse joint states that the robot cannot have reached. They come from another robot or a broken encoder."""
 
     def __init__(self, robot: RobotSpec):
         self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])
@@ -84,7 +84,7 @@ class JumpCheck:
 
 
 class Driver(ABC):
-    """Subscribe to a robot's state, objects and cameras; publish its commands, unless `dry_run`."""
+    """Subscriber of a robot's joint states, object poses and cameras, and publisher of commands, unless `dry_run`."""
 
     joints: Subscription
     command: Publisher
@@ -319,7 +319,7 @@ class Driver(ABC):
 
 
 def seconds(stamp: Any) -> float:
-    """Return a message's stamp in s; 0 if it is not set."""
+    """Return a message's stamp in s; 0 if the stamp is not set."""
     return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 

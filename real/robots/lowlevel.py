@@ -59,7 +59,7 @@ class Motors:
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, stiffness_scale: float = 1.0) -> np.ndarray:
-        """Return a LowCmd with set-points (J,), rad, in the spec's order, and scaled stiffness."""
+        """Return a LowCmd with set-points (J,), rad, in the spec's order; the spec's stiffness is scaled."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0

@@ -35,7 +35,7 @@ class TrunkReading(JointReading):
 
 
 GUARD_TIMEOUT = 0.3
-"""Age of the guard's last report above which the guard counts as gone, s. It sends a report every 0.02 s."""
+"""Age of the guard's last report above which the guard counts as gone, s. The guard reports every 0.02 s."""
 GUARD_GONE = "the guard has gone"
 
 

@@ -119,5 +119,5 @@ class Layout:
 
 @cache
 def layout(type_name: str) -> Layout:
-    """Return the cached layout of a type."""
+    """Return the layout of a message type, computed once per process."""
     return Layout(type_name)

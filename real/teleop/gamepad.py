@@ -82,7 +82,7 @@ class Controls:
 
 
 class Gamepad:
-    """Gamepad at ``path`` or the first /dev/input/js*, with the layout of `map_file` or of its identity.
+    """Gamepad at ``path`` or the first /dev/input/js*, with the layout in `map_file` or by the device's identity.
 
     Raises UserError unless all sticks and triggers report their release within `settle` seconds: an untouched axis at
     its end belongs to another layout and would move the robot.
@@ -129,6 +129,6 @@ class Gamepad:
 
 
 def _stick(value: float) -> float:
-    """Return a stick's value with a dead zone; the result is continuous at the edge of the zone."""
+    """Apply a dead zone to a stick's value, -1 to 1; the result is continuous at the edge of the zone."""
     beyond = max(abs(value) - AT_REST, 0.0) / (1.0 - AT_REST)
     return beyond if value > 0.0 else -beyond if beyond else 0.0

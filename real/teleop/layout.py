@@ -1,7 +1,7 @@
 """Layout of a gamepad's axes and buttons, from the device's identity or a map file.
 
-A gamepad's layout depends on its driver: a PlayStation pad's triggers have numbers with one driver that the right stick
-has with another. joydev does not name axes, so unknown devices are refused. Names and map files are those of SDL's
+A gamepad's layout depends on its driver: a PlayStation pad's triggers have with one driver the numbers of the right
+stick with another. joydev does not name axes, so unknown devices are refused. Names and map files are those of SDL's
 gamecontrollerdb.txt, one line per device::
 
     030000004c050000c405000011010000,PS4,leftx:a0,lefty:a1,rightx:a2,righty:a5,lefttrigger:a3, ... ,platform:Linux,
@@ -30,7 +30,7 @@ class Source:
     """Axis or button that a control uses."""
 
     kind: int
-    """AXIS or BUTTON"""
+    """Kind of the source: AXIS or BUTTON."""
     number: int
     sign: int = 1
     """-1: the axis is reversed."""
@@ -130,7 +130,7 @@ def _source(pad: Identity, name: str, text: str, file: str) -> Source:
 
 
 def layout_of(device: Joystick, map_file: str = "") -> Layout:
-    """Return a device's layout from `map_file`. Without a map file, use the file that `MAP_FILE` names, else the
+    """Return a device's layout from `map_file`. Without `map_file`, look in the file that `MAP_FILE` names, then at the
     device's identity. Raises ConfigError for a device without a layout."""
     pad, given = device.identity, map_file or os.environ.get(MAP_FILE, "")
     layout = mapped_layout(pad, given) if given else {}

@@ -58,5 +58,5 @@ class ArmOperator:
         return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
 
     def close(self) -> None:
-        """Unsubscribe from the episode."""
+        """Unsubscribe from the episode topic."""
         self._episodes.close()

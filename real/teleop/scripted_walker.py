@@ -73,5 +73,5 @@ class Walker:
         return "lets go", RELEASED
 
     def close(self) -> None:
-        """Unsubscribe from the episode."""
+        """Unsubscribe from the episode topic."""
         self._episodes.close()

@@ -27,7 +27,7 @@ class Device(Protocol):
         """Return the current input without waiting. Raise `Finished` or `UserError` to end the stream."""
 
     def close(self) -> None:
-        """Restore the device. Idempotent."""
+        """Restore the device's state, such as a terminal's mode. Idempotent."""
 
 
 class DeviceInput(OperatorInput):
@@ -54,7 +54,7 @@ class DeviceInput(OperatorInput):
             begin()
 
     def close(self) -> None:
-        """Restore the device."""
+        """Close the device."""
         self.device.close()
 
 
@@ -124,7 +124,7 @@ class _Peers:
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[float], int]]:
-    """Give a sleep that returns SIGINT, SIGTERM, SIGQUIT or SIGHUP, which then do not raise; main thread only::
+    """Yield a sleep function that returns SIGINT, SIGTERM, SIGQUIT or SIGHUP instead of raising; main thread only::
 
     with until_signal() as wait:
         while not wait(0.1): ...

@@ -23,7 +23,7 @@ class InstructionPublisher:
         return self._publisher.matched > 0
 
     def await_listener(self, timeout: float = 10.0) -> None:
-        """Wait for a robot to subscribe; raise UserError after `timeout` seconds."""
+        """Wait until a robot subscribes to the topic of instructions; raise UserError after `timeout` seconds."""
         if not self._node.wait_for(lambda: self.subscribed, timeout):
             raise UserError(
                 f"no robot listens on {self._publisher.topic}: start `robot-rl deploy` with a policy that reads "

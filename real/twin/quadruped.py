@@ -19,7 +19,7 @@ from sim.tasks.base import Task
 TRUTH_RATE = 100.0
 """Rate of `TRUTH_TOPIC`, Hz."""
 TIMESTEP = 0.002
-"""Physics step, s: one per reported state."""
+"""Physics step, s. The robot reports one state per step."""
 GRAVITY = 9.81
 """Gravitational acceleration, m/s^2."""
 MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30
