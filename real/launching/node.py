@@ -48,7 +48,7 @@ class NodeProcess:
         namespace, log_level, parameters: passed as ROS arguments.
         environment: variables added to the launcher's environment.
         condition: False skips the node.
-        required: the node's exit stops the launch and sets its exit status.
+        required: the node's exit stops the launch; the launch ends with the node's exit status.
         respawn: restart after a failure.
         start_after: name of the node that starts before this one, if both start.
         commands_robot: sends commands to the robot; stops first.
