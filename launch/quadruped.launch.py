@@ -1,4 +1,4 @@
-"""Run a policy on a robot that walks: ros2 launch robot_rl quadruped.launch.py policy:=runs/walk/bundle robot:=go2"""
+"""Run a policy on a legged robot: ros2 launch robot_rl quadruped.launch.py policy:=runs/walk/bundle robot:=go2"""
 
 from functools import partial
 

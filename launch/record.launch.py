@@ -1,4 +1,4 @@
-"""Record a person's demonstrations: ros2 launch robot_rl record.launch.py task:=panda-lift twin:=true"""
+"""Record a person's demonstrations on an arm: ros2 launch robot_rl record.launch.py task:=panda-lift twin:=true"""
 
 from functools import partial
 

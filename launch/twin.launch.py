@@ -1,4 +1,4 @@
-"""Start a simulated robot behind the robot's own topics: ros2 launch robot_rl twin.launch.py robot:=panda"""
+"""Start a simulated robot on the real robot's topics: ros2 launch robot_rl twin.launch.py robot:=panda"""
 
 from functools import partial
 

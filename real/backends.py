@@ -1,4 +1,4 @@
-"""Choice of the bus's backend."""
+"""Choice between the bus's backends: DDS and rclpy."""
 
 import importlib.util
 import os
@@ -11,15 +11,15 @@ BACKENDS = ("auto", "dds", "rclpy")
 BACKEND = "ROBOT_RL_BUS"
 """Environment variable with one of BACKENDS."""
 FAST, TOO_FAST = 100.0, 250.0
-"""Control rates, Hz, from which DDS is preferred, and above which rclpy is refused. A 500 Hz loop on rclpy was stopped
-in two of two runs, with 10 % of its ticks late."""
+"""Control rates, Hz: from `FAST`, DDS is preferred; above `TOO_FAST`, rclpy is refused. A 500 Hz loop on rclpy was
+stopped in two of two runs, with 10 % of its ticks late."""
 
 
 def choose(backend: str = "", rate: float = 0.0, env: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Return the backend, dds or rclpy, and a warning about it, empty if there is none.
+    """Return the backend, "dds" or "rclpy", and a warning about this choice, empty if there is none.
 
-    auto chooses rclpy if installed, but DDS for control at `FAST` Hz or more, unless ROS's middleware does not speak
-    DDS. Raises UserError for rclpy above `TOO_FAST`.
+    "auto" chooses rclpy if it is installed, but DDS for control at `FAST` Hz or more, unless ROS's middleware does not
+    speak DDS. Raises UserError for rclpy above `TOO_FAST` Hz.
     """
     wanted = backend or env.get(BACKEND) or "auto"
     if wanted not in BACKENDS:

@@ -28,15 +28,15 @@ PERMANENT_FAILURE = 2
 
 
 class LearnerProcess:
-    """Run a learner beside the robot; restart it from its checkpoint if it dies. UserError for `PERMANENT_FAILURE` or
-    if it dies again before it has published `weights`."""
+    """Run a learner beside the robot; if it dies, restart it from its checkpoint. UserError if its exit status is
+    `PERMANENT_FAILURE`, or if a restarted learner dies before it has published `weights`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
         self._before = 0
         self.restarts = 0
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called when the learner resumes after it was suspended."""
+        """Called with the event "stall" and its details when the learner resumes after it was suspended."""
         self.process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 
@@ -53,7 +53,8 @@ class LearnerProcess:
         return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
 
     def _require_recoverable(self, published: bool) -> None:
-        """Raise UserError after a permanent failure, or with `published`, if no new weights were published."""
+        """Raise UserError after a permanent failure. With `published`, also raise it if the learner has published no
+        weights since its start."""
         assert self.process is not None
         if self.process.returncode == PERMANENT_FAILURE:
             raise UserError(
@@ -67,7 +68,7 @@ class LearnerProcess:
             )
 
     def tend(self) -> None:
-        """Restart a dead learner, at most every 5 s; call between episodes. Never waits."""
+        """Restart the learner if it is dead, at most every 5 s, without waiting. Call this between episodes."""
         assert self.process is not None
         if self.process.poll() is None:
             # WNOHANG: the kernel has reported a learner that resumed after a suspension.
@@ -102,7 +103,7 @@ class FinetuneSession:
         self.cameras = RobotCameras(env)
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, self.cameras.sizes)
         self._pictures: dict[str, Any] = {}
-        """Pictures at the policy's last observation."""
+        """Camera pictures (H, W, 3) at the policy's last observation, by camera."""
         # A row must be recorded before the journal ends its episode.
         env.observers.append(self._record)
         film.attach(env)
@@ -116,7 +117,7 @@ class FinetuneSession:
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
-        """Return this session's episodes, as in episodes.jsonl."""
+        """Return a row for each of this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
 
     def _record(self, step: dict[str, Any]) -> None:
@@ -157,7 +158,7 @@ class FinetuneSession:
             self.journal.close()
 
     def summary(self) -> dict[str, Any]:
-        """Return the session's statistics."""
+        """Return the session's statistics: episodes, success rates, corrections, restarts of the learner."""
         rows, alone = self.episodes, [e["success"] for e in self.episodes if not e["takeovers"]]
         corrected, steps = (sum(e[key] for e in rows) for key in ("intervention_steps", "steps"))
         return {

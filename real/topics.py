@@ -1,7 +1,7 @@
-"""Topics of episodes and twins besides the robot's own interface, and the ROS parameter of joint names."""
+"""Topics of episodes and twins, in addition to the robot's own topics, and the ROS parameter for joint names."""
 
 RESET_TOPIC = "twin/reset"
-"""std_msgs/String, JSON: `seed` of the episode for which a twin resets its objects or a fallen robot."""
+"""std_msgs/String, JSON: `seed` of the next episode. A twin then resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"
 """nav_msgs/Odometry: true motion of a twin's trunk, for tracking errors and falls."""
 STALL_TOPIC = "twin/stall"

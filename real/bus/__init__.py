@@ -32,11 +32,11 @@ def open_node(
     name: str, namespace: str = "/", domain: int | None = None, backend: str = "",
     ros_args: Sequence[str] | None = None, rate: float = 0.0,
 ) -> Node:  # fmt: skip
-    """Join the ROS graph.
+    """Join the ROS graph as a node.
 
-    ``domain``: default ROS_DOMAIN_ID, else 0. ``backend``: "rclpy", "dds" or "auto" (`choose`); default ROBOT_RL_BUS,
-    else auto. ``ros_args``: arguments in a launch file's form, such as ``["--ros-args", "-r", "__ns:=/arm"]``.
-    ``rate``: rate of the process's control loop, Hz.
+    ``domain``: DDS domain id; default ROS_DOMAIN_ID, else 0. ``backend``: "rclpy", "dds" or "auto" (see `choose`);
+    default ROBOT_RL_BUS, else auto. ``ros_args``: ROS arguments as a launch file passes them, such as
+    ``["--ros-args", "-r", "__ns:=/arm"]``. ``rate``: rate of the process's control loop, Hz.
     """
     from real.bus.rosargs import parse
 

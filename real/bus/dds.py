@@ -1,4 +1,4 @@
-"""DDS backend: CycloneDDS from PyPI with ROS 2's wire format; needs no ROS."""
+"""DDS backend: CycloneDDS from PyPI with ROS 2's wire format. It works on machines without ROS 2."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLICIES = {  # DDS policy id: its name, and the remedy for incompatible peers
 
 
 class _Endpoint:
-    """State that DDS writers and readers share: matched peers, QoS mismatches, GUID."""
+    """Common part of a DDS publisher and a DDS subscription: matched peers, QoS mismatches, GUID."""
 
     def __init__(self, owner: DdsNode, topic: str, type_name: str, entity: Any, writer: bool) -> None:
         self.owner, self.topic, self.type_name = owner, topic, type_name
@@ -64,7 +64,8 @@ class _Endpoint:
         self.owner.participant.notify()
 
     def peers(self, kind: str, process: bool = False) -> list[str]:
-        """Return the nodes of the topic's other "writers" or "readers"; with `process`, also their processes."""
+        """Return the full node name of each of the topic's "writers" or "readers" (`kind`), except this endpoint's.
+        `process` adds process, host and GUID."""
         participant = self.owner.participant
         return sorted(
             participant.owner(e.key.bytes) + (f" ({participant.process(e)})" if process else "")
@@ -73,10 +74,10 @@ class _Endpoint:
         )
 
     def complaints(self) -> list[str]:
-        """Return a message per incompatible type or QoS policy on this topic: the peer, the reason, the remedy."""
+        """Return a message for each incompatible type or QoS policy on this topic: it names peer, reason and remedy."""
         participant = self.owner.participant
         peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
-        # Another endpoint of this node on the topic may match a peer that this one cannot.
+        # Another endpoint of this node on the topic may match a peer that this endpoint cannot.
         siblings = [e for e in self.owner.endpoints() if (e.topic, e.writer) == (self.topic, self.writer)]
         types = {dds_type(e.type_name) for e in siblings}
         matched = {h & _UNSIGNED for endpoint in siblings for h in endpoint.handles()}
@@ -93,7 +94,7 @@ class _Endpoint:
                 unmatched.add(name)
         for policy in sorted(self.policies):
             if (policy not in _POLICIES and messages) or (len(siblings) > 1 and not unmatched):
-                continue  # the type, reported above; or another endpoint matches
+                continue  # the type was reported above, or another endpoint of this node matches the peer
             unknown = (f"the type (policy {policy})", "define the type alike on both sides")
             subject, remedy = _POLICIES.get(policy, unknown)
             names = ", ".join(sorted(unmatched)) or "a peer that has left"
@@ -182,7 +183,7 @@ class DdsSubscription(Subscription):
 
 
 class DdsNode(Node):
-    """Node of the ROS graph, without ROS."""
+    """Node of the ROS graph with CycloneDDS, without ROS 2."""
 
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self.closed = False
@@ -218,7 +219,7 @@ class DdsNode(Node):
         return built
 
     def drop(self, item: DdsPublisher | DdsSubscription) -> None:
-        """Delete one endpoint and announce the change."""
+        """Delete a publisher or subscription of this node and announce the change to all participants."""
         with self.participant.lock:
             if item not in self._endpoints:
                 return

@@ -1,7 +1,7 @@
 """Message definitions missing from rosbags, as `.msg` text.
 
-Field order and signedness define the wire format. Unitree's follow the IDL of its SDK, not its `.msg` files: Cyclone
-compares them with the types that the robot announces.
+Field order and signedness define the wire format. Unitree's types follow the IDL of its SDK, not its `.msg` files,
+because Cyclone compares them with the types that the robot announces.
 """
 
 _POINT = "trajectory_msgs/JointTrajectoryPoint"

@@ -1,4 +1,4 @@
-"""Start DDS in a domain with rmw_cyclonedds's settings: discovery range, static peers, the user's XML."""
+"""Start CycloneDDS in a domain with the settings of rmw_cyclonedds: discovery range, static peers, the user's XML."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def discovery_range(env: Mapping[str, str] = os.environ) -> str:
 
 
 def describe(env: Mapping[str, str] = os.environ) -> str:
-    """Describe the ports and interfaces that DDS binds, and the machines that can send commands there."""
+    """Describe the ports and interfaces that DDS binds, and the machines that can send commands to them."""
     scope, domain = discovery_range(env), domain_id(None, env)
     first = 7400 + 250 * domain
     reach = {
@@ -63,8 +63,8 @@ def describe(env: Mapping[str, str] = os.environ) -> str:
 def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, loopback: bool = True) -> str:
     """Return Cyclone's configuration: our XML, a comma, then CYCLONEDDS_URI, which takes precedence.
 
-    `loopback`: for LOCALHOST, select `lo` in addition to the interface that Cyclone chooses. rmw_cyclonedds with
-    Cyclone 0.10 announces itself to 127.0.0.1 only; Cyclone 11 drops these announcements without `lo` (measured).
+    `loopback`: with discovery range LOCALHOST, select `lo` in addition to the interface that Cyclone chooses. ROS peers
+    with Cyclone 0.10 send announcements to 127.0.0.1 only; Cyclone 11 drops these unless `lo` is selected (measured).
     """
     scope = discovery_range(env)
     peers = static_peers(env)
@@ -88,14 +88,14 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
 
 
 def static_peers(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the addresses of ROS_STATIC_PEERS."""
+    """Return the addresses in ROS_STATIC_PEERS; none if ROS_LOCALHOST_ONLY is 1."""
     local = env.get("ROS_LOCALHOST_ONLY") == "1"
     return [] if local else [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
 
 
 def check_peers(env: Mapping[str, str] = os.environ) -> None:
-    """Raise BusSettingError for a static peer without an address; Cyclone would abort the process. Cyclone uses IPv4
-    unless the user's XML sets another family."""
+    """Raise BusSettingError for a static peer whose name has no address, as Cyclone would abort the process for it.
+    Cyclone uses IPv4 unless the user's XML sets another family."""
     family = socket.AF_UNSPEC if env.get("CYCLONEDDS_URI") else socket.AF_INET
     for peer in static_peers(env) if discovery_range(env) != "SYSTEM_DEFAULT" else []:
         bare = peer.count(":") > 1 and not peer.startswith("[")  # an IPv6 address without a port
@@ -110,7 +110,7 @@ def check_peers(env: Mapping[str, str] = os.environ) -> None:
 
 
 def check_version() -> None:
-    """Raise BusError for a version of cyclonedds whose private calls for raw bytes are not known."""
+    """Raise BusError for a cyclonedds version in which the private functions for raw bytes are missing or untested."""
     try:
         installed = version("cyclonedds")
         from cyclonedds import _clayer
@@ -136,7 +136,7 @@ _HINTS = {
 
 @contextmanager
 def _c_stderr() -> Iterator[Callable[[], str]]:
-    """Capture C code's stderr: Cyclone returns "non specific error" and prints the reason."""
+    """Capture the stderr of C code, because Cyclone returns only "non specific error" and prints the reason."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as captured:
         saved = os.dup(2)
@@ -154,7 +154,7 @@ def _c_stderr() -> Iterator[Callable[[], str]]:
 
 
 def open_domain(domain: int) -> Any:
-    """Create this process's Cyclone domain object; raise BusError with Cyclone's reason if it cannot start."""
+    """Create this process's Cyclone domain object; raise BusError with Cyclone's reason if DDS cannot start."""
     check_version()
     check_peers()
     from cyclonedds.core import DDSException
@@ -169,7 +169,7 @@ def open_domain(domain: int) -> Any:
             return opened, failure, printed()
 
     opened, failure, output = attempt("lo" in (name for _, name in socket.if_nameindex()))
-    if failure is not None and "may not be selected twice" in output:  # `lo` is in the user's XML too, or alone
+    if failure is not None and "may not be selected twice" in output:  # the user's XML or Cyclone selects `lo` too
         opened, failure, output = attempt(False)
     if failure is None:
         sys.stderr.write(output)  # warnings, and output of other threads

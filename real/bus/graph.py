@@ -1,4 +1,4 @@
-"""`ros_discovery_info`: encode our nodes for `ros2 node list`, and decode other participants' announcements."""
+"""Topic `ros_discovery_info`: encode our nodes for `ros2 node list`, and decode other participants' announcements."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ class Entry:
 
 
 def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) -> bytes:
-    """Encode a participant's message, which lists all its nodes. The gid has the store's size: 16 bytes, or 24 bytes
-    padded with zeros up to Humble."""
+    """Encode a participant's message with all its `nodes`. A gid has the size that `store` defines: 16 bytes since
+    Iron, 24 bytes (padded with zeros) up to Humble."""
     gid_field: Any = store.fielddefs["rmw_dds_common/msg/Gid"][1][0][1]
     size: int = gid_field[1][1]
     types: Any = store.types
@@ -41,14 +41,14 @@ def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) ->
 
 
 class Graph:
-    """Announcements of other participants. Unreadable messages are ignored."""
+    """Nodes that other participants have announced. Unreadable announcements are ignored."""
 
     def __init__(self, store: Typestore) -> None:
         self._store = store
         self._nodes: dict[bytes, list[Entry]] = {}
 
     def update(self, raw: bytes) -> None:
-        """Replace a participant's entries by those of its new message."""
+        """Replace the nodes of a participant by those in its new message `raw`, CDR bytes."""
         try:
             info: Any = self._store.deserialize_cdr(raw, TYPE)
         except Exception:  # another distro's gids have another size; its topics work nevertheless
@@ -72,7 +72,7 @@ class Graph:
 
 
 def owner(guid: bytes, entries: Iterable[Entry]) -> str:
-    """Return the full name of the node that has an endpoint."""
+    """Return the full name of the node with the endpoint `guid`; without a node, a text with the participant's GUID."""
     for entry in entries:
         if guid in entry.readers or guid in entry.writers:
             return qualified(entry.name, entry.namespace)

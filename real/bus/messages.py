@@ -1,4 +1,4 @@
-"""Message types built from `.msg` definitions at run time, and their CDR encoding. No generated code, no ROS."""
+"""Message types built from `.msg` definitions at run time, without generated code or ROS, and their CDR encoding."""
 
 import difflib
 import os
@@ -30,7 +30,7 @@ def gid_size() -> int:
 
 
 def load_store(gid_bytes: int) -> Typestore:
-    """Build the typestore: rosbags' Jazzy types, `DEFINITIONS`, and a gid of the given size."""
+    """Build the typestore: rosbags' Jazzy types, `DEFINITIONS`, and a type Gid of `gid_bytes` bytes."""
     store = get_typestore(Stores.ROS2_JAZZY)
     for type_name, text in DEFINITIONS.items():
         store.register(get_types_from_msg(text, type_name))
@@ -51,7 +51,7 @@ def _char_is_uint8(desc: Any) -> Any:
 
 @cache
 def store() -> Typestore:
-    """Return the process's typestore; building it takes 0.1 s."""
+    """Return the process's typestore; the first call builds it, which takes 0.1 s."""
     return load_store(gid_size())
 
 
@@ -61,7 +61,7 @@ def register(type_name: str, definition: str) -> None:
 
 
 def message(type_name: str) -> type:
-    """Return the class of ``package/msg/Name``; its constructor requires all fields, unlike `make`."""
+    """Return the class of the type ``package/msg/Name``. The class's constructor requires all fields, unlike `make`."""
     known = store().types
     if type_name not in known:
         short = {name.rsplit("/", 1)[1].lower(): name for name in known}
@@ -114,8 +114,8 @@ def _check_length(field: str, kind: int, length: int, got: int) -> None:
 
 
 def encode(msg: Any, type_name: str) -> bytes | memoryview:
-    """Serialize to CDR with its 4-byte header, padded to a multiple of 4 bytes for Cyclone. Raises BusError for another
-    type, arrays of a wrong dtype or shape, and values out of range."""
+    """Serialize a message to CDR with its 4-byte header, padded to a multiple of 4 bytes for Cyclone. Raises BusError
+    if the message is not a `type_name`, for arrays of a wrong dtype or shape, and for values out of range."""
     if (actual := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
         raise BusError(f"cannot publish {actual} on a topic of {type_name}")
     _check_arrays(msg, type_name)
@@ -128,7 +128,7 @@ def encode(msg: Any, type_name: str) -> bytes | memoryview:
 
 
 def decode(raw: bytes, type_name: str) -> Any:
-    """Deserialize CDR; arrays are read-only views of ``raw``. Raises BusError for malformed bytes."""
+    """Deserialize a message from CDR; its arrays are read-only views of ``raw``. BusError for malformed bytes."""
     try:
         return store().deserialize_cdr(raw, type_name)
     except (SerdeError, IndexError) as error:
@@ -137,7 +137,8 @@ def decode(raw: bytes, type_name: str) -> Any:
 
 @cache
 def _arrays(type_name: str) -> tuple[tuple[str, Any, str], ...]:
-    """Return a type's numeric array fields as (field, dtype, ""), and its nested ones as (field, None, type)."""
+    """Return a type's numeric array fields as (field, dtype, ""), and fields whose message type holds numeric arrays as
+    (field, None, type)."""
     arrays: list[tuple[str, Any, str]] = []
     fields: Any = store().fielddefs[type_name][1]
     for name, (kind, rest) in fields:
@@ -167,5 +168,5 @@ def _check_arrays(msg: Any, type_name: str) -> None:
 
 @cache
 def type_hash(type_name: str) -> str:
-    """Return the RIHS01 hash, which ROS 2 puts in an endpoint's USER_DATA since Iron."""
+    """Return a type's RIHS01 hash, which ROS 2 puts in the USER_DATA of endpoints since Iron."""
     return store().hash_rihs01(type_name)

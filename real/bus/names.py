@@ -28,7 +28,7 @@ class Remap:
 
 
 def check_node_name(name: str) -> str:
-    """Return the node name; raise BusError if it is not valid."""
+    """Return a node's name unchanged; raise BusError if the name is not valid."""
     if not _TOKEN.fullmatch(name):
         raise BusError(f"node name {name!r} is not valid: use letters, digits and '_', and start with no digit")
     return name
@@ -40,7 +40,7 @@ def check_namespace(namespace: str) -> str:
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """Return the fully qualified name; raise BusError if it is not valid."""
+    """Return a fully qualified name unchanged; raise BusError, which calls it `what`, if it is not valid."""
     for token in name.removeprefix("/").split("/"):
         if not _TOKEN.fullmatch(token):
             problem = "starts with a digit" if token[:1].isdigit() else "has other than letters, digits and '_'"
@@ -50,8 +50,8 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 def expand(name: str, node: str, namespace: str) -> str:
-    """Return the fully qualified name. ``a`` is relative to the namespace, ``~/a`` to the node, ``/a`` is absolute;
-    ``{node}``, ``{ns}`` and ``{namespace}`` are replaced."""
+    """Return the fully qualified name. ``a`` is relative to the namespace, ``~/a`` to the node, ``/a`` is absolute.
+    ``{node}`` stands for the node's name, ``{ns}`` and ``{namespace}`` for its namespace."""
     if not name:
         raise BusError("a topic name is empty; give one such as joint_states")
     text = name
@@ -68,7 +68,7 @@ def expand(name: str, node: str, namespace: str) -> str:
 
 
 def resolve(name: str, node: str, namespace: str, remaps: Sequence[Remap] = ()) -> str:
-    """Expand a name and apply the first rule whose old name expands to the same name."""
+    """Expand a topic name and apply the first remapping rule whose old name expands to the same topic."""
     full = expand(name, node, namespace)
     for rule in remaps:
         if rule.old.startswith("__") or rule.node not in (None, node):
@@ -79,7 +79,7 @@ def resolve(name: str, node: str, namespace: str, remaps: Sequence[Remap] = ()) 
 
 
 def qualified(node: str, namespace: str) -> str:
-    """Join namespace and node name."""
+    """Return a node's full name: its namespace and name, joined by a slash."""
     return f"{namespace.rstrip('/')}/{node}"
 
 

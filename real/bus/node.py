@@ -1,4 +1,4 @@
-"""Interface of both backends: nodes, publishers, subscriptions, received samples."""
+"""Interface that the DDS and rclpy backends implement: nodes, publishers, subscriptions, received samples."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Stamped:
         self.received = received
         """Time of arrival, local `time.monotonic()`, s."""
         self.source_ns = source_ns
-        """Time of publication, the writer's wall clock, ns; 0 if unknown."""
+        """Time of publication by the writer's wall clock, ns; 0 if unknown."""
         self.count = count
-        """Number of samples received so far, including this one."""
+        """Number of samples that the subscription has received so far, including this one."""
         self._type = type_name
         self._msg: Any = None
 
@@ -62,12 +62,12 @@ class Publisher(ABC):
 
     @abstractmethod
     def readers(self) -> list[str]:
-        """Return the full names of the topic's subscribers, one per subscription."""
+        """Return the full node name of each of the topic's subscriptions."""
 
     @abstractmethod
     def other_writers(self, process: bool = False) -> list[str]:
-        """Return the full names of the topic's other publishers, with `process` also process, host and GUID if known. A
-        command topic should have none."""
+        """Return the full names of the topic's other publishers; `process` adds process, host and GUID, if known. A
+        command topic should have no other publisher."""
 
     @abstractmethod
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Subscription(ABC):
         self._count = 0
 
     def wait(self, timeout: float, after: int | None = None) -> bool:
-        """Wait up to ``timeout`` seconds for a sample with a ``count`` above ``after`` (default: the newest's)."""
+        """Wait up to ``timeout`` seconds for a sample with a ``count`` above ``after``; default: the next sample."""
         with self._arrived:
             seen = self._count if after is None else after
             return self._arrived.wait_for(lambda: self._count > seen, timeout)
@@ -102,7 +102,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def writers(self, process: bool = False) -> list[str]:
-        """Return the full names of the topic's publishers, one per publisher; `process`: see `other_writers`."""
+        """Return the full node name of each of the topic's publishers; `process`: as in `Publisher.other_writers`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Node(ABC):
         return names.resolve(name, self.name, self.namespace, self._remaps)
 
     def publisher(self, type_name: str, topic: str, qos: QoS = DEFAULT) -> Publisher:
-        """Open a publisher; relative names are relative to the namespace, `~/x` to the node."""
+        """Open a publisher; a topic `x` is relative to the node's namespace, `~/x` to the node."""
         message(type_name)  # raises for an unknown type
         return self._publisher(type_name, self.resolve(topic), qos)
 
@@ -148,7 +148,7 @@ class Node(ABC):
         return self._subscribe(type_name, self.resolve(topic), qos, callback)
 
     def log(self, level: int | str, text: str) -> None:
-        """Log locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
+        """Log a text locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
         number = LEVELS.get(level.lower(), 0) if isinstance(level, str) else level
         if number not in LEVELS.values():
             raise BusError(f"log level {level!r} is none of {', '.join(LEVELS)}")
@@ -167,11 +167,11 @@ class Node(ABC):
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` s until a predicate holds, ``lambda: pub.matched > 0``; return whether it does."""
+        """Wait up to ``timeout`` s until a predicate holds, such as ``lambda: pub.matched > 0``; return its value."""
 
     @abstractmethod
     def incompatible(self) -> list[str]:
-        """Return a message per incompatible peer: the reason and the remedy."""
+        """Return a message for each peer with an incompatible type or QoS: it names the reason and the remedy."""
 
     @abstractmethod
     def close(self) -> None:

@@ -41,8 +41,8 @@ _BASE: dict[str, Any] = {"bool": bool, "string": str} | {
 def idl_struct(type_name: str, store: Typestore, made: dict[str, Any]) -> Any:
     """Build the keyless, final Cyclone struct that ROS peers announce under the same name.
 
-    Discovery compares its name and members; rosbags encodes the data. It has no annotation, hence is final:
-    `@appendable` would switch the payload to XCDR2, which ROS does not read. ``made`` caches types by name.
+    Discovery compares the struct's name and members; rosbags encodes the data. A struct without annotation is final.
+    `@appendable` would switch the payload to XCDR2, which ROS does not read. ``made`` caches structs by type name.
     """
 
     def member(desc: Any) -> Any:
@@ -65,7 +65,7 @@ def idl_struct(type_name: str, store: Typestore, made: dict[str, Any]) -> Any:
 
 
 def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> Any:
-    """Return the DDS QoS that rmw_cyclonedds would use, except for a finite blocking time."""
+    """Return the DDS QoS that rmw_cyclonedds would use, except that the blocking time is finite."""
     keep = Policy.History.KeepAll if keep_all else Policy.History.KeepLast(qos.depth)
     reliable = Policy.Reliability.Reliable(int(qos.blocking * 1e9))
     policies = [
@@ -92,7 +92,7 @@ def delete(entity: core.Entity) -> None:
 
 
 class Participant:
-    """DDS participant. A process has one per domain, as in ROS 2: each needs ports and discovery."""
+    """DDS participant. As in ROS 2, a process has one per domain, since each participant needs ports and discovery."""
 
     def __init__(self, domain: int) -> None:
         self.domain = domain
@@ -154,7 +154,7 @@ class Participant:
         self._handlers.pop(token, None)
 
     def topic(self, name: str, type_name: str) -> Topic[Any]:
-        """Return the DDS topic, one object per name and type."""
+        """Return the DDS topic with this name and type, created at the first call."""
         with self.lock:
             key = (name, type_name)
             if key not in self._topics:
@@ -162,23 +162,23 @@ class Participant:
             return self._topics[key]
 
     def announce(self) -> None:
-        """Publish this process's nodes and their endpoints."""
+        """Publish the names and endpoints of this process's nodes to other participants."""
         with self.lock:
             raw = graph.graph_bytes(self.dds.guid.bytes, self.entries, self._store)
             ddspy_write(self._graph_writer._ref, raw)
         self.notify()
 
     def notify(self) -> None:
-        """Wake all waiters for a change of the graph."""
+        """Wake all threads that wait for a change of the graph."""
         with self.changed:
             self.changed.notify_all()
 
     def endpoints(self, kind: str, dds_topic: str) -> list[builtin.DcpsEndpoint]:
-        """Return the live "writers" or "readers" of a topic, including this process's."""
+        """Return the live "writers" or "readers" (`kind`) of a DDS topic, including those of this process."""
         return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
 
     def owner(self, guid: bytes) -> str:
-        """Return the full name of the node that has an endpoint."""
+        """Return the full name of the node that has the endpoint `guid`."""
         # Without the lock: predicates of `wait_for` call this while `announce` notifies them.
         return graph.owner(guid, [*self.entries, *self._graph.entries()])
 
@@ -197,7 +197,7 @@ class Participant:
         self.notify()
 
     def _on_discovery(self, reader: builtin.BuiltinDataReader[Any], seen: dict[Any, Any]) -> None:
-        """Add peers that appeared to `seen` and remove those that left."""
+        """Add newly discovered peers to `seen`, and remove peers that have left."""
         for peer in reader.take(64):
             if peer.sample_info.instance_state == core.InstanceState.Alive:
                 seen[peer.key] = peer
@@ -250,7 +250,7 @@ def acquire(domain: int) -> Participant:
 
 
 def release(participant: Participant) -> None:
-    """Release a participant; close it after its last user."""
+    """End one use of a participant; the last user closes it."""
     with _lock:
         participant.users -= 1
         if participant.users == 0:

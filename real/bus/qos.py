@@ -12,14 +12,14 @@ class QoS:
     depth: int = 10
     """Number of samples kept (keep-last)."""
     reliable: bool = True
-    """Resend lost samples; False: best effort."""
+    """Lost samples are sent again; False: best effort."""
     transient_local: bool = False
     """Send the last ``depth`` samples to late joiners."""
     lifespan: float | None = None
     """Time after which a sample is dropped, s; None: never."""
     blocking: float = 0.1
-    """Longest wait of ``publish`` for a slow reliable reader, s. Finite, unlike ROS's: a dead reader must not stall a
-    control loop."""
+    """Longest wait of ``publish`` for a slow reliable reader, s. Unlike in ROS it is finite, so that a dead reader does
+    not stall a control loop."""
 
     def __post_init__(self) -> None:
         if self.depth < 1:

@@ -1,4 +1,4 @@
-"""rclpy backend; publishes and receives CDR bytes."""
+"""rclpy backend, which publishes and receives messages as CDR bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except ImportError:  # Humble
 
 
 class _Shared:
-    """rclpy context (one DDS participant) and executor thread of a process in a domain."""
+    """rclpy context (one DDS participant) and executor thread that a process's nodes in one domain share."""
 
     def __init__(self, domain: int | None) -> None:
         self.users = 0
@@ -81,7 +81,7 @@ def _ros_type(type_name: str) -> Any:
 
 def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
     """Return the full node name of each endpoint, or its participant's GUID if the node is not announced. `process`
-    adds the GUID to all names: rclpy knows neither process nor host."""
+    adds the GUID to all names, because rclpy knows neither process nor host."""
 
     def name(endpoint: Any) -> str:
         if _UNKNOWN in endpoint.node_name:
@@ -124,7 +124,7 @@ class RosPublisher(Publisher):
 
 
 class RosSubscription(Subscription):
-    """Raw subscription with rclpy; the executor's thread delivers samples."""
+    """Subscription of CDR bytes with rclpy; the executor's thread delivers samples."""
 
     def __init__(self, owner: RosNode, type_name: str, topic: str, qos: QoS, callback: OnSample) -> None:
         super().__init__(type_name, topic, qos, callback, owner._logger)
@@ -158,7 +158,7 @@ class RosSubscription(Subscription):
         return _names(self._owner.ros.get_publishers_info_by_topic(self.topic), process)
 
     def types(self) -> set[str]:
-        """Return the types of the topic's publishers."""
+        """Return the message types of the topic's publishers."""
         return {e.topic_type for e in self._owner.ros.get_publishers_info_by_topic(self.topic)}
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class RosNode(Node):
         self._domain, self._closed = domain, False
         self._mismatches: list[str] = []
         self.subscriptions: list[RosSubscription] = []
-        """Open subscriptions."""
+        """Open subscriptions of this node."""
         with _lock:
             if domain not in _shared:
                 _shared[domain] = _Shared(domain)
@@ -193,7 +193,7 @@ class RosNode(Node):
         super().__init__(args)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
-        """Return an event callback that records QoS mismatches."""
+        """Return an rclpy event callback that records a QoS mismatch of a publisher or subscription (`what`)."""
 
         def note(event: Any) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind).lower()

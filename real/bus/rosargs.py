@@ -1,4 +1,4 @@
-"""Parse ROS arguments, for both backends."""
+"""Parse ROS arguments, for the DDS and the rclpy backend."""
 
 import re
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ _Loader.add_implicit_resolver(
 
 
 def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) -> RosArgs:
-    """Parse the arguments between ``--ros-args`` and ``--``; ignore the others. Later arguments take precedence,
-    whether parameters or files, as in ROS."""
+    """Parse the arguments between ``--ros-args`` and ``--``; ignore all other arguments. As in ROS, a parameter takes
+    the value of the last argument that sets it, be it ``-p`` or a parameter file."""
     pairs = _pairs(list(args or ()))
     rules = [_remap(value) for flag, value in pairs if flag == "-r"]
     result = RosArgs(check_node_name(name), check_namespace(namespace), rules)
@@ -71,8 +71,8 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
 def parameters_for(full_name: str, tree: Any, source: str = "parameters") -> dict[str, Any]:
     """Return a node's parameters from the tree of a parameter file; nested names are joined by dots.
 
-    Keys are full node names (`/arm/policy`, or `arm: policy:`). `*` matches one part of a name, `**` any number of
-    parts; `/**` is every node.
+    The tree's keys are full node names (`/arm/policy`, or `arm: policy:`). `*` matches one part of a name, `**` any
+    number of parts; `/**` matches every node.
     """
     parameters: dict[str, Any] = {}
 

@@ -18,11 +18,11 @@ import numpy as np
 
 logger = logging.getLogger(__name__)
 SPIN = 0.0002
-"""Busy-wait before a deadline instead of sleeping, s: the scheduler may wake the thread that late."""
+"""Duration of the busy-wait before a deadline, s: the scheduler may wake a sleeping thread this late."""
 STALL = 0.025
-"""Lateness of a tick above which the process counts as stalled, s: half of the robot's watchdog time-outs."""
+"""Lateness of a tick above which the process counts as stalled, s: half the time-out of the robot's watchdogs."""
 SMALLEST = 1e-8
-"""Shorter durations are counted as 0, s."""
+"""Duration up to which a histogram counts 0, s."""
 WIDTH = math.log(1.01)
 """Width of a histogram bin on the logarithmic axis: percentiles are within 0.5 %."""
 BINS = 2800
@@ -31,7 +31,8 @@ _CENTRES = np.concatenate([[0.0], SMALLEST * np.exp(WIDTH * (np.arange(1, BINS) 
 
 
 class Histogram:
-    """Durations in bins of constant ratio: percentiles in constant memory. Number and maximum are exact."""
+    """Histogram of durations with bins of constant ratio. It gives percentiles in constant memory; number and maximum
+    are exact."""
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
@@ -48,7 +49,7 @@ class Histogram:
         self.counts[min(k, BINS - 1)] += 1
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Return the histogram of the durations in both."""
+        """Return the histogram of the durations in both histograms."""
         both = Histogram()
         both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         both.max, both._n = max(self.max, other.max), self._n + other._n
@@ -60,12 +61,12 @@ class Histogram:
         return min(self.max, float(_CENTRES[int(np.searchsorted(np.cumsum(self.counts), rank)) if self._n else 0]))
 
     def between(self, edges: list[float]) -> list[int]:
-        """Return the number of durations between neighbouring edges, s."""
+        """Return the number of durations between each two neighbouring `edges`, s."""
         counts, _ = np.histogram(_CENTRES, edges, weights=self.counts)
         return [int(n) for n in counts]
 
     def milliseconds(self) -> dict[str, Any]:
-        """Return median, 99th percentile and maximum, ms."""
+        """Return median, 99th percentile and maximum of the durations, ms."""
         return {"p50": 1e3 * self.percentile(50), "p99": 1e3 * self.percentile(99), "max": 1e3 * self.max}
 
 
@@ -84,7 +85,7 @@ class Ticker:
         self.timing = Timing(period)
 
     def restart(self) -> None:
-        """Place the next deadline one period from now, after work that was not part of a tick."""
+        """Set the next deadline to one period from now. Call this after work that was not part of a tick."""
         self.next = time.monotonic() + self.period
 
     def wait(self) -> float:
@@ -104,8 +105,8 @@ class Ticker:
 
 @dataclass
 class Drift:
-    """Drift of a loop against its rate: least-squares line through the lateness on a grid of its period that begins at
-    the first tick. The loop's own deadlines are not used, so a wrong period and accumulated pauses show."""
+    """Drift of a loop against its rate: slope of the least-squares line through the lateness of its ticks relative to a
+    grid of its period from the first tick. The loop's own deadlines are not used, so a wrong period and pauses show."""
 
     ticks: int = 0
     mean_time: float = 0.0
@@ -113,9 +114,9 @@ class Drift:
     variance: float = 0.0
     """Sum of squared deviations of the grid times from their mean, s^2."""
     covariance: float = 0.0
-    """Sum of products of the deviations of grid times and lateness, s^2."""
+    """Sum of products of the deviations of grid times and of lateness from their means, s^2."""
     span: float = 0.0
-    """Time from the first tick to the last on the grid, s."""
+    """Time from the first tick to the last tick on the grid, s."""
 
     def add(self, planned: float, late: float) -> None:
         """Add a tick that was planned `planned` s after the first tick and came `late` s late."""
@@ -128,7 +129,7 @@ class Drift:
         self.span = planned
 
     def __add__(self, other: Drift) -> Drift:
-        """Combine two loops in sequence, each on its own grid."""
+        """Combine the drifts of two loops that ran in sequence, each on its own grid."""
         variance, covariance = self.variance + other.variance, self.covariance + other.covariance
         return Drift(self.ticks + other.ticks, 0.0, 0.0, variance, covariance, self.span + other.span)
 
@@ -140,7 +141,7 @@ class Drift:
 
 @dataclass
 class Timing:
-    """Lateness of a loop with a given `period`, s."""
+    """Lateness statistics of a loop with the period `period`, s."""
 
     period: float
     late: Histogram = field(default_factory=Histogram)
@@ -160,11 +161,11 @@ class Timing:
         self.missed += skipped
 
     def __add__(self, other: Timing) -> Timing:
-        """Combine the timings of two loops in sequence."""
+        """Combine the timings of two loops that ran in sequence."""
         return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
 
     def summary(self) -> dict[str, Any]:
-        """Return statistics for the report; times in microseconds."""
+        """Return the statistics for the report; names end in _us for times in microseconds."""
         edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
         counts = self.late.between([1e-6 * edge for edge in edges] + [math.inf])
         ticks, over = len(self.late), sum(counts[edges.index(1000) :])
@@ -183,8 +184,8 @@ class Timing:
 
 def prefer_realtime(priority: int = 40) -> bool:
     """Give the calling thread SCHED_FIFO and fine timer slack if permitted; warn otherwise. Threads and processes that
-    it starts have normal priority. Priorities: joint states 45, commands 40, policy 20. A thread that holds the
-    interpreter lock must not be preempted while the command thread waits for it."""
+    this thread starts have normal priority. Priorities: joint states 45, commands 40, policy 20. A thread that holds
+    the interpreter lock, such as the policy's, must not be preempted while the command thread waits for the lock."""
     if sys.platform != "linux":
         return False
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
@@ -202,7 +203,7 @@ def scheduling() -> tuple[Any, ...]:
 
 
 def reschedule(before: tuple[Any, ...]) -> None:
-    """Restore the result of `scheduling`; only root can clear the flag SCHED_RESET_ON_FORK."""
+    """Restore the scheduling that `scheduling` returned; SCHED_RESET_ON_FORK stays set, as only root can clear it."""
     if before:
         policy, parameters = before
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)
@@ -228,7 +229,7 @@ def yield_to_robot() -> None:
 
 
 def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
-    """Measure an idle loop at the command loop's priority: the lower bound of lateness on this machine."""
+    """Measure a loop without work at the command loop's priority: the lower bound of lateness on this machine."""
     timings: list[Timing] = []
 
     def loop() -> None:

@@ -1,7 +1,7 @@
-"""Guard: the only process that writes a robot's motor commands. It damps the robot without valid commands.
+"""Guard: the only process that writes a robot's motor commands. Without valid commands it damps the robot.
 
-A motor follows its last command until the next one. The policy's process can be killed, hang, or lose its connection.
-The guard only passes checked commands on::
+A motor follows its last command until it receives another. The policy's process can be killed, hang, or lose its
+connection. The guard passes only checked commands on::
 
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
@@ -39,21 +39,21 @@ WATCH = 0.5
 DRAIN = 4.0
 """Maximum time that `close` waits for the policy's process to stop sending, s."""
 SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
-"""Reasons for damping that are not a refused command."""
+"""Reasons for damping other than a refused command: no command or no state arrives."""
 GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
 _L2, _B = (2, 0x20), (3, 0x02)
-"""Byte and bit in `wireless_remote`."""
+"""Byte index and bit mask of the remote's buttons L2 and B in `wireless_remote`."""
 
 
 class ReceivedCommand(NamedTuple):
-    """The newest command and the result of its check."""
+    """Newest command that the guard received, and the result of its check."""
 
     raw: bytes = b""
     bad: str = ""
-    """Reason for refusing the command; empty if valid."""
+    """Reason for refusing the command; empty if the command is valid."""
     command: np.ndarray | None = None
     received: float = -float("inf")
-    """Monotonic, s."""
+    """Arrival of the command, monotonic s."""
 
 
 class BackgroundPrinter:
@@ -80,7 +80,7 @@ class BackgroundPrinter:
 
 
 class CommandCheck:
-    """Decision in each tick: pass the newest command on, or damp."""
+    """Decide in each tick to pass the newest command on, or to damp."""
 
     def __init__(self, motors: Motors):
         self.motors = motors
@@ -93,9 +93,9 @@ class CommandCheck:
         self.alive = -float("inf")
         """Arrival of the robot's last new state, monotonic s."""
         self.position, self.remote = np.full(motors.count, np.nan), False
-        """Positions of the motors, rad, and whether L2 and B are pressed, in the newest state."""
+        """Motor positions (M,), rad, in the newest state; True if L2 and B of the remote are pressed in it."""
         self._soft = -float("inf")
-        """Time of the last command with low or no stiffness, monotonic s."""
+        """Time of the last tick with a stiffness of at most `ARMING` or latched damping, monotonic s."""
 
     def reason(self, now: float, newest: ReceivedCommand) -> str:
         """Return the reason to damp in this tick; empty if the newest command may be passed on."""
@@ -150,7 +150,7 @@ class Guard(CommandCheck):
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
-        """Wait for the robot's first state; raise UserError without one or if the motors have another writer."""
+        """Wait for the robot's first state; raise UserError if none arrives or if the motors have another writer."""
         deadline = time.monotonic() + timeout
         while self._tick < 0 and time.monotonic() < deadline:
             self.state.wait(0.1)
@@ -184,7 +184,7 @@ class Guard(CommandCheck):
         self._newest = ReceivedCommand(bytes(sample.raw), bad, command, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
-        """Pass commands on or damp, every tick, until `close`. Always damp at the end."""
+        """In every tick until `close`, pass the newest command on or damp. Always damp at the end."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
         printer = BackgroundPrinter(say)
@@ -221,7 +221,7 @@ class Guard(CommandCheck):
             count += 1
 
     def _end(self, ticker: Ticker) -> None:
-        """Damp three times, since a message may be lost; continue if one attempt fails."""
+        """Send damping three times, since a message may be lost; continue if an attempt fails."""
         for _ in range(3):
             try:
                 self.output.publish(self._damp)
@@ -230,7 +230,8 @@ class Guard(CommandCheck):
                 logger.exception("could not damp the robot at the end")
 
     def _find_intruder(self) -> str:
-        """Return the extra publisher on a topic of this guard, its policy or the robot; empty if none."""
+        """Return a text that names another publisher of motor commands, or two publishers of policy commands or of the
+        robot's state; empty if there are none."""
         if others := self.output.other_writers(process=True):
             return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
         for topic in (self.commands, self.state):
@@ -243,19 +244,21 @@ class Guard(CommandCheck):
         return bytes(encode(make("std_msgs/msg/String", data=json.dumps(report)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:
-        """Return whether to end: commands stopped, the wait timed out, or `close` was called twice."""
+        """Return whether `run` must end: after `close`, if commands have stopped or `DRAIN` s have passed, or after a
+        second `close`."""
         if self._closing is None:
             return False
         return self._hurry.is_set() or bool(self.damping) or time.monotonic() - self._closing > DRAIN
 
     def close(self) -> None:
-        """End once the policy's process, which first lays the robot down, is silent; at the second call, at once."""
+        """Make `run` return once the policy's process, which first lays the robot down, is silent. A second call makes
+        `run` return at once."""
         if self._closing is not None:
             self._hurry.set()
         self._closing = self._closing or time.monotonic()
 
     def summary(self) -> str:
-        """Return a one-line summary."""
+        """Return a summary of the run in one line: ticks, lateness, dampings by reason."""
         late = self.timing["lateness_us"]
         return (
             f"{self.timing['ticks']} ticks, {self.timing['missed']} missed, lateness p50 {late['p50']:.0f} us, "

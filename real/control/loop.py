@@ -26,20 +26,20 @@ class Goal:
     """Joint positions to reach `duration` seconds after `posted`."""
 
     position: Tensor
-    """(1, J) rad"""
+    """Joint positions to reach, (1, J) rad."""
     start: Tensor
-    """(1, J) previous goal, rad"""
+    """Previous goal, (1, J) rad."""
     gripper: float
-    """m"""
+    """Finger distance, m."""
     posted: float
-    """Monotonic time, s."""
+    """Time at which the goal was posted, monotonic s."""
     duration: float
-    """s"""
+    """Time from `posted` until the goal is to be reached, s."""
 
 
 @dataclass
 class Events:
-    """Counts of the actions of shield and watchdogs, by reason."""
+    """Number of interventions of shield and watchdogs, by reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -51,11 +51,11 @@ class Events:
 class CommandLoop(threading.Thread):
     """Publish commands at the robot's command rate from `arm()` until `close()`.
 
-    Each tick moves along a straight line from the previous goal to the present one, through `Shield.follow`. Set-points
-    of compliant joints jump to the goal, as in simulation. With a stale state, a stale goal or a latched stop an arm
-    brakes and holds, and a legged robot is damped. Both keep sending, because a forward controller keeps the last
-    command. Damping a standing robot latches a stop, since full stiffness would jerk it up again; exceptions are
-    `close` and a stale goal between episodes.
+    Each tick moves the set-points along a straight line from the previous goal to the present goal, and through
+    `Shield.follow`. Set-points of compliant joints jump to the goal, as in simulation. With a stale state, a stale goal
+    or a latched stop an arm brakes and holds, and a legged robot is damped. In both cases the loop keeps sending,
+    because a forward controller keeps the last command. Damping a standing robot latches a stop, since full stiffness
+    would jerk the robot up again; exceptions are `close` and a stale goal between episodes.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
@@ -65,7 +65,7 @@ class CommandLoop(threading.Thread):
         self.goals = 0
         """Number of posted goals, including refused ones."""
         self.stopped = ""
-        """Reason of the latched stop; empty while running."""
+        """Reason of the latched stop; empty if no stop is latched."""
         self.ticker: Ticker | None = None
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
@@ -86,19 +86,19 @@ class CommandLoop(threading.Thread):
         self._last_tracking_ok = math.inf
         """Last time at which a held arm was at its held position, monotonic s."""
         self._before: tuple[Any, ...] = ()
-        """Switch interval and scheduling before `arm`."""
+        """Thread switch interval, s, and scheduling of the calling thread before `arm`."""
         self.legged = pipeline.robot.base is not None
         self.is_damped = self.legged
-        """A legged robot is damped and has to stand up."""
+        """The robot is legged and damped, and has to stand up."""
         self.resting = False
-        """No goals are expected between episodes: a legged robot is then damped without a latch."""
+        """No goals are expected between episodes: for lack of goals, a legged robot is then damped without a stop."""
         self._stiff_since = -math.inf
         """Start of the newest sequence of commands with stiffness, monotonic s."""
         self._limits = PostureLimits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
-        """Start sending from the measured position: an arm holds it, a legged robot stays damped."""
+        """Start sending commands: an arm holds its measured position, a legged robot stays damped."""
         self.driver.wait_ready()
         # Collecting torch's objects takes tenths of a second, during which no state is read.
         gc.collect()
@@ -134,7 +134,8 @@ class CommandLoop(threading.Thread):
             return self._goal
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
-        """Post a goal (1, J) to reach in `duration` s; return False if non-finite, too far away, or stopped."""
+        """Post a goal (1, J), rad, to reach in `duration` s. Return False if the goal is non-finite or too far away, or
+        if a stop is latched."""
         self.check()
         self.goals += 1
         previous, width = self.goal, self.width
@@ -160,7 +161,7 @@ class CommandLoop(threading.Thread):
         return not (self.stopped or events["nonfinite"].any())
 
     def stop(self, reason: str) -> None:
-        """Latch a stop: brake and hold, or damp, until `reset_stop`."""
+        """Latch a stop: until `reset_stop`, an arm brakes and holds, and a legged robot is damped."""
         if not self.stopped:
             self.stopped = reason
             logger.error("stopped: %s", reason)
@@ -173,7 +174,7 @@ class CommandLoop(threading.Thread):
         self.note("cause", self.stopped)
 
     def reset_stop(self) -> None:
-        """Clear a latched stop and forget old goals; the robot stays as it is until the next goal."""
+        """Clear a latched stop and forget old goals; until the next goal, an arm holds and a legged robot is damped."""
         with self._lock:
             position = self._measured()
             assert self._goal is not None
@@ -188,7 +189,8 @@ class CommandLoop(threading.Thread):
             raise NotReady(f"the command loop ended: {self.error}") from self.error
 
     def close(self) -> None:
-        """Brake, hold or damp, and end the thread; an arm's last command is the position where it stopped."""
+        """Brake and hold an arm, or damp a legged robot, and end the thread. The last command to an arm is the position
+        where it stopped."""
         self._closing.set()
         if self.is_alive():
             self.join(timeout=2.0)
@@ -264,8 +266,8 @@ class CommandLoop(threading.Thread):
         self.driver.send(self._position[0].double().numpy(), self._width)
 
     def _yield_to(self, now: float, reading: JointReading) -> None:
-        """Hold a resting arm at its measured position after it was moved by hand with its drives off: otherwise they
-        would jerk it back when switched on."""
+        """Hold a resting arm at its measured position after it was moved by hand with its drives off: otherwise the
+        drives would jerk the arm back when they are switched on."""
         current, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
         shield = self.pipeline.shield
         measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)
@@ -277,7 +279,7 @@ class CommandLoop(threading.Thread):
             self._position = measured
 
     def _broken(self, now: float, reading: JointReading) -> str:
-        """Return the violated limit or the guard's objection that stops a legged robot; empty if none."""
+        """Return the violated limit or the guard's objection for which a legged robot must stop; empty if none."""
         # Without the robot's states the guard's reports are missing too, and the robot is damped in any case.
         current = now - reading.received <= self.safety.state_timeout
         expected = current and now - self._stiff_since > self.safety.guard_patience

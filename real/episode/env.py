@@ -34,8 +34,8 @@ StepObserver = Callable[[dict[str, Any]], None]
 class RobotEnv(Rig, VectorEnv):
     """One robot behind its topics. `step` returns one control period after the previous `step` returned.
 
-    Unlike in `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a
-    legged robot up. Autoreset is disabled: a robot must not start to move by itself.
+    Unlike in `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits until the objects are placed, or
+    stands a legged robot up. Autoreset is disabled: a robot must not start to move by itself.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -47,9 +47,9 @@ class RobotEnv(Rig, VectorEnv):
         observers: Iterable[StepObserver] = (), instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
     ):  # fmt: skip
-        """Args: `cameras`: recorded besides the policy's own. `schedule`: velocity commands without a person or
-        `cmd_vel`. `instruction`: the first one. `words`: those that the policy knows; (): any. `classifier`: success
-        test in place of the task's."""
+        """Args: `cameras`: cameras recorded in addition to the policy's. `schedule`: velocity commands while neither a
+        person nor `cmd_vel` gives any. `instruction`: the first instruction. `words`: words that the policy knows; ():
+        any. `classifier`: success test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
@@ -59,7 +59,7 @@ class RobotEnv(Rig, VectorEnv):
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)
         self.observers = list(observers)
-        """Called in this order after each control period with its state, action and result."""
+        """Functions called in this order after each control period, with the period's state, action and result."""
         self._noted: dict[str, Any] = {}
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
@@ -67,7 +67,7 @@ class RobotEnv(Rig, VectorEnv):
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
-        """Time from observation to action in each control period, s."""
+        """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()
@@ -105,7 +105,7 @@ class RobotEnv(Rig, VectorEnv):
         return self._observe(), {}
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Execute the policy's action (1, A), or the person's in its place, for one control period."""
+        """Execute the policy's action (1, A), or the person's action in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.hold_action())
@@ -173,7 +173,7 @@ class RobotEnv(Rig, VectorEnv):
         self.loop.resting = True
 
     def close(self, **kwargs: Any) -> None:
-        """Brake and hold, or lie down and damp; then stop sending."""
+        """Brake and hold an arm, or lay a legged robot down and damp it. Then stop sending commands."""
         try:
             self.reset_procedure.end()
         finally:
@@ -182,7 +182,7 @@ class RobotEnv(Rig, VectorEnv):
 
     # ---- parts -------------------------------------------------------------------------------------------------
     def _rehearse(self) -> None:
-        """Compute a control period without the policy and discard the result."""
+        """Compute a control period without the policy and discard the result, because first calls are slow."""
         state = self.read()
         if self.steering is not None and self.steering.schedule is not None:
             self.steering.schedule(self.seed, self.interface.horizon)
@@ -191,7 +191,7 @@ class RobotEnv(Rig, VectorEnv):
         self.judge.rehearse(state)
 
     def _steer(self, operator: Operator | None) -> None:
-        """Update the velocity command: zero in the last second, because lying down needs all feet on the ground."""
+        """Update the velocity command: zero in an episode's last second, as lying down needs all feet on the ground."""
         if self.steering is not None:
             length, elapsed = self.interface.horizon * self.period, self.steps * self.period
             self.command = self.steering(operator, self.seed, self.steps, length - elapsed < min(1.0, 0.1 * length))
@@ -206,7 +206,7 @@ class RobotEnv(Rig, VectorEnv):
         return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 
     def _note_change(self, event: str, what: Any) -> bool:
-        """Note a value that differs from the last one; return whether it does."""
+        """Note an event's value if it differs from the event's last value; return whether it differs."""
         if self._noted.get(event) == what:
             return False
         self._noted[event] = what

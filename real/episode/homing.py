@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 EMPTY = 0.004
 """Maximum width of a closed, empty gripper, m."""
 STILL = 0.01
-"""Maximum motion of a joint of a robot that does not respond, rad."""
+"""Largest joint motion with which a robot counts as not responding to commands, rad."""
 NEAR = 0.01
-"""Height above its support from which an object may drop, m: the last millimetres take as long as the rest."""
+"""Height above its support from which a held object may drop, m. Lowering it further would double the time."""
 
 
 class Homing:
@@ -32,7 +32,7 @@ class Homing:
         self.width = robot.gripper.width if robot.gripper else 0.0
 
     def begin(self, seed: int) -> None:
-        """Prepare the episode with this seed."""
+        """Await the reset of a latched stop, set down a held object, go home, have the objects placed for `seed`."""
         if self.env.loop.stopped:
             self.env.await_release()
         if not self.env.driver.dry_run:
@@ -56,8 +56,8 @@ class Homing:
         return operator
 
     def set_down(self, timeout: float = 5.0) -> None:
-        """Lower a held object straight down, through the shield, to the lowest height of the tool since gripping, so
-        that opening the gripper does not drop it."""
+        """Lower a held object straight down, through the shield, to the lowest height that the tool has had since it
+        gripped, so that opening the gripper does not drop the object."""
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
             return  # the controller cannot move the tool straight down
@@ -118,7 +118,7 @@ class Homing:
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
     def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
-        """Wait at home until the operator takes control; NotReady after `patience` s without a device."""
+        """Wait at home until the operator takes control; NotReady after `patience` s without a teleop device."""
         begins, seen = FirstInput(), time.monotonic()
 
         def ready(operator: Operator | None) -> bool:
@@ -137,7 +137,7 @@ class Homing:
         self._hold_until(ready, timeout, "operator's first input")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
-        """Hold the home position until `ready` returns true; NotReady after `timeout` s without `what`."""
+        """Hold the home position until `ready` returns true; after `timeout` s raise NotReady, which names `what`."""
         rate, deadline = Ticker(self.env.period), time.monotonic() + timeout
         while not ready(self._check_stop()):  # read once per period: a press is reported once
             if time.monotonic() > deadline:

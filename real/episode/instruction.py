@@ -1,4 +1,4 @@
-"""Language instruction of a running policy: set at the start, changed by a topic."""
+"""Language instruction of a running policy, given at the start and changed by messages on a topic."""
 
 import logging
 from collections.abc import Collection
@@ -18,10 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 class InstructionInput:
-    """Current instruction. A new one counts from the next control period; an unusable one is refused and logged."""
+    """Current instruction. A new instruction takes effect in the next control period, unless it is unusable: then it is
+    refused and logged."""
 
     def __init__(self, node: Node, interface: Interface, text: str, words: Collection[str] = ()):
-        """Args: `words`: those that the policy knows; (): any. Raise ConfigError for an unusable `text`."""
+        """Args: `words`: words that the policy knows; (): any. Raise ConfigError for an unusable `text`."""
         known = [each.text for each in interface.instructions]
         if not text.strip():
             raise ConfigError(
@@ -42,7 +43,7 @@ class InstructionInput:
         self.row, self.text = row, sample.msg.data.strip()
 
     def _encoded(self, text: str) -> Tensor:
-        """Return an instruction (1, bytes) uint8; ConfigError if the policy cannot read it."""
+        """Return an instruction's text as (1, bytes) uint8; ConfigError if the policy does not know its words."""
         row = encode([text])
         if self.words and (unknown := [word for word in words_of([text]) if word not in self.words]):
             raise ConfigError(
@@ -52,11 +53,12 @@ class InstructionInput:
         return row
 
     def read(self) -> dict[str, Tensor]:
-        """Return the instruction (1, bytes) uint8 under its observation key."""
+        """Return the current instruction's text (1, bytes) uint8 under its observation key."""
         return {LANGUAGE: self.row}
 
     @property
     def index(self) -> Tensor | None:
-        """Return the index (1, 1) of the interface's instruction whose success test applies; None if there is none."""
+        """Return the index (1, 1) of the current instruction in the interface, which decides the success test; None for
+        an instruction that the interface does not contain."""
         text = self.text
         return torch.tensor([[float(self.known.index(text))]]) if text in self.known else None

@@ -1,4 +1,4 @@
-"""Choose the executed action: the policy's, the person's, or a hold. All pass the same shield."""
+"""Choose the executed action: the policy's, the person's, or a hold. All three pass the same shield."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(Enum):
-    """Phase of control."""
+    """Phase of control between policy and person."""
 
     AUTONOMOUS = "autonomous"
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
     """First step after a correction: the policy's chunk is discarded and a new one is planned."""
     PAUSED = "paused"
-    """The device fell silent during a correction: the robot holds until it returns or the episode ends."""
+    """The device fell silent during a correction: the robot holds until the device returns or the episode ends."""
     STOPPED = "stopped"
 
 
@@ -33,7 +33,7 @@ class Button(Enum):
     HELD = "held"
     RELEASED = "released"
     LOST = "lost"
-    """The device fell silent."""
+    """The device fell silent while the button was held."""
 
     @classmethod
     def of(cls, operator: Operator | None) -> Button:
@@ -53,15 +53,15 @@ _NEXT = {
     (Phase.PAUSED, Button.HELD): Phase.CORRECTING,
     (Phase.PAUSED, Button.RELEASED): Phase.HANDING_BACK,
 }
-"""State transitions; all other pairs keep the phase."""
+"""Next phase by present phase and button; all other pairs keep the phase."""
 
 
 @dataclass
 class Decision:
-    """Executed action of one control period."""
+    """Decision on the action of one control period."""
 
     action: Tensor
-    """(1, A) in [-1, 1]"""
+    """Action to execute, (1, A) in [-1, 1]."""
     phase: Phase
     takeover: bool
     """A correction begins in this step."""
@@ -69,7 +69,7 @@ class Decision:
 
 
 class Arbiter:
-    """Decide once per control period between policy and person. Both send actions through one controller, which starts
+    """Decide once per control period between policy and person. The actions of both pass one controller, which starts
     from the measured state, and one shield, so a takeover causes no jump."""
 
     def __init__(self, operator: OperatorInput | None, controller: Controller, steers: bool = False):
@@ -77,7 +77,7 @@ class Arbiter:
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
         self.acts = not steers and bool(controller.twist_limit.any())
-        """A person can replace the policy's actions; otherwise the enable button has no effect here."""
+        """A person can replace the policy's actions. If False, the enable button does not change the phase."""
         if operator and not (steers or self.acts):
             logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
 
@@ -91,7 +91,8 @@ class Arbiter:
         self.phase = Phase.AUTONOMOUS
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
-        """Choose among the policy's action (1, A), the person's, and `hold` (1, A); gripper 0 keeps that of `hold`."""
+        """Choose among the policy's action (1, A), the person's action, and `hold` (1, A). With a gripper input of 0,
+        the person's action has the gripper value of `hold`."""
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:

@@ -20,11 +20,11 @@ from robot_rl.interface.success import SuccessHold
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state of an episode after a control period."""
+    """Outcome of an episode up to a control period."""
 
     success: bool
     terminated: bool
-    """Ended by the task's tests or a mark, not by a stop or the time limit."""
+    """The task's tests or the person's mark ended the episode, not a stop or the time limit."""
     done: bool
 
 
@@ -35,9 +35,9 @@ class Judge:
         self.rig, self.reset_procedure = rig, reset_procedure
         self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
         self.judged_instruction = ""
-        """Instruction that the success hold refers to."""
+        """Instruction for which `hold` counts control periods of success."""
         self.cause = ""
-        """Description of the stall that ended the episode; empty if none did."""
+        """Description of the stall that ended the episode; empty if no stall did."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 
@@ -67,7 +67,7 @@ class Judge:
         return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
 
     def _won(self, state: RobotState) -> bool:
-        """Return whether the success test, or the classifier, has held for long enough."""
+        """Return whether the success test, or the classifier in its place, has been true for long enough."""
         instructions = self.rig.instructions
         if instructions and instructions.text != self.judged_instruction:  # a new instruction starts a new count
             self.judged_instruction = instructions.text
@@ -88,8 +88,8 @@ class Judge:
         return rig.pipeline.success(state)
 
     def _failed(self, state: RobotState) -> bool:
-        """Return the task's failure test; false in a dry run. A robot does not measure its height: use a twin's true
-        height, else the posture of the legs."""
+        """Return the result of the task's failure test; false in a dry run. A robot does not measure its trunk's
+        height: a twin's true height is used; without a twin, folded legs are also a failure."""
         if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
             return False
         truth = self._truth()
@@ -100,7 +100,7 @@ class Judge:
         return folded or bool(self.rig.pipeline.failure(state))
 
     def _truth(self) -> Any | None:
-        """Return a twin's true Odometry; None on a robot, or if it is old."""
+        """Return a twin's newest true Odometry; None on a real robot, or if the message is too old."""
         sample = self.truth.latest if self.truth else None
         if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
             return None
@@ -112,7 +112,7 @@ class Judge:
         self.tracking(state)
 
     def tracking(self, before: RobotState) -> dict[str, Tensor]:
-        """Return the velocity tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
+        """Return the errors of a twin's trunk velocity from the command in `before`, (1,) each, as in simulation."""
         truth = self._truth() if self.rig.pipeline.command.fields else None
         if truth is None:
             return {}

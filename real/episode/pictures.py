@@ -1,11 +1,11 @@
 """Policy pictures on a robot: newest frame of each camera, resized and checked for staleness.
 
 A frame is cropped about its centre to the picture's aspect ratio and downsampled by area interpolation. A simulated
-camera with the same vertical field of view gives the same picture. An unusable frame counts as missing:
+camera with the same vertical field of view gives the same picture. Faults of a camera, whose frame is then not used:
 
 missing       the camera sends nothing
 frozen        a frame is repeated with its old stamp, or with the same pixels after the arm has moved
-wrong         smaller than the picture, unsupported encoding, or a byte count that does not match its size
+wrong         a frame is smaller than the picture, or has an unsupported encoding or a byte count unlike its size
 """
 
 import math
@@ -31,13 +31,13 @@ class _View:
     """Newest usable frame of one camera."""
 
     picture: np.ndarray
-    """(H, W, 3) uint8, at the picture's size"""
+    """Frame resized to the policy's picture, (H, W, 3) uint8."""
     joints: np.ndarray
-    """(J,) joint positions when this picture first appeared, rad"""
+    """Joint positions when this picture first appeared, (J,) rad."""
 
 
 class Pictures:
-    """Reader of the cameras of an interface's pictures."""
+    """Reader of the robot's cameras for the given pictures of an interface."""
 
     def __init__(self, driver: Driver, pictures: tuple[Picture, ...]):
         self.driver, self.pictures = driver, {p.camera: p for p in pictures}
@@ -49,14 +49,14 @@ class Pictures:
         self._faults: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise NotReady for a camera without a usable frame; `Driver.wait_ready` has waited for the first frame."""
+        """Raise NotReady for a camera without a usable frame. Call `Driver.wait_ready` before, to wait for frames."""
         self.look()
         for camera in self.pictures:
             if camera not in self._views:
                 raise NotReady(self._complaint(camera))
 
     def look(self) -> None:
-        """Process the newest frames."""
+        """Process each camera's newest frame, if it is new."""
         for camera in self.pictures:
             sample = self.driver.images[camera].latest
             if sample is None or sample.received == self._handled[camera]:
@@ -72,7 +72,7 @@ class Pictures:
         return time.monotonic() - min(self._seen.values()) if self._seen else 0.0
 
     def read(self, limit: float) -> dict[str, Tensor]:
-        """Return the pictures (1, H, W, 3) uint8 by key; NotReady if one is older than `limit` s."""
+        """Return the pictures (1, H, W, 3) uint8 by key; NotReady if a picture is older than `limit` s."""
         self.look()
         now = time.monotonic()
         for camera, seen in self._seen.items():
@@ -81,7 +81,7 @@ class Pictures:
         return {p.key: torch.from_numpy(self._views[c].picture.copy())[None] for c, p in self.pictures.items()}
 
     def newest(self, camera: str) -> np.ndarray | None:
-        """Return the newest usable frame (H, W, 3) uint8 at the picture's size."""
+        """Return a camera's newest usable frame (H, W, 3) uint8 at the picture's size; None before the first."""
         return self._views[camera].picture if camera in self._views else None
 
     def _complaint(self, camera: str) -> str:
@@ -90,7 +90,7 @@ class Pictures:
         return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
 
     def _take(self, camera: str) -> str:
-        """Process a camera's newest frame; return its fault, empty if it is usable."""
+        """Process a camera's newest frame; return its fault, empty if the frame is usable."""
         wanted, sample = self.pictures[camera], self.driver.images[camera].latest
         assert sample is not None
         stamp = int(sample.msg.header.stamp.sec), int(sample.msg.header.stamp.nanosec)
@@ -118,7 +118,8 @@ class Pictures:
 
 
 def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ...]:
-    """Return the policy's pictures and those of the classifier alone; ConfigError if it was not fitted to them."""
+    """Return the policy's pictures and those that only the classifier reads. Raise ConfigError if the classifier was
+    fitted to other observations."""
     seen, interface = pipeline.observation_spec, pipeline.interface
     others = {key: shape for key, shape in classifier.network.reads.pictures.items() if key not in seen}
     seen |= ObservationSpec.of(**{key: picture_field(*shape[:2]) for key, shape in others.items()})

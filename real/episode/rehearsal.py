@@ -31,22 +31,23 @@ class _DeviceOperator:
 
 
 class RehearsalEnv(InterventionWrapper):
-    """One simulation whose `step` returns one control period after the previous `step` returned.
+    """Simulation of one robot. `step` returns one control period after the previous `step` returned.
 
     As in `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and the
     caller resets. A simulation slower than real time does not catch up: `ticker.timing` counts the missed periods.
     """
 
     def __init__(self, env: Any, inputs: OperatorInput, image_size: int = 0):
-        """Args: `env`: a `TaskEnv` of size 1. `image_size`: of cameras unseen by the policy, pixels; 0: none."""
+        """Args: `env`: a `TaskEnv` of size 1. `image_size`: height and width of pictures from cameras that the policy
+        does not see, pixels; 0: no such pictures."""
         self.device = _DeviceOperator(env, inputs)
         super().__init__(env, self.device)
         self.inputs, self.period = inputs, 1 / env.rate
         self.observers: list[Callable[[dict[str, Any]], None]] = []
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with the event "phase" and "resetting", "let go", "waiting" or "running"."""
+        """Called with the event "phase" and the phase: "resetting", "let go", "waiting" or "running"."""
         self.on_wait: Callable[[], None] = lambda: None
-        """Called in each control period before the first input."""
+        """Called in each control period before the person's first input."""
         self.ticker = Ticker(self.period)
         self.sizes = {p.camera: (p.height, p.width) for p in env.task.interface.pictures}
         """(height, width) of the recorded pictures by camera."""
@@ -56,7 +57,7 @@ class RehearsalEnv(InterventionWrapper):
         """Seed of the running episode."""
 
     def look(self) -> dict[str, np.ndarray]:
-        """Return pictures (H, W, 3) of the present state by camera."""
+        """Return each camera's picture (H, W, 3) of the present state."""
         seen = {p.camera: self.observation[p.key][0].cpu().numpy() for p in self.env.task.interface.pictures}
         for camera in self._unseen:
             seen[camera] = self.env.engine.render_batch(np.zeros(1, int), camera, *self.sizes[camera])[0]
@@ -79,7 +80,7 @@ class RehearsalEnv(InterventionWrapper):
         return first
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
-        """Execute the person's action if they have control, else `action` (1, A)."""
+        """Execute the person's action while the person has control, else `action` (1, A)."""
         before = self.env.pipeline.observer(self.env.state)
         observation, reward, terminated, truncated, infos = super().step(action)
         decision = self.device.decision

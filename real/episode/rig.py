@@ -28,7 +28,7 @@ from robot_rl.rewards.classifier import Classifier
 
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
-"""Suffixes of stop reasons that a stalled process may have caused; the guard reports silences too."""
+"""Endings of reasons for stops that a stalled process may have caused: the command loop's and the guard's."""
 RECENT = 0.5
 """Maximum time between a stall and the stop that it caused, s."""
 WATCH = 0.5
@@ -66,17 +66,18 @@ class Rig:
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with an event and its details: phases, stops, resets, commands, takeovers, guard."""
         self.warmups: list[Callable[[], object]] = []
-        """Called in each control period of standing up: an operation's first call may take tenths of a second."""
+        """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, monotonic s, and the stall's duration, s."""
         node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._watched = -math.inf
         """Time of the last check for other publishers, monotonic s."""
         self.foreign_publisher = ""
-        """Unexpected publisher on a topic that only this process or the robot may use; empty if none."""
+        """Unexpected publisher on a topic on which only this process or the robot may publish; empty if none."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.falls = self.stalls = 0
-        """Episodes in which a legged robot fell or others than a person damped it; those that a stall ended."""
+        """`falls`: number of episodes in which a legged robot fell, or was damped other than by a person. `stalls`:
+        number of episodes that a stall ended."""
         self.begin()
 
     def begin(self) -> None:
@@ -84,13 +85,14 @@ class Rig:
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.reference: Tensor = self.pipeline.controller.reference(1)
-        """(1, R), see `RobotState.reference`."""
+        """Reference of the controller, (1, R); see `RobotState.reference`."""
         self.steps = 0
         self.lowest_grip_height = math.inf
-        """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
+        """Lowest height of the tool since the gripper began to close, m; infinite while the gripper is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state; NotReady after a silence, the loop's end, or a foreign publisher."""
+        """Return the robot's newest state. NotReady if the state is too old, the command loop has ended, or another
+        process publishes on one of the robot's topics."""
         self.loop.check()
         self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
@@ -112,7 +114,8 @@ class Rig:
         return state
 
     def _watch(self, now: float) -> None:
-        """Check for foreign publishers and mismatches every `WATCH` s; stop for them and for jumps of joints."""
+        """Check for foreign publishers, QoS mismatches and unheard commands every `WATCH` s. Stop for foreign
+        publishers, unheard commands and jumps of joints."""
         jumps = self.driver.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
@@ -133,7 +136,8 @@ class Rig:
             self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
-        """Return which process stalled before a stop for a silence, or "". Wait up to `wait` s for a twin's report."""
+        """Return a description of the process whose stall caused the last stop; empty if the stop had another cause.
+        Wait up to `wait` s for a twin's report."""
         stopped = self.loop.stopped
         if not stopped.endswith(SILENCES):
             return ""
@@ -149,14 +153,14 @@ class Rig:
         return "the twin fell silent" if reading is None or reading.received < begin else ""
 
     def look(self) -> Operator | None:
-        """Read the operator's input between episodes and apply its stop."""
+        """Read the operator's input between episodes; if stop is pressed, latch a stop."""
         reading = self.arbiter.operator.read() if self.arbiter.operator else None
         if reading is not None and reading.stop:
             self.loop.stop("operator")
         return reading
 
     def attended(self) -> bool:
-        """Return whether a teleop device is connected; wait half a second for one that has just started."""
+        """Return whether a teleop device is connected; wait half a second for a device that has just started."""
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
@@ -180,16 +184,16 @@ class Rig:
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")
 
     def instruction(self, index: int = 0) -> str:
-        """Return the current instruction; `index`, of a simulation's environment, is ignored."""
+        """Return the current instruction; `index`, which selects an environment in simulation, is ignored."""
         return self.instructions.text if self.instructions else self.interface.instruction
 
     @property
     def on_twin(self) -> bool:
-        """Return whether the joints' publisher subscribes to the twin's reset topic; a bag recorder does not count."""
+        """Return whether the publisher of joint states also subscribes to the reset topic, as only a twin does."""
         return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:
-        """Return whether poses and frames are fresh; otherwise no goal is posted and the loop comes to hold."""
+        """Return whether object poses and pictures are fresh; if not, `step` posts no goal and the robot holds."""
         safety, object_age = self.loop.safety, time.monotonic() - self.driver.object_poses()[1]
         objects, pictures = object_age <= safety.object_timeout, self.pictures.age() <= safety.picture_timeout
         self.loop.events.add("stale object", not objects)
@@ -197,18 +201,18 @@ class Rig:
         return objects and pictures
 
     def stale_pictures(self, cameras: Iterable[str]) -> int:
-        """Return the number of these cameras with a stale frame; each is counted as an event."""
+        """Return the number of the given cameras whose newest frame is stale; count each as an event."""
         now = time.monotonic()
         stale = sum(now - self.driver.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
         self.loop.events.add("stale picture", stale)
         return stale
 
     def hold_action(self) -> Tensor:
-        """Return the action (1, A) that holds the pose; recorded as executed if a goal is rejected."""
+        """Return the action (1, A) that holds the pose. It is recorded as executed if a goal is rejected."""
         return self.pipeline.controller.hold_action(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:
-        """Update the lowest height of the closed gripper for `Homing.set_down`."""
+        """Update the lowest height of the tool while the gripper is closed, for `Homing.set_down`."""
         gripper = self.pipeline.robot.gripper
         if gripper is None or self.loop.width > gripper.width / 2:
             self.lowest_grip_height = math.inf

@@ -1,4 +1,4 @@
-"""Stand a legged robot up, and lay it down again."""
+"""Stand a legged robot up before an episode, and lay it down at the end."""
 
 import json
 import logging
@@ -18,11 +18,11 @@ from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
 RISE = 2.0
-"""Time from lying to standing, and back, s."""
+"""Duration of standing up, and of lying down, s."""
 FIRM = 0.3
-"""Fraction of that time after which the springs have their full stiffness."""
+"""Fraction of standing up, or lying down, after which the motors' springs have their final stiffness."""
 CROOKED = 0.4
-"""Distance of a joint from the folded posture above which the legs are folded before standing up, rad."""
+"""Distance of a joint from its folded position above which the legs are folded before standing up, rad."""
 TRIES = 3
 """Maximum number of attempts to stand up for one episode."""
 LEVEL = math.cos(math.radians(45))
@@ -47,7 +47,7 @@ class Standing:
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:
-        """Stand up, after a latched stop was reset; NotReady if the robot is damped repeatedly meanwhile."""
+        """Reset a latched stop and stand up. NotReady if the robot is damped again in each of `TRIES` attempts."""
         loop, tries, reason = self.env.loop, 0, ""
         while not self.driver.dry_run and (loop.stopped or loop.is_damped):
             if loop.stopped:
@@ -137,11 +137,11 @@ class Standing:
             rehearse()
 
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
-        """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False after a stop.
+        """Move the joints to `goal` (1, J) in `part * RISE` seconds; return False after a stop.
 
-        Start at the measured positions if damped, else at the set-points, so that the robot does not drop. Stiffness
-        changes
-        to `last` within the fraction `firm` of the time, from zero if the robot was damped.
+        A damped robot starts at its measured positions with zero stiffness. Otherwise the motion starts at the
+        set-points with the present stiffness, so that the robot does not drop. After the fraction `firm` of the motion
+        the stiffness is `last` times the spec's stiffness.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield

@@ -16,21 +16,21 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 TOPIC = "cmd_vel"
-"""m/s forward and to the left, rad/s counter-clockwise; trunk frame."""
+"""Topic of velocity commands in the trunk frame: m/s forward and to the left, rad/s counter-clockwise."""
 TYPES = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
-"""Message types of `cmd_vel`; planners send either."""
+"""Message types of `cmd_vel`; a planner sends one of these two."""
 FOOTPRINT = "base_footprint"
-"""Frame of the trunk's heading without its tilt, in which planners command."""
+"""Frame with the trunk's heading but without its tilt; planners send velocity commands in this frame."""
 TIMEOUT = 0.5
-"""Maximum age of a Twist, s."""
+"""Maximum age of a message of `cmd_vel` that is used, s."""
 
 Schedule = Callable[[int, int], Tensor]
 """Map from an episode's seed and control period to the velocity command (1, C)."""
 
 
 class Steering:
-    """Choose the velocity command once per control period, with the rate limits of training: a schedule's commands
-    change as in training, others at most from one end of a range to zero within `COMMAND_RAMP`."""
+    """Choose the velocity command once per control period and limit its change. A schedule's commands change as in
+    training; commands of other sources change at most from one end of a range to zero within `COMMAND_RAMP`."""
 
     def __init__(
         self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None,
@@ -43,7 +43,7 @@ class Steering:
             )
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
-        """Maximum change of a schedule's command in one control period."""
+        """Maximum change of a schedule's command in one control period; for other sources, half of it."""
         self.command = self.target = torch.zeros_like(self.low)
         self.command_source = "none"
         """Source of the last command: operator, operator_lost, cmd_vel, schedule, none, or end (last second)."""
@@ -56,8 +56,8 @@ class Steering:
                 logger.warning("%s with %s is not heard: %s", TOPIC, kind, error)
 
     def __call__(self, operator: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
-        """Return the command (1, 3), within the interface's ranges, for control period `step` of an episode. It starts
-        at zero and moves towards the source's command, or towards zero with `rest`."""
+        """Return the command (1, 3), within the interface's ranges, for control period `step` of an episode. Commands
+        start at zero and move towards the source's command, or towards zero if `rest` is True."""
         zero = torch.zeros_like(self.low)
         self.command = zero if step == 0 else self.command
         self.command_source, self.target = ("end", zero) if rest else self._choose(operator, seed, step)
@@ -66,8 +66,8 @@ class Steering:
         return self.command
 
     def _choose(self, operator: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
-        """Return the present source and its command. The operator's counts while the enable button is held; full
-        deflection is the end of a range. A device that fell silent with the button held commands zero."""
+        """Return the present source and its command. The operator's command counts while the enable button is held.
+        Full deflection means the end of a range. A device that fell silent with the button held commands zero."""
         if operator is not None and operator.lost:
             return "operator_lost", torch.zeros_like(self.low)
         if operator is not None and operator.held:
@@ -78,7 +78,8 @@ class Steering:
         return ("schedule", self.schedule(seed, step)) if self.schedule else ("none", torch.zeros_like(self.low))
 
     def _twist(self) -> Tensor | None:
-        """Return the newest Twist (1, 3); None without a recent one; zero if it is non-finite or in another frame."""
+        """Return the newest message of `cmd_vel` as (1, 3): zero if it is non-finite or in another frame. None if there
+        is no recent message."""
         sample = max((t.latest for t in self.twists if t.latest), key=lambda latest: latest.received, default=None)
         if sample is None or time.monotonic() - sample.received > TIMEOUT:
             return None

@@ -1,4 +1,4 @@
-"""Child process of the launcher: output by lines, signals, end with the launcher."""
+"""Child process of the launcher: its output line by line, its signals, and its end when the launcher ends."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,8 @@ Wait = Callable[[signal.Signals], float]
 
 
 def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
-    """Return a preexec function: the kernel sends the child `number` when its starting thread ends, even by SIGKILL."""
+    """Return a preexec function that makes the kernel send the child the signal `number` when the thread that started
+    the child ends, even if SIGKILL ends it."""
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number)
@@ -30,8 +31,8 @@ def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
 
 
 class Child:
-    """Running node. It has its own process group: the runner forwards Ctrl-C in stopping order. An interactive node
-    stays in the terminal's foreground group, since no other group can read the keyboard."""
+    """Process of a node. It has its own process group, so that the runner forwards Ctrl-C in stopping order. An
+    interactive node stays in the terminal's foreground group, since no other group can read the keyboard."""
 
     def __init__(
         self, node: NodeProcess, command: Sequence[str], environment: Mapping[str, str],
@@ -39,13 +40,13 @@ class Child:
     ):  # fmt: skip
         self.node = node
         self.sent: signal.Signals | None = None
-        """Last signal of the escalation."""
+        """Last signal that `escalate` or `sweep` sent."""
         self.deadline = 0.0
         """Time of the next signal, monotonic s."""
         self.ended = False
-        """Whether the output is closed."""
+        """The process's output is closed."""
         self.exited = False
-        """Set by `just_exited`."""
+        """The process has exited; set by `just_exited`."""
         self._sink = sink
         self._line = b""
         self._process = subprocess.Popen(
@@ -70,7 +71,7 @@ class Child:
         return self._process.returncode
 
     def read(self) -> bool:
-        """Pass complete lines to the sink; return False if there was nothing to read."""
+        """Pass the process's complete lines to the sink; return False if there was nothing to read."""
         try:
             data = os.read(self.output.fileno(), 65536)
         except BlockingIOError:
@@ -82,7 +83,7 @@ class Child:
         return bool(data)
 
     def just_exited(self) -> bool:
-        """Return True at the first call after the exit, when all output has been passed on; else False."""
+        """Return True at the first call after the process's exit, and pass on its remaining output; else False."""
         if self.exited or self._process.poll() is None:
             return False
         self.exited = True
@@ -104,8 +105,8 @@ class Child:
         return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
 
     def escalate(self, wait: Wait) -> signal.Signals | None:
-        """Send the next signal and return it; None after the last. SIGINT and SIGTERM go to the process, which stops
-        its own children; SIGKILL goes to its group."""
+        """Send the next of SIGINT, SIGTERM and SIGKILL and return it; None after SIGKILL. SIGINT and SIGTERM go to the
+        process, which stops its own children; SIGKILL goes to its group."""
         position = -1 if self.sent is None else _ESCALATION.index(self.sent)
         if position + 1 == len(_ESCALATION):
             return None
@@ -120,14 +121,14 @@ class Child:
         return self.sent
 
     def sweep(self, wait: Wait) -> None:
-        """Send SIGTERM to processes left in the group."""
+        """Send SIGTERM to the processes that are left in the child's group."""
         if self._group_alive():
             self.sent = signal.SIGTERM
             self.deadline = time.monotonic() + wait(self.sent)
             self._signal_group(self.sent)
 
     def kill(self) -> None:
-        """Kill the process and its group and wait for the process; let a guard damp the robot first."""
+        """Kill the process and its group, and wait for the process's end. A guard gets time to damp the robot first."""
         if self.node.guards_robot and self.sent is not signal.SIGKILL:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Launch files: their arguments and processes."""
+"""The launch files twin, arm, quadruped, finetune and record: their arguments and processes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ from real.launching.node import Argument, LaunchError, NodeProcess
 from real.topics import JOINT_PREFIX
 
 _WRITES = 60.0
-"""Time for finetune to end its learner and write dataset, video and bundle on a busy machine, s. The robot has stopped
-by then."""
+"""Time for finetune to end its learner and write dataset, video and bundle on a busy machine, s. During this time the
+robot has already stopped."""
 _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
@@ -93,12 +93,12 @@ def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
 
 
 def _option(name: str, value: str) -> tuple[str, ...]:
-    """Return an option's words: `--name=value` if the value looks like an option."""
+    """Return an option as command-line words; one word `--name=value` if the value looks like an option itself."""
     return (f"--{name}={value}",) if value.startswith("-") else (f"--{name}", value)
 
 
 def _bundle(values: Mapping[str, str]) -> str:
-    """Return the policy's path, with ./ if it looks like an option."""
+    """Return the policy's path; prepend ./ if the path looks like an option."""
     return f"./{values['policy']}" if values["policy"].startswith("-") else values["policy"]
 
 
@@ -162,7 +162,7 @@ def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _changed(arguments: tuple[Argument, ...], **fields: dict[str, Any]) -> tuple[Argument, ...]:
-    """Return the arguments with some fields replaced, by argument name."""
+    """Return the arguments with some fields replaced; `fields` maps an argument's name to its new fields."""
     return tuple(replace(a, **fields.get(a.name, {})) for a in arguments)
 
 

@@ -1,7 +1,7 @@
 """Launch descriptions, for ROS 2's launch and `robot-rl launch`.
 
 A node is a `robot-rl` command. `launch/*.launch.py` convert a description to ROS 2 launch actions
-(`real.launching.launch_actions`); `real.launching.processes` runs it without ROS 2, with the same arguments and order.
+(`real.launching.launch_actions`). `real.launching.processes` runs the same description without ROS 2.
 
 >>> [node.name for node in describe("arm", {"policy": "runs/lift/bundle", "twin": "true"}) if node.condition]
 ['twin', 'deploy']
@@ -49,8 +49,8 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def require_device(arguments: Mapping[str, str]) -> None:
-    """Raise LaunchError if the launch needs a gamepad and none is usable. Its node would respawn forever, and the robot
-    would move without an operator."""
+    """Raise LaunchError if the launch needs a gamepad and no gamepad is usable. The teleop node would respawn forever,
+    and the robot would move without an operator."""
     if arguments.get("teleop") != "gamepad":
         return
     from real.teleop.gamepad import Gamepad
@@ -68,7 +68,7 @@ def _file(name: str) -> LaunchFile:
 
 
 def _task_of(policy: Path) -> str:
-    """Return the name of a policy's task; empty if the bundle is unusable, which `deploy` reports."""
+    """Return the name of a policy's task; empty if the bundle is unusable, for which `deploy` reports the error."""
     file = next((f for f in (policy / "bundle" / "policy.json", policy / "policy.json") if f.is_file()), None)
     try:
         name = json.loads(file.read_text())["interface"]["task"] if file else ""

@@ -1,4 +1,4 @@
-"""Convert a launch description to ROS 2 launch actions; imports ROS 2's `launch` inside functions only."""
+"""Convert a launch description to ROS 2 launch actions. ROS 2's `launch` is imported inside functions only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from real.launching.processes import RESPAWN_DELAY, Grace
 
 
 def launch_description(file: str) -> Any:
-    """Return a launch file's description, which declares its arguments and then starts its nodes."""
+    """Return a launch file's ROS 2 launch description, which declares the arguments and then starts the nodes."""
     from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
@@ -79,10 +79,10 @@ def _process(node: NodeProcess) -> Any:
 
 
 def _on_exit(name: str) -> Any:
-    """Return an exit handler of a required node that shuts the launch down.
+    """Return an exit handler that shuts the launch down when the required node `name` exits.
 
-    After a failure it raises, since `ros2 launch` returns 1 only after an exception. ROS 2 sends SIGINT to all nodes at
-    once; guard and twin themselves wait for the commanding node.
+    After a failure the handler raises, since `ros2 launch` returns 1 only after an exception. ROS 2 sends SIGINT to all
+    nodes at once; guard and twin themselves wait for the commanding node.
     """
     from launch.actions import OpaqueFunction, Shutdown
 
@@ -98,7 +98,7 @@ def _on_exit(name: str) -> Any:
 
 
 def _in_ament_index() -> bool:
-    """Return whether colcon installed robot_rl; after pip the marker may exist, but not the executable."""
+    """Return whether colcon installed robot_rl. After pip, the ament index may list robot_rl without its executable."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:

@@ -14,7 +14,8 @@ class LaunchError(UserError):
 
 @dataclass(frozen=True)
 class Argument:
-    """Launch argument `name:=value`. `default` None: required. `minimum`: a number, an integer if it is an int."""
+    """Launch argument `name:=value`. `default` None: the argument is required. `minimum`: the value is a number of at
+    least this; an integer if `minimum` is an int."""
 
     name: str
     default: str | None
@@ -23,7 +24,7 @@ class Argument:
     minimum: float | None = None
 
     def check(self, value: str) -> str:
-        """Return the value; raise LaunchError or UnknownName if it is not valid."""
+        """Return the value unchanged; raise LaunchError or UnknownName if it is not valid."""
         if self.choices and value not in self.choices:
             raise UnknownName(f"value of {self.name}", value, self.choices)
         if self.minimum is not None and value:
@@ -47,11 +48,11 @@ class NodeProcess:
         namespace, log_level, parameters: passed as ROS arguments.
         environment: variables added to the launcher's environment.
         condition: False skips the node.
-        required: the node's exit stops the launch and sets its exit status.
+        required: the node's exit stops the launch; the launch ends with the node's exit status.
         respawn: restart after a failure.
         start_after: name of the node that starts before this one, if both start.
         commands_robot: sends commands to the robot; stops first.
-        guards_robot: forwards these commands; stops after the commanding nodes and before the others.
+        guards_robot: forwards commands to the robot; stops after the commanding nodes and before all other nodes.
         interactive: reads the terminal.
         writes: additional time between SIGINT and SIGTERM for writing results, s.
     """
@@ -72,7 +73,7 @@ class NodeProcess:
     writes: float = 0.0
 
     def ros_arguments(self) -> tuple[str, ...]:
-        """Return the ROS arguments for the end of a command; empty if all have their defaults."""
+        """Return the ROS arguments to append to the command; empty if all have their defaults."""
         namespace = ["-r", f"__ns:={self.namespace}"] if self.namespace else []
         arguments = [*namespace, *self.own_arguments()]
         return ("--ros-args", *arguments) if arguments else ()

@@ -1,7 +1,8 @@
 """Run a launch description without ROS 2: start nodes, pass their output on, stop them in order.
 
-Stopping order: nodes that command the robot, then its guard, then the others; the last started first. Each gets SIGINT,
-after 5 s (plus its time for writing) SIGTERM, after 5 s more SIGKILL. A second Ctrl-C sends the next signal at once.
+Stopping order: nodes that command the robot, then its guard, then all others; of each kind, the last started first.
+A node gets SIGINT, after 5 s (plus its time for writing) SIGTERM, after 5 s more SIGKILL. A second Ctrl-C sends the
+next signal at once.
 
     code = ProcessRunner(describe("twin", {}), [sys.executable, "-m", "robot_rl.cli.main"], sink).run()
 """
@@ -30,23 +31,24 @@ Sink = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Grace:
-    """Time for a process to stop, s."""
+    """Time that a process gets to stop, s."""
 
     interrupt: float = 5.0
-    """From SIGINT to SIGTERM."""
+    """Time from SIGINT to SIGTERM, s."""
     terminate: float = 5.0
-    """From SIGTERM to SIGKILL."""
+    """Time from SIGTERM to SIGKILL, s."""
 
     def after(self, sent: signal.Signals) -> float:
         return {signal.SIGINT: self.interrupt, signal.SIGTERM: self.terminate}.get(sent, 0.0)
 
     def of(self, node: NodeProcess) -> Grace:
-        """Return the node's times, including its time for writing results."""
+        """Return the times for a node, which include the node's time for writing results."""
         return replace(self, interrupt=self.interrupt + node.writes)
 
 
 class ProcessRunner:
-    """Start nodes in the main thread, which receives the signals, and wait for them; they end with this thread."""
+    """Start nodes in the main thread, which receives the signals, and wait for the nodes' end. If the main thread ends,
+    the nodes end too."""
 
     def __init__(
         self, nodes: Sequence[NodeProcess], executable: Sequence[str], sink: Sink,
@@ -64,7 +66,7 @@ class ProcessRunner:
         self._waves: list[list[Child]] | None = None  # groups of children to stop, in order; None: not stopping
         self._received: list[int] = []
         self.interrupted = 0
-        """128 + the signal that stopped the launch, as in a shell; 0: none."""
+        """128 + the signal that stopped the launch, as in a shell; 0: no signal did."""
         self._code: int | None = None
         self._failure = 0
 
@@ -202,7 +204,7 @@ def _outcome(code: int) -> str:
 
 @contextlib.contextmanager
 def _wakeup(selector: selectors.BaseSelector, received: list[int]) -> Iterator[None]:
-    """Append signals to `received` and wake the selector."""
+    """Within the context, append received signals to `received` and wake the selector."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -29,7 +29,7 @@ class Journal:
         keep: Callable[[dict[str, Any]], None] = lambda row: None,
     ):  # fmt: skip
         """Begin a log after the folder's first `done` episodes. At an episode's end `more` returns additional keys of
-        its row, and `keep` receives the row."""
+        the episode's row, and `keep` receives the row."""
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
         """Rows of the episodes that ended in this run."""
@@ -44,20 +44,20 @@ class Journal:
         env.observers.append(self._record)
 
     def drop_rows_from(self, done: int) -> None:
-        """Drop rows from index `done` and incomplete rows, which a killed run may leave."""
+        """Drop rows of episodes.jsonl from index `done` on, and incomplete rows, which a killed run may leave."""
         path = self.folder / "episodes.jsonl"
         if path.exists():
             rows = path.read_text().splitlines(keepends=True)
             write_text(path, "".join(r for r in rows if r.endswith("\n") and json.loads(r)["index"] < done))
 
     def note(self, event: str, what: Any) -> None:
-        """Queue an event. Thread-safe."""
+        """Queue an event for events.jsonl. Thread-safe."""
         self._notes.append((time.monotonic(), self.env.episode, event, what))
         if event == "phase":
             self._flush()
 
     def _record(self, step: dict[str, Any]) -> None:
-        """Count a control period; write the row of a finished episode."""
+        """Count a control period; at the end of an episode, write its row."""
         self._parts["intervention_steps"] += int(step["intervention"])
         self._parts["takeovers"] += int(step["takeover"])
         if self.env.steering is not None:

@@ -29,12 +29,12 @@ class Progress:
     """Number of episodes saved by this recording."""
     successes: int = 0
     failures: int = 0
-    """Number of episodes marked as failed or timed out; saved only with `keep_failures`."""
+    """Number of episodes that were marked as failed or timed out. They are saved only with `keep_failures`."""
     discarded: int = 0
     paused: int = 0
     """Number of control periods omitted as pauses."""
     phase: str = ""
-    """resetting, let go, waiting, running; then saved, failed or discarded"""
+    """Phase of the episode: resetting, let go, waiting, running; then saved, failed or discarded."""
     began: float = 0.0
     """Start of the phase, monotonic s."""
     instruction: str = ""
@@ -45,7 +45,7 @@ class Recording:
     """Record episodes in which a person commands the robot, and keep successful ones.
 
     An episode begins at the person's first input. It ends at the task's success test, a mark or the time limit; reset
-    and stop discard it. After a discarded episode the objects are placed as before, after a failed one differently.
+    and stop discard it. After a discarded episode the objects are placed as before, after a failed episode differently.
     A saved episode is on disk before the next one begins.
     """
 
@@ -56,7 +56,7 @@ class Recording:
     ):  # fmt: skip
         """Args: `look`: returns the current pictures by camera. `keep_pauses`: keep control periods without command and
         motion; learners imitate such pauses. `show`: receives the progress at each change of phase and each control
-        period. `on_step`: receives the environment then, in simulation also before the first input."""
+        period. `on_step`: receives the environment each control period, in simulation also before the first input."""
         self.env, self.recorder, self.look, self.seed = env, recorder, look, seed
         self.keep_failures, self.keep_pauses, self.show, self.on_step = keep_failures, keep_pauses, show, on_step
         self.progress = Progress(episodes, recorder.writer.num_episodes)
@@ -67,7 +67,7 @@ class Recording:
         env.observers.append(self._record)
 
     def run(self) -> Progress:
-        """Record until the dataset has its episodes; raise `Finished` if the person quits before."""
+        """Record until the dataset has its final number of episodes; raise `Finished` if the person quits before."""
         while self.progress.saved < self.progress.episodes:
             self._episode()
         return self.progress
@@ -102,12 +102,12 @@ class Recording:
         self._note("phase", "saved")
 
     def _facts(self) -> dict[str, Any]:
-        """Return the instruction and, in simulation, the randomized values."""
+        """Return the episode's instruction and, in simulation, the randomized values of its parameters."""
         record = getattr(self.env, "episode_record", None)
         return {"instruction": self.env.instruction(0)} | (record(0) if record else {})
 
     def _record(self, step: dict[str, Any]) -> None:
-        """Record a control period unless it is a pause: the command is a hold, and joints and fingers are at rest."""
+        """Record a control period unless it is a pause, in which the command is a hold, and joints and fingers rest."""
         state = self.env.state
         at_rest = float(state.joint_velocity.abs().max()) < REST
         at_rest &= abs(float(state.gripper_width.sum()) - self._width) < GRIP

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 WAITING = 4
-"""Largest number of queued episodes. `end_episode` blocks above it, to bound memory."""
+"""Largest number of queued episodes. `end_episode` blocks while the queue is full, to bound memory."""
 
 
 class RobotCameras:
-    """Newest pictures of a robot's cameras, for its dataset. Cameras of the policy give the policy's picture."""
+    """Newest pictures of a robot's cameras, for its dataset. Pictures of the policy's cameras are those that the policy
+    sees."""
 
     def __init__(self, env: RobotEnv):
         self.env = env
@@ -36,7 +37,7 @@ class RobotCameras:
         self.sizes = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         """(height, width) by camera, pixels."""
         self.stale = 0
-        """Number of pictures recorded again, since a video needs a frame per row."""
+        """Number of pictures that were recorded again for lack of a new one: a video needs a frame per row."""
 
     def look(self) -> dict[str, np.ndarray]:
         """Return the current pictures (H, W, 3) by camera."""
@@ -63,7 +64,7 @@ class Recorder:
             fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
         self._has_truncated = TRUNCATED in self.writer.features
-        """False for datasets of versions without this column."""
+        """The dataset has the column `TRUNCATED`, which datasets of earlier versions lack."""
         self.rows = EpisodeRows(pipeline.actions)
         self.error: BaseException | None = None
         self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)
@@ -71,7 +72,7 @@ class Recorder:
         self._thread.start()
 
     def add(self, step: Mapping[str, Any], pictures: Mapping[str, np.ndarray]) -> None:
-        """Append a control period: state, policy action, executed action, outcome, pictures (black if missing)."""
+        """Append a control period: state, policy's and executed action, outcome, pictures (black if missing)."""
         frames = {}
         for camera, (height, width) in self.images.items():
             picture = pictures.get(camera)
@@ -85,19 +86,19 @@ class Recorder:
         )  # fmt: skip
 
     def end_episode(self, record: Mapping[str, Any]) -> None:
-        """Queue the episode, if it has rows, for writing; raise the writer's error."""
+        """Queue the episode for writing, if it has rows; raise the writer thread's error, if there is one."""
         self._raise_error()
         if self.rows.count():
             instruction = record.get("instruction", self.pipeline.interface.instruction)
             self._queue.put(self.rows.take(dict(record), instruction))
 
     def flush(self) -> None:
-        """Wait until all queued episodes are on disk; raise the writer's error."""
+        """Wait until all queued episodes are on disk; raise the writer thread's error, if there is one."""
         self._queue.join()
         self._raise_error()
 
     def close(self) -> None:
-        """Write queued episodes and release the dataset; raise the writer's error."""
+        """Write queued episodes and release the dataset; raise the writer thread's error, if there is one."""
         self._queue.put(None)
         self._thread.join()
         self.writer.close()

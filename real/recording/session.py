@@ -25,8 +25,8 @@ _waiting: list[int] | None = None
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay KeyboardInterrupt by a signal until the end of the block. Libraries' C code may convert an exception raised
-    inside it to another one."""
+    """Delay a signal's KeyboardInterrupt until the end of the block. C code of libraries may convert an exception that
+    is raised inside it to another exception."""
     global _waiting
     _waiting = []
     try:
@@ -42,7 +42,7 @@ def stop_on_signals() -> None:
 
     `finally` blocks then brake the robot. SIGTSTP is included because a suspended process cannot brake. SIGHUP stays
     ignored under nohup. After the first signal all but SIGINT are ignored: launchers escalate and closing terminals
-    repeat signals while the process brakes and writes. A second SIGINT interrupts these, even in `uninterrupted`.
+    repeat signals while the process brakes and writes. A second SIGINT interrupts even that, also in `uninterrupted`.
     """
     count = 0
 
@@ -65,12 +65,12 @@ def stop_on_signals() -> None:
 
 
 MOST = 2**29
-"""Memory limit of a video, bytes; protects the process that commands the robot."""
+"""Memory limit of a video's frames, bytes; it protects the process that commands the robot."""
 
 
 class VideoRecorder:
-    """Video of the robot's first camera, if any, in the first episodes, up to `MOST` bytes. Corrections have a coloured
-    border. Instructions are written above the frames."""
+    """Video of the robot's first camera, if it has one, in the first `episodes` episodes, up to `MOST` bytes. Frames of
+    corrections have a coloured border. Instructions are written above the frames."""
 
     def __init__(self, episodes: int, corrected_only: bool = False):
         self.episodes, self.corrected_only = episodes, corrected_only
@@ -83,10 +83,10 @@ class VideoRecorder:
         self._frame_instructions: list[str] = []
         """Instruction of each frame, including the running episode's; "" without instructions."""
         self.rate = 20.0
-        """Frames per second."""
+        """Frame rate of the video, 1/s."""
 
     def attach(self, env: RobotEnv) -> None:
-        """Record each control period of `env`."""
+        """Add a frame in each control period of `env`."""
         self.rate = 1 / env.period
         camera = next(iter(env.driver.images), None)
 
@@ -120,7 +120,7 @@ class VideoRecorder:
             self._episode, self._corrected = [], False
 
     def write(self, folder: Path, caption: str) -> None:
-        """Write videos/robot.mp4 and its caption; nothing without frames."""
+        """Write videos/robot.mp4 and its caption into `folder`; write nothing if there are no frames."""
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"

@@ -1,4 +1,4 @@
-"""Drivers: convert between a robot's topics and named state views."""
+"""Drivers, which convert a robot's messages to named state views, and commands to messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Driver of an arm behind ros2_control topics: joint states in, streamed joint positions out."""
+"""Driver of an arm with ros2_control topics: it receives joint states and sends a stream of joint positions."""
 
 import threading
 
@@ -13,30 +13,31 @@ from robot_rl.interface.robot import RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
 
 SLIP = 0.05
-"""Maximum difference of the driver's clock from ours between two messages, s; above it, its clock was set."""
+"""Maximum difference between the time from one message to a later one by the driver's clock and by ours, s. A larger
+difference means that the driver's clock was set."""
 
 
 class VelocityEstimate:
-    """Velocity of each joint: as reported, else its motion since an earlier message, else NaN."""
+    """Velocity of each joint: reported by the driver, else from its motion since an earlier message, else NaN."""
 
     def __init__(self, count: int, shortest: float):
-        """Args: `shortest`: minimum time between the positions that are compared, s; noise is divided by it."""
+        """Args: `shortest`: minimum time between two compared positions, s, by which their noise is divided."""
         self.shortest = shortest
         self._newest, self._velocity = np.full(count, np.nan), np.full(count, np.nan)
         self._position, self._stamp, self._received = (np.full(count, np.nan) for _ in range(3))
-        """State that the next one is compared with."""
+        """Position, stamp and arrival of each joint with which its next position is compared."""
 
     def repeats(self, joints: np.ndarray, stamp: float) -> bool:
-        """Return whether a message of these joints has the stamp, s, of their last one."""
+        """Return whether a message's `stamp`, s, equals the stamp of the last message of these joints."""
         return stamp > 0 and bool((self._newest[joints] == stamp).all())
 
     def __call__(
         self, joints: np.ndarray, position: np.ndarray, reported: np.ndarray, stamp: float, received: float
     ) -> np.ndarray:
-        """Return the velocities (K,), rad/s, of some joints (K,) at their positions, rad; NaN where unknown.
+        """Return the velocities (K,), rad/s, of the joints with the indices `joints` (K,); NaN where unknown.
 
-        Args: `reported`: the driver's own, rad/s, or NaN. `stamp`: by the driver's clock, s; 0: not set. `received`: by
-        ours, s.
+        Args: `position`: (K,) rad. `reported`: the driver's velocities (K,), rad/s, or NaN. `stamp`: the message's time
+        by the driver's clock, s; 0: not set. `received`: the message's arrival by our clock, s.
         """
         since, arrived = (stamp or received) - self._stamp[joints], received - self._received[joints]
         known = (since > 0) & (np.abs(since - arrived) <= SLIP)
@@ -62,11 +63,11 @@ class ArmDriver(Driver):
         """Arrival of each joint's last complete state, monotonic s."""
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
-        """Joints that arrive together, a set for each publisher; a second publisher of them is refused."""
+        """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
         self._settled = False
-        """All publishers of the joints are known."""
+        """After `wait_ready`, all publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
-        """Names of the last message, the indices of our joints in it, and the indices among our joints."""
+        """Names in the last message; indices in the message, and in the spec, of the spec's joints in that message."""
         self._lock = threading.Lock()
         ros = robot.ros
         assert isinstance(ros, RosInterface)
@@ -109,7 +110,7 @@ class ArmDriver(Driver):
             self._stamp[joints] = sample.received
 
     def _remember(self, names: list[str]) -> None:
-        """Cache the places of our joints in messages with these names."""
+        """Cache the indices of the spec's joints in messages with these joint names."""
         places = [k for k, name in enumerate(names) if name in self._index]
         self._order = names, np.array(places, int), np.array([self._index[names[k]] for k in places], int)
         with self._lock:
@@ -117,12 +118,12 @@ class ArmDriver(Driver):
                 self._named.append(set(names))
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a subscriber of the commands; later publishers of joints are intruders."""
+        """Wait for a complete state and a subscriber of the commands. Later publishers of joints are refused."""
         super().wait_ready(timeout)
         self._settled = True
 
     def reading(self) -> JointReading | None:
-        """Return the latest complete joint state, None before the first; its age is that of the oldest joint."""
+        """Return the latest complete joint state, None before the first. Its arrival is that of the oldest joint."""
         with self._lock:
             oldest = float(self._stamp.min())
             if oldest == -np.inf:
@@ -133,7 +134,7 @@ class ArmDriver(Driver):
             )
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1), None while joints or objects are missing."""
+        """Return the robot's state as named views (n = 1); None while joints or objects are missing."""
         reading = self.reading()
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):

@@ -21,33 +21,33 @@ from robot_rl.interface.state import RobotState
 from robot_rl.util.errors import ConfigError, UserError
 
 UNIT = 0.1
-"""Maximum deviation of an orientation's norm from 1; a quaternion of zeros is no orientation."""
+"""Maximum deviation of a quaternion's norm from 1; a quaternion of zeros is no orientation."""
 SLACK = 0.1
-"""Allowance for encoder noise, rad."""
+"""Allowance for encoder noise in the check for jumps, rad."""
 LATENESS = 0.02
-"""Maximum delay of one state relative to the next, s."""
+"""Maximum delay of a joint state relative to the next one, s."""
 OVERSPEED = 1.2
-"""Maximum ratio of the speed that a state implies to the joint's limit."""
+"""Maximum ratio of the speed that two joint states imply to the joint's speed limit."""
 MANY, WITHIN = 3, 1.0
-"""Number of refused states, and the time, s, within which they are a fault."""
+"""`MANY` refused joint states within `WITHIN` seconds are a fault."""
 
 
 class NotReady(UserError):  # noqa: N818
-    """The robot does not provide what control needs."""
+    """The robot is not ready for control: a state, picture, subscriber or person is missing, or a topic is shared."""
 
 
 @dataclass(frozen=True)
 class JointReading:
-    """One joint state; joints in the spec's order."""
+    """One state of all joints, in the spec's order."""
 
     position: np.ndarray
-    """(J,) rad"""
+    """Joint positions, (J,) rad."""
     velocity: np.ndarray
-    """(J,) rad/s"""
+    """Joint velocities, (J,) rad/s."""
     gripper: float
     """Finger distance, m."""
     received: float
-    """Local monotonic time, s."""
+    """Arrival, local monotonic time, s."""
 
     @property
     def upright(self) -> float:
@@ -56,18 +56,18 @@ class JointReading:
 
 
 class JumpCheck:
-    """Refuse joint states that the robot cannot have reached: another robot's, or a broken encoder's."""
+    """Refuse joint states that the robot cannot have reached. They come from another robot or a broken encoder."""
 
     def __init__(self, robot: RobotSpec):
         self.speed = OVERSPEED * np.array([joint.velocity for joint in robot.joints])
-        """(J,) rad/s"""
+        """Largest plausible speed of each joint, (J,) rad/s."""
         self.count = 0
         """Number of refused states."""
         self._times: deque[float] = deque(maxlen=MANY)
 
     def refuses(self, moved: np.ndarray, since: np.ndarray | float, now: float, joints: np.ndarray | slice) -> bool:
-        """Return whether joints cannot have moved by `moved`, rad, in `since` seconds. The reach grows with the time
-        since the last accepted state, so that a robot moved by hand is accepted again."""
+        """Return whether joints cannot have moved by `moved`, rad, in the `since` seconds after their last accepted
+        state. The longer this time, the more motion is accepted, so a robot moved by hand is accepted again."""
         if not (np.abs(moved) > SLACK + self.speed[joints] * (since + LATENESS)).any():
             return False
         self.count += 1
@@ -84,13 +84,13 @@ class JumpCheck:
 
 
 class Driver(ABC):
-    """Subscribe to a robot's state, objects and cameras; publish its commands, unless `dry_run`."""
+    """Subscriber of a robot's joint states, object poses and cameras, and publisher of commands, unless `dry_run`."""
 
     joints: Subscription
     command: Publisher
     """Publisher of commands; not set in a dry run."""
     needed: tuple[str, ...] = ()
-    """Cameras that the policy sees; without them the driver is not ready."""
+    """Cameras that the policy sees; the driver is not ready before their first pictures."""
 
     def __init__(
         self, node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (),
@@ -98,27 +98,27 @@ class Driver(ABC):
     ):  # fmt: skip
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self._raised = dry_run
-        """The bus's threads have real-time priority."""
+        """The bus's threads have real-time priority, or need none in a dry run."""
         self.commands: list[Publisher] = []
-        """Publishers of commands; each should be the only one on its topic."""
+        """Publishers of commands; each should be the only publisher on its topic."""
         self.jumps = JumpCheck(robot)
         self.accepted = dict.fromkeys(objects, 0)
-        """Number of finite poses of each object."""
+        """Number of accepted poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
-        """Newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
+        """Newest accepted pose (1, 7) of each object, and its arrival, monotonic s."""
         image, pose, kind = robot.ros.image, robot.ros.object_pose, "geometry_msgs/msg/PoseStamped"
         self.images = {c: node.subscribe("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in cameras}
         self.rejected = 0
-        """Number of malformed or non-finite states."""
+        """Number of malformed or non-finite joint states."""
         self.repeated = 0
-        """Number of states and object poses with the stamp of the previous one; they are ignored."""
+        """Number of joint states and object poses that were ignored because they repeat the previous stamp."""
         self._stamps: dict[str, float] = {}
         """Stamp of the newest pose of each object, s."""
         self.rejected_poses = 0
         """Number of object poses that are non-finite, without orientation, or in another frame."""
         self._frames = frames(node, robot)
         self._foreign: dict[str, str] = {}
-        """Error in the frame of each object's poses; empty if valid."""
+        """Error message about the frame of each object's poses; empty if the frame is valid."""
         self._warned: set[str] = set()
         # Poses may arrive during the next statement.
         self.poses = {
@@ -136,8 +136,8 @@ class Driver(ABC):
         """Return the latest complete joint state, None before the first."""
 
     def next_reading(self, timeout: float) -> JointReading | None:
-        """Return the latest joint state after waiting up to `timeout` s for one newer than the call: after a suspension
-        of this process the last state is old although the robot still sends."""
+        """Wait up to `timeout` s for a joint state that is newer than this call; return the latest. After a suspension
+        of this process, the last state is old although the robot still sends."""
         now = time.monotonic()
         began, deadline = now, now + timeout
         while ((reading := self.reading()) is None or reading.received < began) and now < deadline:
@@ -147,14 +147,14 @@ class Driver(ABC):
 
     @abstractmethod
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1), None while one is missing."""
+        """Return the robot's state as named views (n = 1); None while a part of it is missing."""
 
     @abstractmethod
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish a command: joint positions (J,) in rad and the gripper width in m."""
 
     def damp(self) -> None:
-        """Damp all joints of a robot that sinks down instead of holding."""
+        """Damp all joints; only for a robot that sinks down instead of holding its position."""
         raise NotImplementedError(f"{self.robot.name} holds its position")
 
     def objection(self, now: float) -> str:
@@ -198,7 +198,7 @@ class Driver(ABC):
         self.accepted[name] += 1
 
     def _foreign_frame(self, frame: str) -> str:
-        """Return an error for a frame other than the robot's base; empty for its base and for no frame."""
+        """Return an error for a frame other than the robot's base; empty for the base and for an empty frame name."""
         if frame.removeprefix("/") in ("", *self._frames):
             return ""
         return (
@@ -207,7 +207,8 @@ class Driver(ABC):
         )
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
-        """Return poses (1, 7), w x y z, and the oldest arrival, monotonic s; empty until all objects are known."""
+        """Return each object's pose (1, 7), position and quaternion w x y z, and the oldest arrival, monotonic s. The
+        dict is empty until the poses of all objects are known."""
         seen = {name: self._seen[name] for name in self.poses if name in self._seen}
         if len(seen) < len(self.poses):
             return {}, -float("inf")
@@ -232,7 +233,8 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a picture of each camera; NotReady otherwise or with two publishers."""
+        """Wait for a complete state, a picture of each camera and a subscriber of the commands. Raise NotReady if any
+        of them is missing after `timeout` s, or if a topic has two publishers."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -263,7 +265,7 @@ class Driver(ABC):
                 self.node.log("warn", mismatch)
 
     def check_single_publisher(self, patience: float = 0.0) -> None:
-        """Raise NotReady if a topic has two publishers for `patience` seconds: their states would be mixed."""
+        """Raise NotReady if a topic has two publishers, whose states would be mixed, for `patience` seconds."""
         deadline = time.monotonic() + patience
         while crowded := self._crowded():
             if time.monotonic() >= deadline:
@@ -281,7 +283,7 @@ class Driver(ABC):
         return self._crowded(process=True)
 
     def unmatched_topics(self) -> str:
-        """Return an error that commands have no subscriber, with advice; empty if they have one."""
+        """Return an error, with advice, if a topic of commands has no subscriber; empty if each has one."""
         deaf = [publisher.topic for publisher in self.commands if not publisher.matched]
         return f"nobody listens on {' and '.join(deaf)}; {self.executor(deaf[0])}" if deaf else ""
 
@@ -298,7 +300,7 @@ class Driver(ABC):
         return [self.joints, *self.poses.values(), *self.images.values()]
 
     def _crowded(self, process: bool = False) -> str:
-        """Return a topic with two publishers, and their nodes; empty if there is none."""
+        """Return a text that names a topic with two publishers, and their nodes; empty if no topic has two."""
         for subscription in self._reports():
             if len(subscription.writers()) > (self._parts() if subscription is self.joints else 1):
                 return f"{' and '.join(subscription.writers(process))} send on {subscription.topic}"
@@ -317,7 +319,7 @@ class Driver(ABC):
 
 
 def seconds(stamp: Any) -> float:
-    """Return a message's stamp in s; 0 if it is not set."""
+    """Return a message's stamp in s; 0 if the stamp is not set."""
     return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 
@@ -342,7 +344,7 @@ def frames(node: Node, robot: RobotSpec) -> tuple[str, ...]:
 
 
 def suggestion(robot: RobotSpec, names: Collection[str]) -> str:
-    """Return advice if none of the driver's joint names is known; empty if one is."""
+    """Return advice if the spec has none of the driver's joint names; empty if it has one."""
     own = robot.driver_names()
     if not set(own).isdisjoint(names):
         return ""

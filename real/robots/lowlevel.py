@@ -12,36 +12,37 @@ DAMPING = 5.0
 FIRMEST = 1.5
 """Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
 STATE_TIMEOUT = 0.05
-"""Maximum age of a state to move a robot on, s."""
+"""Maximum age of a state with which a robot may still be moved, s."""
 GUARD_TOPIC = "guard"
-"""std_msgs/String, JSON, at every change and at GUARD_RATE: `damping`, its reason, empty while commands pass;
-`latched`, whether damping ends only with standing up; `damped`, the number of times it began, by reason; `stalls`."""
+"""Reports of the guard, std_msgs/String with JSON, at every change and at `GUARD_RATE`. `damping`: its reason, empty
+while commands pass; `latched`: damping ends only with standing up; `damped`: number of dampings by reason; `stalls`."""
 GUARD_RATE = 50.0
-"""Hz"""
+"""Rate of the guard's reports, Hz."""
 ARMING = 0.3
 """Maximum fraction of the spec's stiffness at the start of standing up."""
 NEAR = 0.3
-"""Maximum distance of a set-point from its joint at the start of standing up, rad."""
+"""Maximum distance of a set-point from its joint's position at the start of standing up, rad."""
 JUMP, GROWTH = 0.6, 4.0
-"""Maximum fraction of the spec's stiffness after one of at most `ARMING`, and its growth, 1/s (standing up: 3.3)."""
+"""Limit of stiffness, as a fraction of the spec's: `JUMP` after a command with at most `ARMING`, then growing by
+`GROWTH` per second (standing up needs 3.3)."""
 _SLACK = 0.01
 """Tolerance of the guard's position limits for rounding, rad."""
 _ROUNDING = 1e-3
-"""Tolerance of the gain limits for rounding."""
+"""Tolerance of the guard's gain limits for rounding."""
 _SETTABLE = ("q", "dq", "tau", "kp", "kd")
 """Fields of a motor's command that may be set; all others must equal those of a blank command."""
 
 
 class Motors:
-    """Motors of one robot, in the order of the messages."""
+    """Motors of one robot, in the order of Unitree's messages."""
 
     def __init__(self, robot: RobotSpec):
         assert isinstance(robot.ros, UnitreeInterface)
         self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
-        """(J,) motor index of each joint"""
+        """Motor index of each joint, (J,)."""
         joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
         self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
-        """(M,) joint index of each motor"""
+        """Joint index of each motor, (M,)."""
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
         self.low, self.high = (np.array([getattr(j, n) for j in joints]) for n in ("low", "high"))
@@ -54,11 +55,11 @@ class Motors:
             settable["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
         settable["crc"] = 0xFFFFFFFF
         self._rest = wire.content(settable) == 0
-        """Mask of the bytes of a command that must equal those of a blank one."""
+        """Mask of the bytes of a command that must equal those of a blank command."""
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, stiffness_scale: float = 1.0) -> np.ndarray:
-        """Return a LowCmd with set-points (J,), rad, in the spec's order, and scaled stiffness."""
+        """Return a LowCmd with set-points (J,), rad, in the spec's order; the spec's stiffness is scaled."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0
@@ -77,15 +78,16 @@ class Motors:
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 
     def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
-        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: soft and near them."""
+        """Return whether a LowCmd may begin standing up from motor positions (M,), rad: its stiffness must be low, and
+        its set-points near these positions."""
         motors = command["motor_cmd"][: self.count]
         soft = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
         return bool((soft & (np.abs(motors["q"] - position) <= NEAR)).all())
 
     def refusal(self, command: np.ndarray) -> str:
-        """Return the reason to refuse a LowCmd; empty if valid. It may set only set-points and gains of the robot's own
-        motors, within limits, and stiffness only with its damping: no torque, speed, mode, other motors, battery or
-        lamps."""
+        """Return the reason to refuse a LowCmd; empty if it is valid. A valid LowCmd sets only set-points and gains of
+        the robot's own motors, within limits, and stiffness only together with damping. It sets no torque, speed, mode,
+        other motors, battery or lamps."""
         motors = command["motor_cmd"][: self.count]
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in _SETTABLE)
         if not np.isfinite([q, dq, tau, kp, kd]).all():

@@ -1,4 +1,4 @@
-"""Driver of a robot with Unitree's low-level messages: LowState in, LowCmd out, through the guard."""
+"""Driver of a robot with Unitree's low-level messages: it receives LowState and sends LowCmd through the guard."""
 
 import json
 from collections import Counter
@@ -22,11 +22,11 @@ class TrunkReading(JointReading):
     """One LowState; joints and feet in the spec's order."""
 
     quat: np.ndarray
-    """(4,) w x y z, orientation of the trunk in the world"""
+    """Orientation of the trunk in the world, (4,) w x y z."""
     gyroscope: np.ndarray
-    """(3,) rad/s, trunk frame."""
+    """Angular velocity of the trunk, (3,) rad/s, trunk frame."""
     foot_force: np.ndarray
-    """(F,) contact force in the sensor's unit; about 1 N on a Go2"""
+    """Contact force of each foot, (F,), in the sensor's unit, which is about 1 N on a Go2."""
 
     @property
     def upright(self) -> float:
@@ -35,13 +35,13 @@ class TrunkReading(JointReading):
 
 
 GUARD_TIMEOUT = 0.3
-"""Age of the guard's last report above which it counts as gone, s; it sends one every 0.02 s."""
+"""Age of the guard's last report above which the guard counts as gone, s. The guard reports every 0.02 s."""
 GUARD_GONE = "the guard has gone"
 
 
 class UnitreeDriver(Driver):
     """Driver of a robot with Unitree's messages. Joints are matched through the spec's order of the motors. Commands go
-    to the guard, not to the motors, which follow the last command of a dead process forever."""
+    to the guard, not to the motors, because motors follow the last command of a dead process forever."""
 
     def _connect(self) -> None:
         node, robot, ros = self.node, self.robot, self.robot.ros
@@ -51,7 +51,7 @@ class UnitreeDriver(Driver):
         self.stiffness_scale = 1.0
         """Multiple of the spec's stiffness in commands."""
         self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
-        """Set-points, stiffness and message of the last command; most commands are repeated."""
+        """Set-points, stiffness and message of the last command. Most commands repeat it and need no new encoding."""
         self._damping = b""
         self._latest: TrunkReading | None = None
         self._tick = -1
@@ -99,7 +99,7 @@ class UnitreeDriver(Driver):
         self._guard_heard = sample.received
 
     def objection(self, now: float) -> str:
-        """Return the guard's reason for withholding commands, or that it is gone; empty if commands pass."""
+        """Return the guard's reason for withholding commands, or that the guard is gone; empty if commands pass."""
         if self.dry_run:
             return ""
         if now - self._guard_heard > GUARD_TIMEOUT:
@@ -108,7 +108,7 @@ class UnitreeDriver(Driver):
 
     @property
     def damped(self) -> dict[str, int]:
-        """Return the guard's counts since `wait_ready`."""
+        """Return the number of times that the guard began to damp the robot since `wait_ready`, by reason."""
         return dict(Counter(self._guard["damped"]) - self._damped_before)
 
     def reading(self) -> TrunkReading | None:
@@ -116,7 +116,8 @@ class UnitreeDriver(Driver):
         return self._latest
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the named views (n = 1) without a velocity command, None while state or objects are missing."""
+        """Return the robot's state as named views (n = 1), without the velocity command; None while joints or objects
+        are missing."""
         reading = self._latest
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):

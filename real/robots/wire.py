@@ -1,7 +1,7 @@
 """Unitree's fixed-size messages as numpy records: views of all motors at once, checksums, and CDR bytes.
 
-A message is a 0-d record in the layout of the C struct that the checksum is defined on. On the bus it is CDR, which
-has less padding. At 500 Hz in three processes on one computer, one object per motor would cost more than the control::
+A message is a 0-d record in the layout of the C struct over which the checksum is taken. On the bus it is CDR, which
+has less padding. At 500 Hz in three processes on one computer, one object per motor would take more time than control::
 
     command = layout("unitree_go/msg/LowCmd").empty()
     command["motor_cmd"]["kp"][:12] = 25.0
@@ -27,9 +27,8 @@ _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 def crc32(words: bytes) -> int:
     """Return the CRC-32/MPEG-2 of little-endian words: polynomial 0x04C11DB7, initial value 0xFFFFFFFF, no final XOR.
 
-    zlib computes the same polynomial, least significant bit first, on mirrored bits: 2 us for a LowCmd, against 90 us
-    for a
-    table in Python.
+    zlib has the same polynomial but takes the least significant bit first, so all bits are mirrored before and after.
+    A LowCmd takes 2 us, against 90 us with a table in Python.
     """
     mirrored = np.frombuffer(words, "<u4").byteswap().tobytes().translate(_MIRRORED)
     plain = zlib.crc32(mirrored) ^ 0xFFFFFFFF
@@ -37,7 +36,7 @@ def crc32(words: bytes) -> int:
 
 
 def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
-    """Yield name, type, count, and whether the type is a message, of each field."""
+    """Yield each field's name, type, count, and whether its type is a message."""
     fields: Any = store().fielddefs[type_name][1]
     for name, (kind, rest) in fields:
         (inner, base), count = (rest[0], rest[1]) if kind == ARRAY else ((kind, rest), 1)
@@ -45,7 +44,7 @@ def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
 
 
 def _record(type_name: str) -> np.dtype[Any]:
-    """Return the dtype of the C struct, including padding."""
+    """Return the dtype of a message type's C struct, including padding."""
     return np.dtype(
         [
             (name, *((_record(base) if nested else base,) + ((count,) if count > 1 else ())))
@@ -65,7 +64,7 @@ class Layout:
         self._end = 0
         self._walk(type_name, self.dtype, 0, struct, cdr)
         self._struct, self._cdr = np.concatenate(struct), np.concatenate(cdr)
-        """Offset of each content byte in the struct and in the CDR body."""
+        """Offsets of each byte of the fields: in the C struct and in the CDR body."""
         self._length = self._end + -self._end % 4
 
     def _walk(
@@ -95,20 +94,20 @@ class Layout:
         return content
 
     def checksum(self, message: np.ndarray) -> int:
-        """Return the checksum of all preceding fields."""
+        """Return the checksum of all fields before the checksum field."""
         struct = np.zeros(self.dtype.itemsize, np.uint8)  # zero padding; numpy's copies do not clear it
         struct[self._struct] = self.content(message)
         return crc32(struct.tobytes()[:-4])
 
     def seal(self, message: np.ndarray) -> bytes:
-        """Write the checksum into the message and encode it."""
+        """Write the checksum into the message and return the message as CDR bytes."""
         message["crc"] = self.checksum(message)
         body = np.zeros(self._length, np.uint8)
         body[self._cdr] = self.content(message)
         return _HEADER + body.tobytes()
 
     def open(self, raw: bytes) -> np.ndarray | None:
-        """Decode a message; return None for a wrong length, byte order or checksum."""
+        """Decode CDR bytes to a message; return None for a wrong length, byte order or checksum."""
         if len(raw) < 4 + self._end or bytes(raw[:2]) != _HEADER[:2]:
             return None
         body = np.frombuffer(raw, np.uint8, offset=4)
@@ -120,5 +119,5 @@ class Layout:
 
 @cache
 def layout(type_name: str) -> Layout:
-    """Return the cached layout of a type."""
+    """Return the layout of a message type, computed once per process."""
     return Layout(type_name)

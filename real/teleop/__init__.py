@@ -1,4 +1,4 @@
-"""Operator input: devices, their message, its reader.
+"""Operator input: devices, the message that they send, and the reader of this message.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Show a gamepad's events and the commands they would give, and make its map file. Nothing is sent."""
+"""Show a gamepad's events and the commands that would result, and make a map file. Nothing is sent to a robot."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +10,13 @@ from real.teleop.layout import MAP_FILE, TRIGGERS, USES, Source, layout_of
 from robot_rl.util.errors import ConfigError
 
 PERIOD = 0.05
-"""Time between two readings, s."""
+"""Time between two readings of the gamepad, s."""
 WARM_UP = 80
-"""Number of readings that determine the rest position."""
+"""Number of readings that determine the rest positions of sticks and triggers."""
 STEP = 0.05
 """Smallest movement shown, as a fraction of full deflection."""
 AWAY, BACK = 0.6, 0.25
-"""Distance from rest of a moved and of a released control, as a fraction of full deflection."""
+"""Distance from rest above which a control counts as moved, and below which as released; 1: full deflection."""
 _PROMPTS = dict(
     leftx="push the left stick to the right",
     lefty="pull the left stick back",
@@ -37,8 +37,8 @@ Say = Callable[[str], None]
 
 
 def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -> None:
-    """Print each movement and the resulting command until `wait(seconds)` returns a true value. If `map_file` does not
-    exist, first prompt for each control and write the file."""
+    """Print each movement of a control and the resulting command, until `wait(seconds)` returns a true value. If
+    `map_file` does not exist, first prompt for each control and write the file."""
     say(f"{device}, GUID {device.identity.guid}; nothing is sent, Ctrl-C ends")
     if map_file and not Path(map_file).exists() and not _make_map(device, Path(map_file), wait, say):
         return
@@ -65,7 +65,7 @@ def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -
 
 
 def _command(operator: Operator) -> str:
-    """Return operator input as text."""
+    """Return a description of operator input."""
     axes = {"motion": operator.motion, "rotation": operator.rotation, "gripper": (operator.gripper,)}
     parts = [f"{name} {' '.join(f'{v:+.2f}' for v in values)}" for name, values in axes.items() if any(values)]
     parts += [name for name in PRESSES if getattr(operator, name)]
@@ -73,7 +73,7 @@ def _command(operator: Operator) -> str:
 
 
 def _make_map(device: Joystick, file: Path, wait: Wait, say: Say) -> bool:
-    """Prompt for each control and write the device's map line; return False if `wait` ended it."""
+    """Prompt for each control and write the device's line of a map file; return False if `wait` ended the prompts."""
     rest: dict[int, float] = {}
     say("move every stick and trigger once, then let go of all")
     for _ in range(WARM_UP):
@@ -97,7 +97,8 @@ def _make_map(device: Joystick, file: Path, wait: Wait, say: Say) -> bool:
 
 
 def _moved_control(device: Joystick, name: str, rest: dict[int, float], wait: Wait) -> str:
-    """Return the next moved and released axis or button in a map file's notation; empty if `wait` ended it."""
+    """Return the next axis or button that is moved and released, in a map file's notation; empty if `wait` ended the
+    search."""
     position, peak = dict(rest), dict.fromkeys(rest, 0.0)
     pressed: list[int] = []
     down: set[int] = set()

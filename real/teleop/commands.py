@@ -14,22 +14,23 @@ from real.teleop.pads import pad_of
 logger = logging.getLogger(__name__)
 TYPE = "sensor_msgs/msg/Joy"
 QOS = QoS(depth=10, blocking=0.02)
-"""Reliable with depth 10 for short presses; a hanging reader blocks for at most 20 ms."""
+"""Reliable, with 10 samples, so that short presses arrive. A hanging reader blocks `publish` for at most 20 ms."""
 AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
-"""Axes of our messages; those without the last three have no rotation."""
+"""Axes of our messages. A message may lack the last three axes and then has no rotation."""
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
 
 DEAD_BAND = 0.03
-"""Fraction of full deflection that counts as 0."""
+"""Fraction of full deflection below which an axis counts as 0."""
 RELEASE = 0.05
-"""Time without `held` before control returns, s; filters bounces of the button."""
+"""Time after a release of the enable button before control returns to the policy, s; filters bounces of the button."""
 TIMEOUT = 0.1
-"""Time without a sample after which the device is lost, s."""
+"""Time without a sample after which a device counts as lost, s."""
 REPLACED = 1.0
-"""Silence after which a sample may come from another device, s."""
+"""Time without a sample after which the next sample may come from another device, s."""
 LATEST = 500_000_000
-"""Largest age of a resent sample behind the newest one, ns; an older stamp means that the writer's clock was set."""
+"""Largest age of a resent sample relative to the newest sample, ns. An older stamp means that the writer's clock was
+set."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Operator:
     """Reading of the operator's input.
 
     Fields:
-        held: enable button: the person has control. Without it motion and gripper are ignored.
-        motion: x (forward), y (left), z (up) in the robot's base frame, -1 to 1 of the permitted speed; for a walking
+        held: enable button: the person has control. While it is released, motion and gripper are ignored.
+        motion: x (forward), y (left), z (up) in the robot's base frame, -1 to 1 of the permitted speed; for a legged
             robot forward, left, left turn.
         rotation: about x, y, z of the base frame, right-handed, -1 to 1 of the permitted angular velocity; for arms
             whose controller rotates the tool.
@@ -50,7 +51,7 @@ class Operator:
         lost: the device fell silent with the enable button held; set by `OperatorInput` only, with `held` False.
 
     Buttons of a device are levels: true while down, and in at least one reading per press. `OperatorInput` reports each
-    press once, except `stop`, which is a level.
+    press once, except that `stop` stays true while the button is down.
     """
 
     held: bool = False
@@ -68,14 +69,14 @@ RELEASED = Operator()
 
 
 def joy_topic(robot: str) -> str:
-    """Return the topic of a robot's devices, relative to the namespace; each robot has its own. A device publishes at
-    20 to 50 Hz."""
+    """Return the topic on which a robot's teleop devices publish at 20 to 50 Hz, relative to the namespace. Each robot
+    has its own topic."""
     word = re.sub(r"\W", "_", robot, flags=re.ASCII)
     return f"teleop/{'_' * word[:1].isdigit()}{word}/joy"
 
 
 def to_joy(operator: Operator) -> Any:
-    """Build the message, with axes and buttons in the order of `AXES` and `BUTTONS`."""
+    """Build the Joy message of operator input, with axes and buttons in the order of `AXES` and `BUTTONS`."""
     sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
     buttons = (operator.held, *(getattr(operator, name) for name in PRESSES))
     return make(
@@ -87,17 +88,17 @@ def to_joy(operator: Operator) -> Any:
 
 
 def understood(msg: Any) -> bool:
-    """Return whether a Joy has our layout or that of a known joystick node."""
+    """Return whether a Joy message has our layout or the layout of a known joystick node."""
     ours = len(msg.axes) in (4, len(AXES)) and len(msg.buttons) == len(BUTTONS)
     return ours or pad_of(msg) is not None
 
 
 def from_joy(msg: Any, legged: bool = False) -> Operator:
-    """Read a message of ours or of a joystick node (`pad_of`); never raises.
+    """Convert a Joy message of ours or of a joystick node (`pad_of`) to operator input; never raises.
 
     A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis `held` is False, but buttons
-    count, so that a stop arrives. The enable button is held only at exactly 1, the stop at any value except 0.
-    `legged`: the right stick turns the robot; it moves an arm up and down.
+    count, so that a stop arrives. The enable button is held only at exactly 1, stop is pressed at any value except 0.
+    `legged`: the robot has legs, and the right stick turns it; an arm's tool moves up and down with this stick.
     """
     try:
         if not understood(msg):
@@ -117,20 +118,20 @@ def from_joy(msg: Any, legged: bool = False) -> Operator:
 
 
 def _without_noise(axes: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Return the axes, with 0 inside the dead band."""
+    """Return the axes; values inside the dead band become 0."""
     x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in axes)
     return x, y, z
 
 
 class FirstInput:
-    """Detector of an episode's first input: held after a reading without. A key still held from the previous episode
-    does not count."""
+    """Detector of an episode's first input: the enable button is held after a reading in which it was released. A key
+    that is still held from the previous episode does not count."""
 
     def __init__(self) -> None:
         self.released = False
 
     def __call__(self, operator: Operator | None) -> bool:
-        """Return whether this reading is the first input; None: no reading."""
+        """Return whether this reading is the first input; `operator` is None without a reading."""
         held = operator is not None and operator.held
         self.released |= not held
         return held and self.released
@@ -142,7 +143,7 @@ class FirstInput:
 
 
 class OperatorInput:
-    """Newest operator input in the robot's process, if recent. Thread-safe."""
+    """Reader of the newest operator input, in the robot's process. Thread-safe."""
 
     def __init__(self, node: Node | None, robot: str = "", legged: bool = False):
         """Subscribe to the robot's devices; without a node, only `receive` adds readings."""
@@ -154,14 +155,14 @@ class OperatorInput:
         self._let_go = -math.inf
         """Time of the first reading without `held`, monotonic s."""
         self._pressed: set[str] = set()
-        """Presses since the last `read`."""
+        """Buttons pressed since the last `read`."""
         self._seen: dict[tuple[int, bytes], None] = {}
-        """Last samples, for duplicates: most arrive at both subscriptions."""
+        """Last samples, to ignore duplicates: most samples arrive at both subscriptions."""
         self._newest = 0
-        """Time stamp of the newest sample, its writer's clock, ns."""
+        """Time stamp of the newest sample by its writer's clock, ns."""
         self._understood = True
         self._rested: tuple[int, int] | None = None
-        """Numbers of axes and buttons of a device that has been released once."""
+        """Numbers of axes and buttons of the device whose sticks and triggers have been released once."""
         self._warned = False
         self._heard = -math.inf
         """Time of the last sample, monotonic s."""
@@ -177,12 +178,12 @@ class OperatorInput:
         return self._subscriptions[1].matched if self._subscriptions else 0
 
     def other_publishers(self) -> str:
-        """Describe the publishers, with process and host if known, if there are several; empty otherwise."""
+        """If the topic has several publishers, describe them, with process and host if known; else return ""."""
         writers = self._subscriptions[1].writers(process=True) if self._subscriptions else []
         return f"{' and '.join(writers)} send on {self._subscriptions[1].topic}" if len(writers) > 1 else ""
 
     def _take(self, sample: Stamped) -> None:
-        """Store a sample once. A resent one older than the newest adds its presses only."""
+        """Store a sample, unless it is a duplicate. Of a resent sample older than the newest, only presses count."""
         key = sample.source_ns, bytes(sample.raw)
         if key in self._seen:
             return
@@ -207,7 +208,7 @@ class OperatorInput:
         self.receive(operator, sample.received)
 
     def _once_released(self, operator: Operator, sample: Stamped) -> Operator:
-        """Return the input, without `held` until the device's sticks and triggers have been released once."""
+        """Return the input; `held` is False until the device's sticks and triggers have been released once."""
         size = len(sample.msg.axes), len(sample.msg.buttons)
         if size != self._rested or sample.received - self._heard > REPLACED:
             pad = pad_of(sample.msg)
@@ -235,10 +236,10 @@ class OperatorInput:
             self._latest, self._received = operator, now
 
     def read(self, now: float | None = None) -> Operator | None:
-        """Return the operator's input, or None without a sample within `TIMEOUT`.
+        """Return the operator's input; None if no sample arrived within the last `TIMEOUT` seconds.
 
-        `lost` is set while a device is silent that had the enable button held. Motion within the dead band is 0. For
-        `RELEASE` seconds after a release `held` stays True, without motion. Each press is reported exactly once, even
+        `lost` is set while a device is silent whose enable button was held. Motion within the dead band is 0. For
+        `RELEASE` seconds after a release `held` stays True, with zero motion. Each press is reported exactly once, even
         if its device then falls silent.
         """
         now = time.monotonic() if now is None else now
@@ -258,7 +259,7 @@ class OperatorInput:
         return replace(latest, motion=motion, rotation=rotation, **presses)
 
     def begin(self) -> None:
-        """Begin an episode; no effect on a device behind a topic."""
+        """Begin an episode. This has no effect on a device in another process."""
 
     def close(self) -> None:
         """Close the subscriptions."""

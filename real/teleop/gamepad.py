@@ -1,4 +1,4 @@
-"""Gamepad."""
+"""Gamepad as a teleop device."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from real.teleop.pads import AT_REST, stick_motion
 from robot_rl.util.errors import UserError
 
 SETTLE = 3.0
-"""Longest time for sticks and triggers to report their release after opening, s. Some report nothing before their first
-movement."""
+"""Longest time after opening for sticks and triggers to report their release, s. Some gamepads report nothing before
+the first movement."""
 
 HELP = """\
 LB            hold: you have control; release: the policy continues
@@ -35,19 +35,19 @@ On a PlayStation pad: L1, cross, square, Options, circle. Ctrl-C here ends.
 
 class Controls:
     """State of a layout's sticks, triggers and buttons, updated by a device's events. A button that is down at opening
-    counts after its next press, except the emergency stop, which counts at once."""
+    counts only from its next press; the emergency stop counts at once."""
 
     def __init__(self, layout: Layout, legged: bool = False):
         self.layout, self._legged = layout, legged
         self._named = {(source.kind, source.number): name for name, source in layout.items()}
         self._position: dict[str, float] = {}
-        """Reported positions of sticks and triggers."""
+        """Last reported positions of sticks and triggers."""
         self._down: set[str] = set()
         self._pressed: set[str] = set()
-        """Presses since the last reading, for presses shorter than that."""
+        """Buttons pressed since the last reading, including presses that have ended."""
 
     def take(self, kind: int, number: int, value: int) -> str:
-        """Apply an event; return the name of its control, empty if none."""
+        """Apply a device's event; return the name of the event's control, empty if the layout has none."""
         name = self._named.get((kind & ~INITIAL, number), "")
         if name in STICKS or name in TRIGGERS:
             self._position[name] = self.layout[name].position(value, name in TRIGGERS)
@@ -59,7 +59,7 @@ class Controls:
         return name
 
     def moved(self) -> list[str]:
-        """Return descriptions of the sticks and triggers that are not released or have not reported."""
+        """Return descriptions of the sticks and triggers that are not released or have not reported a position."""
         positions = self._position
         return [
             f"{source} ({name}) {f'stands at {positions[name]:+.2f}' if name in positions else 'reports nothing'}"
@@ -82,7 +82,7 @@ class Controls:
 
 
 class Gamepad:
-    """Gamepad at ``path`` or the first /dev/input/js*, with the layout of `map_file` or of its identity.
+    """Gamepad at ``path`` or the first /dev/input/js*, with the layout in `map_file` or by the device's identity.
 
     Raises UserError unless all sticks and triggers report their release within `settle` seconds: an untouched axis at
     its end belongs to another layout and would move the robot.
@@ -129,6 +129,6 @@ class Gamepad:
 
 
 def _stick(value: float) -> float:
-    """Return a stick's value with a dead zone, continuous at its edge."""
+    """Apply a dead zone to a stick's value, -1 to 1; the result is continuous at the edge of the zone."""
     beyond = max(abs(value) - AT_REST, 0.0) / (1.0 - AT_REST)
     return beyond if value > 0.0 else -beyond if beyond else 0.0

@@ -1,7 +1,7 @@
 """Joystick device file (Linux joydev): identity and events.
 
-The package evdev is no alternative: it has no wheels, so it needs a compiler on the robot's computer, and testing it
-needs /dev/uinput.
+The package evdev is not used: it has no wheels, so it would need a compiler on the robot's computer, and tests with it
+would need /dev/uinput.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from pathlib import Path
 from robot_rl.util.errors import UserError
 
 BUTTON, AXIS, INITIAL = 0x01, 0x02, 0x80
-"""Kinds of events; the bit `INITIAL` marks a report of the state at opening."""
+"""Kinds of events. The additional bit `INITIAL` marks an event that reports the state at opening."""
 FULL = 32767
 _EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)
 _AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # joydev's ioctls
@@ -28,7 +28,7 @@ _HATS, _FIRST_BUTTON = range(0x10, 0x18), 0x120
 
 @dataclass(frozen=True)
 class Identity:
-    """Device identity from the kernel; empty and 0 for unknown values."""
+    """Device identity from the kernel; unknown texts are empty, unknown numbers 0."""
 
     name: str = ""
     bus: int = 0
@@ -37,22 +37,23 @@ class Identity:
     version: int = 0
     driver: str = ""
     axes: tuple[int, ...] = ()
-    """Kernel code of each axis (linux/input-event-codes.h), by its number in events."""
+    """Kernel code (linux/input-event-codes.h) of each axis; the index is the axis's number in events."""
     buttons: tuple[int, ...] = ()
-    """Kernel code of each button, by its number in events."""
+    """Kernel code of each button; the index is the button's number in events."""
 
     @property
     def ids(self) -> str:
-        """Return vendor:product in lsusb's notation."""
+        """Return the ids vendor:product in lsusb's notation."""
         return f"{self.vendor:04x}:{self.product:04x}"
 
     @property
     def guid(self) -> str:
-        """Return the device's GUID in SDL's gamecontrollerdb.txt."""
+        """Return the device's GUID as in SDL's gamecontrollerdb.txt, without the checksum of its name."""
         return struct.pack("<8H", self.bus, 0, self.vendor, 0, self.product, 0, self.version, 0).hex()
 
     def sdl_order(self, kind: int) -> list[int]:
-        """Return event numbers in SDL's order: axes by code without hats, buttons by code with a joystick's first."""
+        """Return the event numbers of axes or buttons (`kind`) in SDL's order. Axes are sorted by code, without hats;
+        buttons by code, with the joystick and gamepad codes first."""
         codes = self.axes if kind == AXIS else self.buttons
         order = sorted(range(len(codes)), key=lambda k: (codes[k] < _FIRST_BUTTON, codes[k]))
         return [k for k in order if kind == BUTTON or codes[k] not in _HATS]
@@ -62,7 +63,7 @@ class Identity:
 
 
 def identify(fd: int, sysfs: Path = Path("/sys")) -> Identity:
-    """Return the identity of an open device."""
+    """Return the identity of the open device with file descriptor `fd`."""
     device = os.fstat(fd).st_rdev
     folder = sysfs / f"dev/char/{os.major(device)}:{os.minor(device)}/device"
     name, ids, driver = "", [0] * 4, folder / "device" / "driver"
@@ -76,7 +77,7 @@ def identify(fd: int, sysfs: Path = Path("/sys")) -> Identity:
 
 
 def _codes(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the kernel codes of axes and buttons by event number."""
+    """Return the kernel codes of a device's axes and of its buttons, each indexed by event number."""
     axes, buttons = bytearray(64), array("H", bytes(1024))
     count = [bytearray(1), bytearray(1)]
     with suppress(OSError):

@@ -8,7 +8,7 @@ A terminal reports repeats of a key but no release::
 
 A key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the Linux
 console's 92 ms), short enough to stop within 0.2 s. Until the first repeat the operator keeps control without motion
-(`BRIDGE`), so that the policy does not act in between. A tap is one small step; repeated taps keep control.
+(`BRIDGE`), so that the policy does not act meanwhile. A tap is one small step; repeated taps keep control.
 """
 
 import math
@@ -27,9 +27,9 @@ from robot_rl.util.errors import UserError
 HOLD = 0.2
 """Time for which a key counts as down after its last byte, s."""
 BRIDGE = 0.7
-"""Time of control after a key's first byte, s; the slowest first repeat, X11's, comes after 0.66 s."""
+"""Time for which a key's first byte gives control, s. The slowest first repeat, that of X11, comes after 0.66 s."""
 SLOW = 0.25
-"""Fraction of full speed with Shift."""
+"""Fraction of full speed while Shift is held."""
 _SEQUENCE = 0.15  # longest time between the parts of an escape sequence, s
 _MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2, 1.0), "f": (2, -1.0)}
 _WALK = {key: _MOTION[key] for key in "wsad"} | {"j": (2, 1.0), "l": (2, -1.0)}
@@ -58,8 +58,8 @@ Hold or tap a motion key: you steer; release: back to the previous command sourc
 
 
 class Keyboard:
-    """Keyboard of the terminal at ``fd``, whose mode `close` restores. Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and
-    Ctrl-S are disabled: they would suspend the loop or disable the echo."""
+    """Keyboard of the terminal with file descriptor ``fd``, whose mode `close` restores. Ctrl-C works as usual. Ctrl-Z,
+    Ctrl-\\ and Ctrl-S are disabled: they would suspend the loop or leave the terminal without echo."""
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, legged: bool = False):
         self.help, self._keys = (WALK_HELP, _WALK) if legged else (HELP, _ARM)
@@ -112,7 +112,7 @@ class Keyboard:
         self._close_next, self._gripper = True, 0.0
 
     def close(self) -> None:
-        """Restore the terminal. Idempotent."""
+        """Restore the terminal's mode. Idempotent."""
         before, self._before = self._before, None
         if before is not None:
             with suppress(termios.error):  # the terminal was closed
@@ -152,7 +152,7 @@ class Keyboard:
             self._finished = True
 
     def _within_escape(self, char: str, now: float) -> bool:
-        """Return whether a character belongs to an arrow or function key's sequence: ESC [ D is not Shift-d."""
+        """Return whether a character belongs to an arrow or function key's escape sequence: ESC [ D is not Shift-d."""
         state, late = self._escape, now - self._escaped > _SEQUENCE
         self._escape = ""
         if char == "\x1b":

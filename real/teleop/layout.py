@@ -1,7 +1,7 @@
-"""Layout of a gamepad's axes and buttons, by the device's identity or a map file.
+"""Layout of a gamepad's axes and buttons, from the device's identity or a map file.
 
-A model's layout depends on its driver (some number a PlayStation pad's triggers as others number the right stick), and
-joydev does not name axes. Unknown devices are therefore refused. Names and map files are those of SDL's
+A gamepad's layout depends on its driver: a PlayStation pad's triggers have with one driver the numbers of the right
+stick with another. joydev does not name axes, so unknown devices are refused. Names and map files are those of SDL's
 gamecontrollerdb.txt, one line per device::
 
     030000004c050000c405000011010000,PS4,leftx:a0,lefty:a1,rightx:a2,righty:a5,lefttrigger:a3, ... ,platform:Linux,
@@ -21,24 +21,24 @@ STICKS, TRIGGERS = ("leftx", "lefty", "rightx", "righty"), ("lefttrigger", "righ
 USES = {
     "leftshoulder": "hold", "rightshoulder": "tilt", "a": "success", "x": "failure", "b": "stop", "start": "reset",
 }  # fmt: skip
-"""Function of each button."""
+"""Function of each button, by SDL's name of the button."""
 CONTROLS = (*STICKS, *TRIGGERS, *USES)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Axis or button of a control."""
+    """Axis or button that a control uses."""
 
     kind: int
-    """AXIS or BUTTON"""
+    """Kind of the source: AXIS or BUTTON."""
     number: int
     sign: int = 1
     """-1: the axis is reversed."""
     half: bool = False
-    """Whether the control is a trigger on half an axis, with its rest position in the middle."""
+    """The control is a trigger that uses half an axis; its rest position is the middle of the axis."""
 
     def position(self, value: int, trigger: bool) -> float:
-        """Return the position of a stick, -1 to 1 (right and back positive), or of a trigger, 0 to 1."""
+        """Convert an event's value to a stick's position, -1 to 1 (right and back positive), or a trigger's, 0 to 1."""
         if self.kind == BUTTON:
             return float(value != 0)
         position = self.sign * max(value / FULL, -1.0)
@@ -64,12 +64,12 @@ _PLAYSTATION_WITHOUT_DRIVER = {
 }  # fmt: skip
 _XBOX_DRIVERS = ("xpad", "xpadneo", "xone-gip-gamepad")
 _XBOX_VIRTUAL = ("045e:028e", "28de:11ff")
-"""Ids of pads that programs such as Steam emulate without a driver."""
+"""Vendor and product ids of pads that programs such as Steam emulate without a driver."""
 _XBOX_BLUETOOTH_IDS = ("045e:02fd", "045e:0b05", "045e:0b13", "045e:0b20", "045e:0b21", "045e:0b22")
 _SONY, _SPECIFIED = 0x054C, 0x8000
-"""Sony's vendor id; version bit by which Sony's drivers mark the specification's codes."""
+"""Sony's vendor id; version bit with which Sony's drivers mark the codes of the gamepad specification."""
 _SONY_IDS = ("054c:05c4", "054c:09cc", "054c:0ba0", "054c:0ce6", "054c:0df2")
-"""DualShock 4, its adapter, DualSense and DualSense Edge."""
+"""Ids of DualShock 4 (two models), its wireless adapter, DualSense and DualSense Edge."""
 
 
 def _codes(pad: Identity) -> dict[str, int]:
@@ -84,7 +84,7 @@ def _codes(pad: Identity) -> dict[str, int]:
 
 
 def known_layout(pad: Identity) -> Layout:
-    """Return a device's layout by its identity; empty if it is unknown or lacks a control."""
+    """Return the layout of a device by its identity; empty if the device is unknown or lacks a control."""
     layout = {}
     for name, code in _codes(pad).items():
         kind, codes = (BUTTON, pad.buttons) if name in USES else (AXIS, pad.axes)
@@ -95,7 +95,7 @@ def known_layout(pad: Identity) -> Layout:
 
 
 def mapped_layout(pad: Identity, file: str) -> Layout:
-    """Return a device's layout from its line of a map file; empty without one. Raises ConfigError for a bad line."""
+    """Return a device's layout from its line of a map file; empty without such a line. ConfigError for a bad line."""
     try:
         lines = Path(file).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -130,8 +130,8 @@ def _source(pad: Identity, name: str, text: str, file: str) -> Source:
 
 
 def layout_of(device: Joystick, map_file: str = "") -> Layout:
-    """Return a device's layout from the map file, else from that of `MAP_FILE`, else by its identity. Raises
-    ConfigError for a device without a layout."""
+    """Return a device's layout from `map_file`. Without `map_file`, look in the file that `MAP_FILE` names, then at the
+    device's identity. Raises ConfigError for a device without a layout."""
     pad, given = device.identity, map_file or os.environ.get(MAP_FILE, "")
     layout = mapped_layout(pad, given) if given else {}
     if not layout and not map_file:

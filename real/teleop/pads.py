@@ -1,4 +1,4 @@
-"""Gamepads behind ROS's joystick nodes, and the stick bindings of all gamepads."""
+"""Gamepads that ROS's joystick nodes publish, and the stick bindings of all gamepads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,22 +13,22 @@ class Pad:
     """Indices of a pad's axes and buttons in a joystick node's messages."""
 
     sticks: tuple[int, int, int, int]
-    """Left stick forward, left; right stick forward, left. Forward and left are positive."""
+    """Axes: left stick forward, left stick left, right stick forward, right stick left; positive in this direction."""
     triggers: tuple[int, int]
-    """LT, RT; -1 when pulled."""
+    """Axes of LT and RT; a fully pulled trigger has the value -1."""
     rest: float
     """Value of a released trigger."""
     buttons: tuple[int, int, int, int, int, int]
-    """LB, A, X, B, Menu (`BUTTONS`), RB."""
+    """Buttons LB, A, X, B, Menu (in the order of `BUTTONS`), and RB."""
 
     def unreleased(self, axes: Sequence[float]) -> str:
-        """Describe the axes that are not at the rest position; empty if all are."""
+        """Describe the axes that are not at their rest position; empty if all axes are."""
         rest = dict.fromkeys(self.sticks, 0.0) | dict.fromkeys(self.triggers, self.rest)
         away = [k for k in sorted(rest) if not abs(axes[k] - rest[k]) <= AT_REST]
         return ", ".join(f"axis {k} is {axes[k]:g}, released {rest[k]:g}" for k in away)
 
     def as_ours(self, axes: list[float], buttons: list[int], legged: bool) -> tuple[list[float], list[int]]:
-        """Convert axes and buttons to the order of `AXES` and `BUTTONS`."""
+        """Convert a joystick node's axes and buttons to those of our messages, in the order of `AXES` and `BUTTONS`."""
         forward, left, up, turn = (axes[k] for k in self.sticks)
         motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
         *ours, tilts = (buttons[k] for k in self.buttons)
@@ -45,7 +45,7 @@ _GAME_CONTROLLER_NODE = Pad((1, 0, 3, 2), (4, 5), 0.0, (9, 0, 2, 1, 6, 10))
 
 
 def pad_of(msg: Any) -> Pad | None:
-    """Return the layout of a Joy of the package joy by its size; None if unknown.
+    """Return the layout of a message of ROS's package joy by its numbers of axes and buttons; None if unknown.
 
     `joy_node` has 8 axes; 11 or 12 buttons with an Xbox pad, 13 with a PlayStation pad's own driver.
     `game_controller_node` has 6 axes and SDL's 15 to 21 buttons. A Joy does not name its device, and another device of
@@ -62,8 +62,8 @@ def stick_motion(
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return an arm's motion and rotation for two sticks (forward, left), each -1 to 1.
 
-    The left stick moves the tool, or with `tilts` leans its upper end in the same direction. The right stick moves it
-    up and down and turns it about the vertical axis, counterclockwise from above for left.
+    The left stick moves the tool; with `tilts` it leans the tool's upper end in the same direction. The right stick
+    moves the tool up and down and turns it about the vertical axis: left is counterclockwise from above.
     """
     (forward, leftward), (up, turn) = left, right
     motion, lean = ((0.0, 0.0), (-leftward, forward)) if tilts else ((forward, leftward), (0.0, 0.0))

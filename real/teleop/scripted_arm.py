@@ -1,4 +1,4 @@
-"""Scripted operator of an arm, with the robot's topics as input."""
+"""Scripted operator of an arm, which reads the robot's topics."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator, arm_view
 
 
 class ArmOperator:
-    """Device whose input comes from a `ScriptedOperator`."""
+    """Teleop device whose input comes from a `ScriptedOperator`."""
 
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
@@ -58,5 +58,5 @@ class ArmOperator:
         return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
 
     def close(self) -> None:
-        """Unsubscribe from the episode."""
+        """Unsubscribe from the episode topic."""
         self._episodes.close()

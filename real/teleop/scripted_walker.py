@@ -1,4 +1,4 @@
-"""Scripted operator of a walking robot: steer, stop while it walks, reset, continue."""
+"""Scripted operator of a legged robot: steer, stop the walking robot, reset, continue."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
 
 Route = tuple[tuple[float, str, Operator], ...]
-"""Duration (s), name and input of each part of the route. Motion is a fraction of the task's velocity limits."""
+"""Duration (s), name and operator input of each part of a route. Motion is a fraction of the task's velocity limits."""
 ROUTE: Route = (
     (2.5, "walks forward", Operator(held=True, motion=(0.8, 0.0, 0.0))),
     (2.5, "turns", Operator(held=True, motion=(0.3, 0.0, 0.8))),
@@ -19,15 +19,15 @@ ROUTE: Route = (
 STOP = Operator(stop=True)
 RESET = Operator(reset=True)
 PRESS = 0.2
-"""Duration of a press, s."""
+"""Duration of a press of the reset button, s."""
 LIE = 2.0
 """Time from a stop to the first press of reset, s."""
 AGAIN = 5.0
-"""Interval of presses of reset until the robot stands, s."""
+"""Interval between presses of reset until the robot stands, s."""
 
 
 class Walker:
-    """Device that follows a route in each episode and presses stop at the end of the first one."""
+    """Teleop device that follows a route in each episode and presses stop at the end of the first episode."""
 
     help = "a scripted person steers, stops and resumes"
 
@@ -54,7 +54,7 @@ class Walker:
         return inputs
 
     def _input(self) -> tuple[str, Operator]:
-        """Return the name of the current action and its input."""
+        """Return the name of the person's current action and the operator input for it."""
         episode, phase, since = self._now
         elapsed = self.clock() - since
         if phase == "resetting" and self._stopped:
@@ -73,5 +73,5 @@ class Walker:
         return "lets go", RELEASED
 
     def close(self) -> None:
-        """Unsubscribe from the episode."""
+        """Unsubscribe from the episode topic."""
         self._episodes.close()

@@ -1,4 +1,4 @@
-"""Read devices: publish their input until they end or a signal arrives, or pass it on within the process."""
+"""Read a teleop device: publish its input until the operator quits or a signal arrives, or use it in this process."""
 
 import os
 import select
@@ -24,14 +24,14 @@ class Device(Protocol):
     """Source of operator input."""
 
     def read(self) -> Operator:
-        """Return the current input without waiting; `Finished` or `UserError` ends the stream."""
+        """Return the current input without waiting. Raise `Finished` or `UserError` to end the stream."""
 
     def close(self) -> None:
-        """Restore the device. Idempotent."""
+        """Restore the device's state, such as a terminal's mode. Idempotent."""
 
 
 class DeviceInput(OperatorInput):
-    """Operator input of a device in the same process, for simulation."""
+    """Reader of operator input from a device in the same process, for simulation."""
 
     def __init__(self, device: Device):
         super().__init__(None)
@@ -49,12 +49,12 @@ class DeviceInput(OperatorInput):
         return super().read(now)
 
     def begin(self) -> None:
-        """Begin an episode, for devices with a gripper state."""
+        """Begin an episode on the device, if the device has a method `begin`, as the keyboard has."""
         if begin := getattr(self.device, "begin", None):
             begin()
 
     def close(self) -> None:
-        """Restore the device."""
+        """Close the device."""
         self.device.close()
 
 
@@ -65,8 +65,8 @@ def stream(
     """Publish the device's input for a robot at ``rate`` Hz, and released input at the end.
 
     If the device is lost during a correction (unplugged, terminal closed), no released input follows: the operator has
-    not handed back. ``wait`` sleeps for the given seconds and returns the signal that ends the stream, else 0 (see
-    `until_signal`). ``say`` shows messages to the operator. Raises the device's `UserError`.
+    not handed control back. ``wait`` sleeps for the given seconds and returns the signal that ends the stream, else 0
+    (see `until_signal`). ``say`` shows messages to the operator. Raises the device's `UserError`.
     """
     publisher = node.publisher(TYPE, joy_topic(robot), QOS)
     peers = _Peers(publisher.topic, say)
@@ -103,14 +103,14 @@ def stream(
 
 
 class _Peers:
-    """Reporter of changes on the topic: no subscriber, or another publisher."""
+    """Reporter to the operator of missing subscribers and other publishers on the topic of operator input."""
 
     def __init__(self, topic: str, say: Callable[[str], None]):
         self._topic, self._say = topic, say
         self._reported: tuple[bool, tuple[str, ...]] | None = None
 
     def check(self, subscribers: int, publishers: list[str]) -> None:
-        """Report the state if it has changed: number of subscribers, names of other publishers."""
+        """Report to the operator if subscribers have appeared or vanished, or if the other publishers have changed."""
         state = (subscribers > 0, tuple(publishers))
         if state == self._reported:
             return
@@ -124,7 +124,7 @@ class _Peers:
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[float], int]]:
-    """Let a sleep return SIGINT, SIGTERM, SIGQUIT or SIGHUP instead of raising; in the main thread only::
+    """Yield a sleep function that returns SIGINT, SIGTERM, SIGQUIT or SIGHUP instead of raising; main thread only::
 
     with until_signal() as wait:
         while not wait(0.1): ...

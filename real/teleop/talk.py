@@ -1,4 +1,4 @@
-"""Send instructions to a robot, at once or during its episodes."""
+"""Send language instructions to a robot, at once or during its episodes."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from robot_rl.util.errors import UserError
 
 
 class InstructionPublisher:
-    """Publisher of instructions for a robot."""
+    """Publisher of language instructions for a robot."""
 
     def __init__(self, node: Node):
         self._node = node
@@ -19,11 +19,11 @@ class InstructionPublisher:
 
     @property
     def subscribed(self) -> bool:
-        """Return whether a robot subscribes."""
+        """Return whether a robot subscribes to the topic of instructions."""
         return self._publisher.matched > 0
 
     def await_listener(self, timeout: float = 10.0) -> None:
-        """Wait for a robot to subscribe; raise UserError after `timeout` seconds."""
+        """Wait until a robot subscribes to the topic of instructions; raise UserError after `timeout` seconds."""
         if not self._node.wait_for(lambda: self.subscribed, timeout):
             raise UserError(
                 f"no robot listens on {self._publisher.topic}: start `robot-rl deploy` with a policy that reads "
@@ -31,13 +31,13 @@ class InstructionPublisher:
             )
 
     def say(self, text: str) -> None:
-        """Publish an instruction; raise ConfigError for an invalid one."""
+        """Publish an instruction; raise ConfigError if its text is not valid."""
         encode([text])
         self._publisher.publish(make("std_msgs/msg/String", data=text))
 
 
 class CueScript:
-    """Schedule of instructions: the first before each episode, the others during it, `after` seconds apart.
+    """Publish the first text before each episode, and the other texts during the episode, `after` seconds apart.
 
     With `after` 3 s::
 
@@ -47,7 +47,7 @@ class CueScript:
     """
 
     def __init__(self, node: Node, texts: Sequence[str], after: float, clock: Callable[[], float] = time.monotonic):
-        """Subscribe to the episode; raise ConfigError for an invalid instruction."""
+        """Subscribe to the episode topic; raise ConfigError if one of the texts is not a valid instruction."""
         encode(texts)
         self.texts, self.after, self.clock = texts, after, clock
         self.voice, self._published = InstructionPublisher(node), -1
@@ -61,7 +61,7 @@ class CueScript:
             self._now = phase, self.clock()
 
     def step(self) -> str:
-        """Publish the due instruction, if any, and return it, else an empty string."""
+        """Publish the instruction that is due and return it; return an empty string if none is due."""
         phase, since = self._now
         due = 0 if phase in ("resetting", "waiting") else self._published
         if phase == "running":

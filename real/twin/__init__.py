@@ -1,8 +1,8 @@
-"""Twin: a simulated robot behind the real robot's topics, with dynamics outside the training ranges.
+"""Twin: a simulated robot on the real robot's topics, with dynamics outside the training ranges.
 
 Topics, types, rates and names are those of the robot's spec: a policy node cannot distinguish twin and robot.
 Additional topics begin with `twin/`. `twin/reset` (std_msgs/String, a seed as JSON) resets objects or a fallen robot,
-in place of a person; other topics carry true poses.
+in place of a person. `twin/stall` reports stalls; the other topics carry true poses.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Twin of an arm: joints, gripper, imperfect object tracker."""
+"""Twin of an arm: joints, gripper, and an object tracker with errors."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ TRUTH_TOPIC = "twin/{object}/pose"
 
 @dataclass(frozen=True)
 class HiddenArm:
-    """Hidden dynamics of the arm, each outside panda-lift's training range."""
+    """Hidden dynamics of the arm; each value is outside the training range of panda-lift."""
 
     action_delay: float = 0.06  # delay of commands, s; in training at most 0.05
     stiffness_scale: float = 0.7  # scale of servo stiffness; in training 0.75 to 1.3
@@ -30,15 +30,15 @@ class HiddenArm:
     joint_friction: float = 0.8  # N m; in training at most 0.5
     object_mass: float = 0.35  # kg; in training at most 0.3
     object_size: float = 0.027
-    """Half edge, m; in training 0.018 to 0.026. Applies to tasks that randomize it; success tests of others depend on
-    the size"""
+    """Half edge of an object, m; in training 0.018 to 0.026. It applies to tasks that randomize the size, since the
+    success tests of other tasks depend on it."""
     object_friction: float = 0.55  # scale of friction; in training 0.6 to 1.4
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Constant error of the object tracker, m; in training at most 0.005 per axis. For each further object it is
-    rotated by another third of a turn about the vertical axis, so that relative poses have errors too"""
-    object_noise: float = 0.0025  # standard deviation of the object tracker, m; in training at most 0.002
-    object_latency: float = 0.06  # s; in training at most 0.05
-    joint_noise: float = 0.0006  # standard deviation of joint positions, rad; in training at most 0.0005
+    """Constant error of the object tracker, m; in training at most 0.005 per axis. For each further object the error is
+    rotated by another third of a turn about the vertical axis, so that relative poses have errors too."""
+    object_noise: float = 0.0025  # standard deviation of the object tracker's noise, m; in training at most 0.002
+    object_latency: float = 0.06  # delay of the object tracker, s; in training at most 0.05
+    joint_noise: float = 0.0006  # standard deviation of joint positions' noise, rad; in training at most 0.0005
     object_rate: float = 30.0  # rate of the object tracker, Hz; in training a new pose every control period (20 Hz)
 
 
@@ -49,7 +49,7 @@ class ArmTwin(Twin):
         self, node: Node, task: Task, hidden: HiddenArm | None = None, seed: int = 0, cameras: bool = True,
         mjcf: str = "",
     ):  # fmt: skip
-        # To run in real time, a physics tick must be a command period of the robot.
+        # In real time, one engine tick must last one command period of the robot.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
         super().__init__(node, task, scene, seed, cameras, mjcf)
@@ -57,7 +57,7 @@ class ArmTwin(Twin):
         ros = self.robot.ros
         assert isinstance(ros, RosInterface)
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
-        """Names of joints and base frame in the robot's driver."""
+        """Names that the real robot's driver gives to the joints and the base frame."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
         kind, names = "geometry_msgs/msg/PoseStamped", [box.name for box in task.scene.objects]
         self.poses = {name: node.publisher(kind, ros.object_pose.format(object=name), STATE) for name in names}
@@ -75,7 +75,7 @@ class ArmTwin(Twin):
         }
         """Half edge of each object, m."""
         self._bias: dict[str, np.ndarray] = {}
-        """Constant error of the tracker (3,) by object, m."""
+        """Constant error of the tracker for each object, (3,) m."""
         x, y, z = self.hidden.object_bias
         for k, name in enumerate(self.sizes):
             cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)
@@ -95,7 +95,7 @@ class ArmTwin(Twin):
         self._set(values)
 
     def place(self, seed: int, robot_too: bool = False) -> None:
-        """Place the objects of episode `seed`; with `robot_too`, also the robot, at home."""
+        """Place the objects for episode `seed`; with `robot_too`, also reset the robot to its home position."""
         places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
@@ -115,7 +115,7 @@ class ArmTwin(Twin):
             self._seen.clear()  # delayed poses are from before the reset
 
     def tick(self, count: int) -> None:
-        """Follow the newest command; publish joints, and objects at the tracker's rate."""
+        """Follow the newest command; publish the joint state, and object poses at the tracker's rate."""
         self.target = self._latest(self.command, self.target)
         self.width = self._latest(self.gripper, self.width)
         self.engine.step(self.target, self.width)
@@ -125,7 +125,8 @@ class ArmTwin(Twin):
             self._publish_objects(self._seen[0])
 
     def _latest(self, subscription: Any, current: torch.Tensor) -> torch.Tensor:
-        """Return the newest command if it is valid, else the current one; no timeout, as in a forward controller."""
+        """Return the newest command if it is valid, else the `current` one. As in a forward controller, no command
+        times out."""
         sample = subscription.latest
         if sample is None:
             return current

@@ -1,4 +1,4 @@
-"""Common loop of twins: reset requests, physics ticks, pictures."""
+"""Common loop of all twins: reset requests, physics ticks, camera pictures."""
 
 import gc
 import json
@@ -25,22 +25,22 @@ from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 STATE = QoS(depth=10, blocking=0.0)
-"""Reliable, like `joint_state_broadcaster` and most subscribers; publishing never blocks the loop."""
+"""Quality of service of states: reliable, as of `joint_state_broadcaster`; publishing never blocks the loop."""
 DRAIN = 6.0
-"""Longest wait for the commanding node to end first, s."""
+"""Longest time for which `drain` waits for the commanding node to end, s."""
 
 
 class Twin(ABC):
-    """Simulated robot in real time. One engine tick is one command period of the robot."""
+    """Simulated robot in real time. One engine tick lasts one command period of the robot."""
 
     camera_rate: ClassVar[float] = 20.0
-    """Hz"""
+    """Rate of camera pictures, Hz."""
     image_size: ClassVar[int] = 96
-    """pixels"""
+    """Height and width of camera pictures, pixels."""
     states: Publisher
-    """Topic of the robot's joint states."""
+    """Publisher of the robot's joint states."""
     command: Subscription
-    """Topic of the robot's commands."""
+    """Subscription of the robot's commands."""
 
     def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
         self.node, self.task = node, task
@@ -53,7 +53,7 @@ class Twin(ABC):
         self._rendering: dict[str, Future[np.ndarray]] = {}
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
         self.stalls = 0
-        """Number of stalls of the process: ticks over `STALL` s late."""
+        """Number of stalls of this process: ticks that came more than `STALL` s late."""
         self._requests: deque[int] = deque()
         self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
@@ -63,14 +63,14 @@ class Twin(ABC):
 
     @abstractmethod
     def place(self, seed: int) -> None:
-        """Reset the scene for episode `seed`, in place of a person."""
+        """Reset the scene for episode `seed`, as a person does on a real robot."""
 
     @abstractmethod
     def tick(self, count: int) -> None:
         """Apply commands, step the physics and publish; `count` numbers the ticks from 0."""
 
     def check_single_publisher(self, seconds: float = 1.0) -> None:
-        """Listen for `seconds`; raise UserError if another robot publishes its state in this domain."""
+        """Listen for `seconds`; raise UserError if another robot publishes on this twin's topic of joint states."""
         other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
         if other.wait(seconds, after=0):
             raise UserError(
@@ -117,8 +117,8 @@ class Twin(ABC):
         self._closing.set()
 
     def drain(self) -> bool:
-        """End when the robot is no longer commanded, after `DRAIN` s at the latest, or at once when called twice.
-        Return whether the robot is commanded now."""
+        """Make `run` return when the robot is no longer commanded, after `DRAIN` s at the latest; the second call makes
+        it return at once. Return whether the robot is commanded now."""
         if self._draining < math.inf:
             self._closing.set()
         self._draining = time.monotonic() + DRAIN
@@ -128,7 +128,7 @@ class Twin(ABC):
         return self._draining < math.inf and (not self.command.matched or time.monotonic() > self._draining)
 
     def summary(self) -> str:
-        """Return a one-line summary."""
+        """Return a summary of the run in one line: ticks, lateness, stalls."""
         late = self.timing["lateness_us"]
         times = f"lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
         return f"{self.timing['ticks']} ticks, {times}, stood still {self.stalls} times for over {1000 * STALL:.0f} ms"
@@ -149,7 +149,7 @@ class Twin(ABC):
         return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
 
     def _publish_images(self) -> None:
-        """Render subscribed cameras in a thread, which publishes; slow rendering skips frames, not ticks."""
+        """Render and publish the subscribed cameras in other threads; slow rendering skips frames, not ticks."""
         for name, publisher in self.images.items():
             rendering = self._rendering.get(name)
             if rendering is not None and rendering.done():

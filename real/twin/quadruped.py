@@ -1,4 +1,4 @@
-"""Twin of a walking robot: Unitree's messages, motors that keep their last command, a body that can fall."""
+"""Twin of a legged robot: Unitree's messages, motors that keep their last command, a body that can fall."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -19,33 +19,33 @@ from sim.tasks.base import Task
 TRUTH_RATE = 100.0
 """Rate of `TRUTH_TOPIC`, Hz."""
 TIMESTEP = 0.002
-"""Physics step, s: one per reported state."""
+"""Physics step, s. The robot reports one state per step."""
 GRAVITY = 9.81
-"""m/s^2"""
+"""Gravitational acceleration, m/s^2."""
 MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30
-"""Degrees Celsius."""
+"""Reported temperatures, degrees Celsius."""
 CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90
-"""Battery of a Go2: cells in series, V per cell, A, %."""
+"""Reported battery of a Go2: cells in series, voltage per cell (V), current (A), state of charge (%)."""
 
 
 @dataclass(frozen=True)
 class HiddenQuadruped:
-    """Hidden dynamics of the robot, all at or beyond the edge of the training ranges (`sim/tasks/go2_velocity.py`).
-    Noises are standard deviations."""
+    """Hidden dynamics of the robot. All values except `push_speed` are at or beyond the edge of the training ranges in
+    `sim/tasks/go2_velocity.py`. Noises are standard deviations."""
 
     action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
     stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
     damping_scale: float = 1.35  # scale of commanded damping; in training 0.7 to 1.3
     strength_scale: float = 0.84  # scale of motor torque; in training 0.85 to 1.1
     joint_friction: float = 0.35  # N m; in training at most 0.3
-    payload_mass: float = 2.2  # kg; in training at most 2
+    payload_mass: float = 2.2  # mass added to the trunk, kg; in training at most 2
     com_x: float = 0.03  # shift of the trunk's centre of mass, m; in training at most 0.03
     ground_friction: float = 0.45  # friction coefficient of the ground; in training 0.5 to 1.25
     push_speed: float = 0.5  # horizontal velocity that a push adds to the trunk, m/s; in training at most 1
-    encoder_offset: float = 0.021  # largest offset, rad; in training at most 0.02
-    joint_noise: float = 0.011  # rad; in training at most 0.01
-    velocity_noise: float = 0.55  # rad/s; in training at most 0.5
-    gyro_noise: float = 0.11  # rad/s; in training at most 0.1
+    encoder_offset: float = 0.021  # largest offset of an encoder, rad; in training at most 0.02
+    joint_noise: float = 0.011  # noise of joint positions, rad; in training at most 0.01
+    velocity_noise: float = 0.55  # noise of joint velocities, rad/s; in training at most 0.5
+    gyro_noise: float = 0.11  # noise of angular velocities, rad/s; in training at most 0.1
     gyro_bias: float = 0.052  # largest bias per axis, rad/s; in training at most 0.05
     accelerometer_noise: float = 0.2  # m/s^2; not observed by policies
     tilt_noise: float = 0.022  # rad per axis; in training at most 0.02
@@ -71,7 +71,7 @@ class QuadrupedTwin(Twin):
         self._push_every = round(push_every * self.robot.command_rate)
         self._every_truth = round(self.robot.command_rate / TRUTH_RATE)
         self._offsets = self.rng.uniform(-1, 1, (3, max(3, len(self.robot.joints))))
-        """Directions of the biases of encoders, gyroscope and tilt."""
+        """Biases of encoders, gyroscope and tilt (rows), as fractions -1 to 1 of their largest values."""
         self._encoder_offset = self.hidden.encoder_offset * self._offsets[0, : len(self._motor)]
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._report = self._state.empty()
@@ -86,14 +86,14 @@ class QuadrupedTwin(Twin):
         battery["cell_vol"][:CELLS] = round(1000 * CELL_VOLTAGE)
         battery["bq_ntc"] = battery["mcu_ntc"] = BOARD_TEMPERATURE
         self._velocity: np.ndarray | None = None
-        """Trunk velocity at the last tick, world frame, m/s."""
+        """Trunk velocity (3,) at the last tick, world frame, m/s."""
         self._bus_is_realtime = False
         self._raw = b""
-        """Bytes of the last valid command: repeated commands are decoded once."""
+        """Bytes of the last valid command, by which repeated commands are recognized and not decoded again."""
         self._wanted = self._decode(self.motors.damp())
         self._springs = self._wanted[2][:0]
         self._delayed = deque([self._wanted], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
-        """Commands of the last ticks; the oldest is applied."""
+        """Commands of the last ticks; the oldest of them is applied."""
         self.rejected = 0
         """Number of commands with a wrong checksum or length."""
         self.states = node.publisher(LOW_STATE, ros.low_state, STATE)
@@ -122,7 +122,8 @@ class QuadrupedTwin(Twin):
             self._raw, self._wanted = bytes(sample.raw), self._decode(command)
 
     def _decode(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return joints with a setpoint (J,) bool, setpoints (J,), and stiffness, damping, torque (3, 1, J)."""
+        """Return a LowCmd as a mask of joints with a setpoint (J,), setpoints (J,), and stiffness, damping and torque
+        (3, 1, J)."""
         motors = command["motor_cmd"][self._motor]
         q, dq, tau, kp, kd = np.nan_to_num([motors[name] for name in ("q", "dq", "tau", "kp", "kd")]).astype(float)
         on = motors["mode"] == 1
@@ -130,7 +131,7 @@ class QuadrupedTwin(Twin):
         return on & (kp > 0), q, np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
 
     def place(self, seed: int) -> None:
-        """Lay the robot on its belly with folded legs and damped motors, for any seed."""
+        """Lay the robot on its belly with folded legs and damped motors; `seed` is ignored."""
         self._raw, self._wanted = b"", self._decode(self.motors.damp())
         self._delayed.extend([self._wanted] * (self._delayed.maxlen or 0))
         self.engine.reset(np.array([0]), self._lying, {})
@@ -182,7 +183,7 @@ class QuadrupedTwin(Twin):
             self._publish_truth(base)
 
     def _acceleration(self, base: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the accelerometer's measurement (3,), trunk frame, m/s^2; at rest 9.81 upwards (REP 145)."""
+        """Return the accelerometer's ideal measurement (3,), trunk frame, m/s^2; at rest 9.81 upwards (REP 145)."""
         velocity = base["base_velocity"].copy()
         before = velocity if self._velocity is None else self._velocity
         self._velocity = velocity
