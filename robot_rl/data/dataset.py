@@ -94,7 +94,7 @@ class Dataset:
         return self.num_episodes - before
 
     def column(self, key: str) -> Tensor:
-        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype; it is cached, so only read it."""
+        """Return a column of all episodes, cached and read-only: (num_frames, *shape) in the feature's dtype."""
         return self.columns([key])[key]
 
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
@@ -185,7 +185,7 @@ class Dataset:
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
-        """Statistics of every feature over the dataset: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
+        """Statistics of every feature of the dataset: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
         names = {old: new for new, old in self.view.stored.items()}
         stats = {names.get(key, key): entry for key, entry in read_stats(self.root / STATS).items()}
         if not self.stats_current():  # a writer is between two renames, or was killed there
@@ -209,7 +209,7 @@ class Dataset:
         return data | {self.video_path(*video) for video in videos} | self._used
 
     def uncounted_files(self) -> list[Path]:
-        """Return data, video and episode files on disk that `info.json` does not count and that LeRobot would misuse."""
+        """Return data, video and episode files that `info.json` does not count and that LeRobot would misuse."""
         videos = [f"videos/{key}/*/*.mp4" for key, feature in self._stored.items() if feature.is_video]
         patterns = ["data/*/*.parquet", "meta/episodes/*/*.parquet", *videos]
         return sorted({path for pattern in patterns for path in self.root.glob(pattern)} - self.files())

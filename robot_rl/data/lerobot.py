@@ -296,5 +296,5 @@ def file_id(path: Path) -> FileId | None:
 
 
 def file_path(template: str, file: FileId, video_key: str = "") -> str:
-    """Return a file's path from a path template of `info.json`; the path of a video needs its camera `video_key` too."""
+    """Return a file's path from a path template of `info.json`; a video's path also needs the camera `video_key`."""
     return template.format(chunk_index=file[0], file_index=file[1], video_key=video_key)

@@ -102,7 +102,7 @@ def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None)
 
 
 def frames_per_second(info: EnvInfo) -> int:
-    """Return a dataset's frame rate, Hz: one frame per control period. ConfigError unless the rate is a whole number."""
+    """Return a dataset's frame rate, Hz, one frame per control period. ConfigError unless it is a whole number."""
     if info.rate != round(info.rate):
         runs = f"task {info.task!r} runs at {info.rate:g} Hz"
         raise ConfigError(f"a dataset has a whole number of frames per second, and {runs}")

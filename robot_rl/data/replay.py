@@ -24,7 +24,7 @@ class Column:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     observed: bool = False
-    """Whether it is part of the observation: an episode of T steps has T + 1 rows of it, and samples have `next.*` of it."""
+    """Whether the column is observed: it has T + 1 rows in an episode of T steps, and `next.*` in samples."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Sampling:
     discount: float = 0.99
     """Discount per step."""
     chunk: int = 1
-    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk), and `valid` (B, chunk),
-    which is True up to the end of the episode; returns then continue at takeovers."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk),
+    which is True up to the end of the episode, and returns continue at takeovers."""
     sequence: bool = False
     """Whether samples have all columns and `terminated` as (B, chunk, ...), observed columns as (B, chunk + 1, ...)."""
 
@@ -189,8 +189,9 @@ class Replay:
         return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
-        """Return windows of `how.chunk` steps from each row on: actions and interventions (all columns if `how.sequence`),
-        and `valid`.
+        """Return windows of `how.chunk` steps from each row on, and `valid`.
+
+        Windows have actions and interventions, or all columns if `how.sequence` is set.
 
         Past the end of an episode, windows repeat its final row: same observation, action 0.
         """

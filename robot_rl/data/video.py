@@ -60,7 +60,7 @@ def encode_video(frames: Iterable[Array], fps: float) -> bytes:
 def _open_without_priority(context: Any) -> None:
     """Open an encoder and restore the priority of all threads.
 
-    libsvtav1 gives its threads and the caller the highest real-time priority if permitted, above a robot's command loop.
+    libsvtav1, if permitted, gives its threads and caller the highest real-time priority, above a robot's command loop.
     """
     if sys.platform != "linux":
         return

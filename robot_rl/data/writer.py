@@ -36,7 +36,7 @@ class _State:
     stats: dict[str, Stats]
     sample: RowSample
     schema: pa.Schema | None
-    """Columns of the first file in meta/episodes. It has every column, since LeRobot casts the other files to its columns."""
+    """Columns of the first file in meta/episodes. It has every column, since LeRobot casts other files to its columns."""
     first_file: FileId
     next_file: FileId
 
@@ -134,7 +134,7 @@ class DatasetWriter:
     def add_episode(
         self, columns: Mapping[str, Any], task: str | Sequence[str], record: Mapping[str, Any] | None = None
     ) -> None:
-        """Write one episode, which survives a kill and a power cut from then on; `EpisodeData` describes the arguments."""
+        """Write one episode, which then survives a kill and a power cut; `EpisodeData` describes the arguments."""
         self.add_episodes([EpisodeData(columns, task, record or {})])
 
     def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:

@@ -11,9 +11,10 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.errors import ConfigError
 
 RewardName = Literal["success", "task"]
-"""Reward by name. success: 1 when the task's success test ends the episode; task: the environment's own reward."""
+"""Name of a reward. success: 1 when the task's success test ends the episode, in simulation and on a robot; task: the
+environment's own reward."""
 TermsName = Literal["success", "task", "terms"]
-"""Reward by name, as in `RewardName`, or terms: the terms of the task's reward as a vector."""
+"""Name of a reward, as in `RewardName`; terms: the terms of the task's reward as a vector."""
 
 
 class RewardSource(Protocol):
