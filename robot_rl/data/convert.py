@@ -156,7 +156,7 @@ class _Conversion:
         return image_stats(frames)
 
     def _lines(self, name: str, number: str, key: str) -> list[dict[str, Any]]:
-        """Return a meta/ file's rows in order of `number`, which must count from 0; every row must have column `key`."""
+        """Return a meta/ file's rows in order of `number`, which must count from 0; every row must have a `key`."""
         path = self.root / f"meta/{name}.jsonl"
         try:
             rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]

@@ -37,8 +37,8 @@ class Sampling:
     discount: float = 0.99
     """Discount per step."""
     chunk: int = 1
-    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk),
-    which is True up to the end of the episode, and returns continue at takeovers."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk);
+    `valid` is True up to the end of the episode, and returns continue at takeovers."""
     sequence: bool = False
     """Whether samples have all columns and `terminated` as (B, chunk, ...), observed columns as (B, chunk + 1, ...)."""
 

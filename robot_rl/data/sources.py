@@ -60,7 +60,7 @@ class Demonstrations:
         return torch.arange(len(self), device=self.starts.device)
 
     def rows(self, horizon: int) -> Tensor:
-        """Return the rows (N, horizon) of the chunk from each row on; an episode's last action fills its last chunks."""
+        """Return the rows (N, horizon) of the chunk from each row on; the episode's last row fills up short chunks."""
         rows = self._every[:, None] + torch.arange(horizon, device=self._every.device)
         return torch.minimum(rows, self.last[:, None])
 

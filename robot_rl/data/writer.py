@@ -36,7 +36,7 @@ class _State:
     stats: dict[str, Stats]
     sample: RowSample
     schema: pa.Schema | None
-    """Columns of the first file in meta/episodes. It has every column, since LeRobot casts other files to its columns."""
+    """Columns of the first file in meta/episodes: every column, since LeRobot casts other files to the first file."""
     first_file: FileId
     next_file: FileId
 
