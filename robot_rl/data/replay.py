@@ -37,8 +37,8 @@ class Sampling:
     discount: float = 0.99
     """Discount per step."""
     chunk: int = 1
-    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk);
-    `valid` is True up to the end of the episode, and returns continue at takeovers."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk):
+    True up to the end of the episode. Returns then continue at takeovers."""
     sequence: bool = False
     """Whether samples have all columns and `terminated` as (B, chunk, ...), observed columns as (B, chunk + 1, ...)."""
 
@@ -193,7 +193,7 @@ class Replay:
 
         Windows have actions and interventions, or all columns if `how.sequence` is set.
 
-        Past the end of an episode, windows repeat its final row: same observation, action 0.
+        Past the end of an episode, windows repeat the episode's final row: same observation, action 0.
         """
         steps = torch.arange(how.chunk + 1).expand(len(row), -1)
         rows, lane = (row[:, None] + steps) % self.length, lane[:, None]

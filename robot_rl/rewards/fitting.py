@@ -41,7 +41,7 @@ class FitConfig:
     hold: PositiveInt = 3
     """Consecutive frames that must show success. The last `hold` frames up to a mark are labelled as success."""
     margin: NonNegativeFloat = 0.5
-    """Unlabelled time before a success mark, s. Earlier frames are labelled as no success, and claims there are false."""
+    """Unlabelled time before a success mark, s. Earlier frames are labelled as no success: claims there are false."""
     held_out: Annotated[float, Interval(ge=0.05, le=0.9)] = 0.3
     """Share of the episodes that are held out for measuring the classifier."""
     at_least: Bar = 0.95
@@ -94,7 +94,7 @@ def fit(
 
 
 def _reads(dataset: Dataset, config: FitConfig) -> Size:
-    """Return a classifier's inputs: cameras, the state on request, and the instruction if the dataset has several ones."""
+    """Return a classifier's inputs: cameras, the state on request, and the instruction if a dataset has several."""
     shapes = {key.removeprefix(IMAGES): dataset.features[key].shape for key in dataset.cameras}
     if not shapes:
         raise ConfigError(
@@ -237,7 +237,7 @@ class MarkedEpisode:
         return self.start + (self.labels == label).nonzero()[:, 0]
 
     def before(self, frames: int) -> Tensor:
-        """Return the dataset rows of the last `frames` frames with label 0 before success; none for a failed episode."""
+        """Return the dataset rows of the last `frames` frames with label 0 before success; a failed episode has none."""
         labels = self.labels[: self.earliest or 0]
         return self.start + (labels == 0).nonzero()[-frames:, 0]
 
@@ -247,7 +247,7 @@ def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]
 
     Args:
         marks: (T,) bool success marks, see `successes_of`. A row's mark is set after the step, its picture is taken
-        before the step, and a success test must hold for some frames, so frames before the first mark show success.
+        before it, and a success test must hold for some frames: frames just before the first mark show success.
         hold: number of frames up to the first mark that are labelled as success.
         margin: number of frames before the first mark that are not labelled as failure.
 
