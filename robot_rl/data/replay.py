@@ -37,8 +37,8 @@ class Sampling:
     discount: float = 0.99
     """Discount per step."""
     chunk: int = 1
-    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk):
-    True up to the end of the episode. Returns then continue at takeovers."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk), and `valid` (B,
+    chunk), which is True up to the end of the episode, and returns continue at takeovers."""
     sequence: bool = False
     """Whether samples have all columns and `terminated` as (B, chunk, ...), observed columns as (B, chunk + 1, ...)."""
 
@@ -191,7 +191,7 @@ class Replay:
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
         """Return windows of `how.chunk` steps from each row on, and `valid`.
 
-        Windows have actions and interventions, or all columns if `how.sequence` is set.
+        Windows have actions and interventions; if `how.sequence`, they have all columns and `terminated`.
 
         Past the end of an episode, windows repeat the episode's final row: same observation, action 0.
         """
