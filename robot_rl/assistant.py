@@ -224,7 +224,7 @@ class ReplyModel:
         raise AssertionError("at least one try")
 
     def summary(self) -> dict[str, int]:
-        """Return the counts of requests that are not 0."""
+        """Return the nonzero counts of requests by outcome."""
         return {f"model_{name}": count for name, count in asdict(self.counts).items() if count}
 
     def _remedy(self, kind: str) -> str:

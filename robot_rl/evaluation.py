@@ -25,7 +25,7 @@ class Evaluation:
     action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action from one control period to the next; actions are in [-1, 1]."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    """By metric of the task: its mean over each episode; NaN for an episode without a value of the metric."""
+    """For each metric of the task, its mean over every episode; NaN for an episode without a value of the metric."""
     takeovers: list[int] = field(default_factory=list)
     """Number of takeovers in each episode."""
     by_hand: list[bool] = field(default_factory=list)

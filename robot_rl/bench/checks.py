@@ -54,7 +54,7 @@ WEAK = flags("--skill WEAK --episodes 300 --num-envs 50 --keep-failures")
 MANY = flags("--skill WEAK --episodes 3000 --num-envs 100 --keep-failures")
 """More data of the same quality as `WEAK`, for tasks of one or two steps, where 300 episodes would be memorized."""
 MIXED = flags("--skill MIXED --episodes 100 --num-envs 50")
-"""Every episode has a constant gain, from half strength in the wrong direction to full strength in the right one."""
+"""Data with a constant gain of the actions per episode, from half strength the wrong way to full the right way."""
 BOTH_SIDES = flags("--skill STEADY --episodes 50")
 ONE_SIDE = flags("--skill STEADY --episodes 100 --num-envs 50 --keep-failures")
 """Data for fork-right and fork-fast-right: half of the episodes pass on the left, without success."""
@@ -64,7 +64,7 @@ OFFLINE = flags("--training.offline-updates 15000")
 FEW = flags("--training.offline-updates 7000")
 HALF = flags("--training.batch 128 --agent.hidden 128 128")
 OFFERS = flags(HALF, "--policy.flow.hidden 128 128 --policy.flow.sample-steps 5")
-"""Smaller than published, since an update with 32 candidates of 256 rows in ten steps takes 0.5 s on one core."""
+"""Smaller networks than published: an update with 32 candidates of 256 rows in ten steps takes 0.5 s on one core."""
 EDITS = flags(OFFERS, "--policy.candidates 4 --training.offline-updates 3000 --training.steps 5000 --agent.critics 4")
 DENSE = flags("--training.reward task")
 OFFLINE_THEN = flags(DENSE, "--training.offline-updates 3000 --training.steps 6000 --training.batch 128")
@@ -73,7 +73,7 @@ PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 3000
 PENDULUM = flags("--training.steps 4000")
 TEN = flags("--training.steps 10000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
-"""Many steps with small networks: a step takes about a quarter of a step's time with ten critics of 256 by 256."""
+"""Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
 SPARSE = flags("--training.steps 7000")
 OFFLINE_BINS = flags("--training.offline-updates 4000 --training.steps 0 --agent.imitation 0")

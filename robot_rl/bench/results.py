@@ -92,7 +92,7 @@ def publish(records: Mapping[str, Any]) -> None:
 
 
 def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
-    """Raise ConfigError if the published results of checks have more than `seeds` seeds of `episodes` episodes."""
+    """Raise ConfigError if published results of checks `names` have more seeds or more episodes than given."""
     published = read_results(checkout(PUBLISHED))
     for name in names:
         method = published.get(name, {}).get("method", {})

@@ -34,7 +34,7 @@ class Episode:
     tasks: tuple[str, ...]
     """All instructions of the episode."""
     start: int
-    """Dataset row of the episode's first frame; rows are the same in every column."""
+    """Dataset row of the episode's first frame, the same in every column."""
     record: dict[str, Any]
     """Further values that the writer stored with the episode, for example `randomization/cube_mass`."""
     data_file: FileId = field(repr=False)
@@ -94,7 +94,7 @@ class Dataset:
         return self.num_episodes - before
 
     def column(self, key: str) -> Tensor:
-        """Return a column of all episodes, cached and read-only: (num_frames, *shape) in the feature's dtype."""
+        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype: cached, do not change it."""
         return self.columns([key])[key]
 
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
@@ -245,7 +245,7 @@ class Dataset:
         return column_stats(self.column(key)[episode.start : episode.start + episode.length].numpy())
 
     def _feature(self, key: str, camera: bool) -> Feature:
-        """Return a feature; DatasetError if it is missing, unreadable, or not of the kind `camera` (False: numbers)."""
+        """Return a feature; DatasetError if it is missing or unreadable, or not of the kind `camera` (False: numbers)."""
         feature = self.features.get(key)
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
@@ -263,7 +263,7 @@ class Dataset:
         return [path for file, path in sorted((file, path) for file, path in files if file is not None)]
 
     def _load(self) -> None:
-        """Read `info.json` and the episodes that it counts in addition."""
+        """Read `info.json`, and load the episodes that are not loaded yet."""
         try:
             status = (self.root / INFO).stat()
             stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_ino, status.st_size)

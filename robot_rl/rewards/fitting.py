@@ -237,7 +237,7 @@ class MarkedEpisode:
         return self.start + (self.labels == label).nonzero()[:, 0]
 
     def before(self, frames: int) -> Tensor:
-        """Return the dataset rows of the last `frames` frames with label 0 before success; empty if it failed."""
+        """Return the dataset rows of the last `frames` label-0 frames before success; empty if the episode failed."""
         labels = self.labels[: self.earliest or 0]
         return self.start + (labels == 0).nonzero()[-frames:, 0]
 

@@ -42,7 +42,7 @@ class OffPolicyConfig:
     demo_share: Fraction = 0.5
     """Share of every batch that is drawn from demonstrations."""
     demos: Literal["successes", "all"] = "successes"
-    """Episodes of the dataset used for learning; a task without success reports has only "all"."""
+    """Episodes of the dataset used for learning; "all" is the only choice for a task that reports no success."""
     keep_successes: bool = False
     """Add successful online episodes to the demonstrations."""
     warmup: NonNegativeInt = 4_000

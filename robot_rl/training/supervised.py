@@ -57,7 +57,7 @@ class SupervisedAgent(Protocol):
 def train_supervised(
     agent: SupervisedAgent, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Fit the agent's policy to demonstrations; its final weights are averaged. Resume from the run's checkpoint."""
+    """Fit the agent's policy to demonstrations, with averaged weights at the end; a resumed run continues."""
     rng = torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)
     rows, weights, step = data.rows(agent.policy.horizon), agent.weights(data.columns), 0
