@@ -245,7 +245,7 @@ class Dataset:
         return column_stats(self.column(key)[episode.start : episode.start + episode.length].numpy())
 
     def _feature(self, key: str, camera: bool) -> Feature:
-        """Return a feature; DatasetError if it is missing or unreadable, or not of the kind `camera` (False: numbers)."""
+        """Return a feature; DatasetError if it is missing, unreadable, or not of the kind `camera` (False: numbers)."""
         feature = self.features.get(key)
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
