@@ -26,7 +26,7 @@ _REMEDY = "start again with a smaller learning rate and another --out"
 
 
 def diverged(run: Run, step: int, what: str, remedy: str = _REMEDY) -> Diverged:
-    """Return the error that `what` happened at `step`; its message has the remaining checkpoint and the remedy."""
+    """Return the error that `what` happened at `step`. Its message tells if a checkpoint is left, and the remedy."""
     left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
     return Diverged(f"{what} at step {step}; {left}; {remedy}")
 

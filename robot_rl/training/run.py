@@ -171,7 +171,7 @@ class Run:
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
         self.stop_signal = 0
-        """Number of the received stop signal, or 0. On it, the loop finishes its step, saves a checkpoint and ends."""
+        """Number of a received stop signal, or 0. After it, the loop finishes its step, saves a checkpoint and ends."""
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
