@@ -1,6 +1,6 @@
 """Chat with a language or vision-language model and store its answers in a folder.
 
-Answers are stored by the hash of the request, so a repeated request needs no network:
+The file of an answer is named by the hash of its request, so a repeated request needs no network:
 
 <sha256>.json   {"request": ..., "answer": ...}
 """
@@ -33,11 +33,11 @@ LARGEST = 4_000_000
 
 
 class Refused(Exception):  # noqa: N818 - it reads as a sentence
-    """Request without a usable answer.
+    """A request got no usable answer.
 
     Attributes:
-        kind: unreachable, timeout, refused or nonsense.
-        wait: wait that the server requests, s; None: not given.
+        kind: kind of failure: unreachable, timeout, refused or nonsense.
+        wait: time to wait that the server requests, s; None: the server gave no time.
         again: whether the same request may succeed later.
     """
 
@@ -47,14 +47,14 @@ class Refused(Exception):  # noqa: N818 - it reads as a sentence
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuse redirects: they would send the key to another host."""
+    """Refuse redirects, since a redirected request would send the API key to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float) -> Any:
-    """Return a server's JSON answer within `seconds`; `Refused` otherwise."""
+    """Send `body` as JSON and return the server's JSON answer; `Refused` if `seconds` pass without a valid answer."""
     deadline = time.monotonic() + seconds
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
@@ -80,7 +80,7 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
 
 
 def _read(response: Any, deadline: float, seconds: float) -> bytes:
-    """Read a body; the time limit holds for the whole body."""
+    """Read the body of a response; the time limit holds for the whole body."""
     parts, size = [], 0
     while part := response.read1(65536):
         parts.append(part)
@@ -95,7 +95,7 @@ def _read(response: Any, deadline: float, seconds: float) -> bytes:
 
 
 def _status(error: urllib.error.HTTPError, deadline: float, seconds: float) -> Refused:
-    """Return the error for an HTTP status, with the start of its body."""
+    """Return the error for a response with an HTTP error status, with the start of the response's body."""
     try:
         excerpt = _shown(_read(error, deadline, seconds))
     except (Refused, OSError, http.client.HTTPException):
@@ -123,7 +123,7 @@ Request = dict[str, Any]
 
 
 class ModelFailure(UserError):  # noqa: N818 - it reads as a sentence
-    """Failure of a model's server after the last try: unreachable, late, refusing, or with an invalid answer.
+    """A model's server failed in the last try: unreachable, late, refusing, or with an invalid answer.
 
     Attributes:
         kind: unreachable, timeout, refused or nonsense.
@@ -139,20 +139,20 @@ class ModelConfig:
     """Language model at a URL."""
 
     model: str = ""
-    """URL#NAME of a model: base URL of the server, such as http://127.0.0.1:8080/v1, and model name there."""
+    """Model as URL#NAME: base URL of the server, such as http://127.0.0.1:8080/v1, and model's name on the server."""
     replies: Path = Path("replies")
     """Folder of stored answers; a stored answer is used again without a request to the server."""
     timeout: PositiveFloat = 120.0
-    """Time limit of one try, s."""
+    """Time limit of one try of a request, s."""
     tries: Annotated[int, Interval(ge=1, le=10)] = 3
-    """Number of tries before the model counts as failed."""
+    """Number of tries of a request before the model counts as failed."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature."""
     max_tokens: PositiveInt = 4096
     """Longest answer, tokens."""
 
     def parts(self) -> tuple[str, str]:
-        """Return the URL of chat completions and the model's name; ConfigError if `model` has no such form."""
+        """Return the URL of chat completions and the model's name; ConfigError unless `model` has the form URL#NAME."""
         wanted = "write URL#NAME, such as http://127.0.0.1:8080/v1#qwen2.5"
         base, _, name = self.model.partition("#")
         try:
@@ -172,11 +172,11 @@ class Counts:
     """Numbers of requests by outcome."""
 
     asked: int = 0
-    """Requests."""
+    """All requests."""
     stored: int = 0
-    """Answers read from the folder."""
+    """Requests with an answer from the folder of stored answers."""
     answered: int = 0
-    """Answers received from the server."""
+    """Requests with an answer from the server."""
     unreachable: int = 0
     timeout: int = 0
     refused: int = 0
@@ -184,10 +184,10 @@ class Counts:
 
 
 class ReplyModel:
-    """Client of a model at a URL that stores answers in a folder."""
+    """Client of a model at a URL. The client stores the model's answers in a folder."""
 
     def __init__(self, config: ModelConfig, first_wait: float = 1.0, sleep: Callable[[float], None] = time.sleep):
-        """Raise ConfigError for a wrong URL. `first_wait`: wait before the second try, s; doubles with each try."""
+        """Raise ConfigError for a wrong URL. `first_wait`: wait before the second try, s; each further wait doubles."""
         self.config, self.first_wait, self.sleep = config, first_wait, sleep
         self.url, self.name = config.parts()
         self.replies, self.counts = Replies(config.replies), Counts()
@@ -196,12 +196,12 @@ class ReplyModel:
             raise ConfigError(f"{self.url} would get the key of {KEY} unencrypted; use https, or unset {KEY}")
 
     def request(self, messages: Sequence[Message]) -> Request:
-        """Return the request, whose hash is the key of the stored answer; it has no URL, since a server may move."""
+        """Return the request, whose hash identifies the stored answer. It has no URL, since a server may move."""
         settings = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
         return {"model": self.name, "messages": list(messages)} | settings
 
     def ask(self, messages: Sequence[Message]) -> str:
-        """Return the model's answer, stored or new; `ModelFailure` if all tries fail."""
+        """Return the model's answer to messages, stored or new; `ModelFailure` if all tries of the request fail."""
         request = self.request(messages)
         self.counts.asked += 1
         if (stored := self.replies.get(request)) is not None:
@@ -224,11 +224,11 @@ class ReplyModel:
         raise AssertionError("at least one try")
 
     def summary(self) -> dict[str, int]:
-        """Return the counts that are not 0."""
+        """Return the nonzero counts of requests by outcome."""
         return {f"model_{name}": count for name, count in asdict(self.counts).items() if count}
 
     def _remedy(self, kind: str) -> str:
-        """Return advice for a kind of failure."""
+        """Return advice to the user for a kind of failure."""
         return {
             "unreachable": f"start the server, correct --model, or store an answer in {self.replies.folder}",
             "timeout": "raise --timeout, or name a faster --model",
@@ -256,13 +256,13 @@ def _local(host: str) -> bool:
 
 
 def fenced(answer: str) -> str:
-    """Return the last fenced code block of an answer, or the whole answer without one."""
+    """Return the last fenced code block of an answer, or the whole answer if it has no code block."""
     blocks = re.findall(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", answer, re.M | re.S)
     return str(blocks[-1] if blocks else answer).strip() + "\n"
 
 
 class Replies:
-    """Folder of answers by request; a user or a test may store answers there for use without a model."""
+    """Folder with one answer per request. A user or a test may store answers there, for use without a model."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -273,7 +273,7 @@ class Replies:
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
 
     def get(self, request: Request) -> str | None:
-        """Return a stored answer, None if there is none; UserError for a damaged file."""
+        """Return the stored answer to a request; None if no answer is stored; UserError if its file is damaged."""
         file = self.file(request)
         try:
             answer = json.loads(file.read_bytes())["answer"]
@@ -286,7 +286,7 @@ class Replies:
         return answer
 
     def put(self, request: Request, answer: str) -> Path:
-        """Store an answer by atomic rename; return its file."""
+        """Store the answer to a request by atomic rename; return the path of its file."""
         file = self.file(request)
         replace_file(file, strict_json.dumps({"request": request, "answer": answer}, indent=2).encode())
         return file

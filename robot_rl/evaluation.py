@@ -17,38 +17,38 @@ from robot_rl.util.statistics import mean_interval, wilson
 
 @dataclass
 class Evaluation:
-    """Results of finished episodes; lists have one entry per episode."""
+    """Results of finished episodes. Lists have one entry per episode; numbers cover all episodes."""
 
     success: list[bool] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
-    """Length, control periods."""
+    """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
-    """Mean absolute change of the action between control periods; actions are in [-1, 1]."""
+    """Mean absolute change of the action from one control period to the next; actions are in [-1, 1]."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    """Mean over the episode of every metric of the task; NaN without a value."""
+    """For each metric of the task, its mean over every episode; NaN for an episode without a value of the metric."""
     takeovers: list[int] = field(default_factory=list)
-    """Number of takeovers."""
+    """Number of takeovers in each episode."""
     by_hand: list[bool] = field(default_factory=list)
-    """A person corrected the episode or marked its end: the result is not only the policy's."""
+    """Whether a person corrected the episode or marked its end, so that the result is not only the policy's."""
     nonfinite: int = 0
     """Number of non-finite actions of the policy, which are refused."""
     divergences: int = 0
     """Number of episodes that ended because their simulation diverged."""
     instructions: list[str] = field(default_factory=list)
-    """Last instruction; [] for a task without instructions."""
+    """Last instruction of each episode; []: the task has no instructions."""
     first_instructions: list[str] = field(default_factory=list)
-    """First instruction."""
+    """First instruction of each episode; []: the task has no instructions."""
     returns: list[float] = field(default_factory=list)
-    """Sum of the rewards."""
+    """Sum of the rewards of each episode."""
     reports_success: bool = True
-    """The environment reports success."""
+    """Whether the environment reports success."""
     held: int = 0
-    """Number of control periods in which the robot held its position because inference was not done."""
+    """Number of control periods in which the robot held its position because inference was not finished."""
     inference_periods: int = 0
-    """Longest of the last ten asynchronous inferences, control periods."""
+    """Duration of the longest of the last ten asynchronous inferences, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of the episodes without corrections or marks of a person."""
+        """Return means, rates and intervals over the episodes that no person corrected or marked."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]
@@ -76,7 +76,7 @@ class Evaluation:
         )
 
     def _changed(self, episodes: list[int]) -> dict[str, Any]:
-        """Return the success of the episodes with a change of the instruction; {} without such episodes."""
+        """Return the success rate of the episodes whose instruction changed; {} if there are no such episodes."""
         pairs = list(zip(self.first_instructions, self.instructions, strict=True))
         changed = [self.success[k] for k in episodes if pairs and pairs[k][0] != pairs[k][1]]
         if not changed:
@@ -86,33 +86,33 @@ class Evaluation:
         return {"changed": {"episodes": len(changed), "success": rate, "success_low": low, "success_high": high}}
 
     def by_instruction(self, episodes: list[int]) -> dict[str, dict[str, float]]:
-        """Return the number of episodes and the success rate per instruction."""
+        """Return the number and the success rate of `episodes` (indices) per last instruction."""
         successes: dict[str, list[bool]] = {}
         for k in episodes:
             successes.setdefault(self.instructions[k], []).append(self.success[k])
         return {text: {"episodes": len(v), "success": sum(v) / len(v)} for text, v in sorted(successes.items())}
 
     def per_episode(self) -> dict[str, list[float]]:
-        """Return the results in the order of the episodes' seeds, for paired comparisons of policies."""
+        """Return success, return and metrics per episode, in the order of seeds, for paired comparisons of policies."""
         success: dict[str, list[float]] = {"success": [*map(int, self.success)]} if self.reports_success else {}
         measured = {"return": self.returns} | self.metrics
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
 
 
 class ActionRepeat:
-    """A policy that decides every `interval` control periods; shorter chunks are extended by their last action."""
+    """A policy that decides every `interval` control periods; a shorter chunk is extended by its last action."""
 
     def __init__(self, policy: RunnablePolicy, interval: int):
         self.policy, self.horizon, self.execute = policy, interval, interval
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return chunks (B, interval, A)."""
+        """Return action chunks (B, interval, A)."""
         actions = self.policy.infer(observation, rng).actions[:, : self.horizon]
         missing = self.horizon - actions.shape[1]
         return Chunk(torch.cat([actions, actions[:, -1:].expand(-1, missing, -1)], 1))
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Clear the state of environments `ids`; None: of all."""
+        """Clear the policy's state for environments `ids`; None: for all environments."""
         self.policy.reset(ids)
 
 
@@ -124,8 +124,8 @@ def evaluate(
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
     The list of episodes per environment is fixed, so long episodes are not under-represented. After an error, `result`
-    has the finished episodes. `on_step` is called with the number of finished episodes and the infos. Delayed
-    `execution` needs `env.hold_action()`.
+    has the finished episodes. `on_step` is called with the number of finished episodes and the step's infos. An
+    `execution` with delay needs `env.hold_action()`.
     """
     env.info.require_end()
     env = on_device(env, "cpu")

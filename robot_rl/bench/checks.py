@@ -1,14 +1,14 @@
 """Table of checks: every method against a control on a task where the two should differ.
 
-A check whose control passes as well proves nothing, and fails: its task must be changed. An arm takes at most about
-eight minutes on one idle core, most arms less than three.
+A check whose control passes as well proves nothing and fails: its task must be changed. An arm takes at most about
+eight minutes on one idle core; most arms take less than three minutes.
 """
 
 import shlex
 from dataclasses import dataclass
 
 EXPERT = "expert"
-"""Recipe of an arm that evaluates the task's scripted demonstrator."""
+"""Name in place of a recipe for an arm that evaluates the task's scripted demonstrator."""
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Arm:
     """Method or control of a check."""
 
     recipe: str
-    """A recipe, or "expert"."""
+    """Name of a recipe, or "expert" for the scripted demonstrator."""
     flags: tuple[str, ...] = ()
-    """Additional flags of `robot-rl train`; of `robot-rl evaluate` for "expert"."""
+    """Additional flags of `robot-rl train`, or of `robot-rl evaluate` if the recipe is "expert"."""
 
 
 @dataclass(frozen=True)
@@ -26,45 +26,45 @@ class Check:
     """A claim about a method, and its measurement."""
 
     claim: str
-    """Expected difference, in one short sentence."""
+    """Expected difference between method and control, in one short sentence."""
     task: str
     method: Arm
     control: Arm
     data: tuple[str, ...] = ()
-    """Flags of `robot-rl collect TASK`, for one dataset per seed; (): no dataset."""
+    """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
     base: Arm | None = None
-    """Arm that is trained first, with the same data and seed; arms that need a base get it as --base."""
+    """Arm that is trained first, with the data and seed of the other arms. Arms that need a base get it as --base."""
     figure: str = "success"
     """Compared figure of `robot-rl evaluate`: success, return, or a metric of the task."""
     at_least: float = 0.0
-    """Threshold that the method must reach and the control must not reach; 0: none."""
+    """Threshold of the figure that the method must reach and the control must not reach; 0: no threshold."""
     evaluate: tuple[str, ...] = ()
     """Additional flags of `robot-rl evaluate` for both arms."""
     paper: str = ""
-    """Authors, year and arXiv number, if they differ from those of the recipe."""
+    """Authors, year and arXiv number of the claim's paper, if it is not the paper of the recipe."""
 
 
 def flags(*parts: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of command lines, given as texts or as words."""
+    """Return the words of command-line parts; a part is a text to split or a tuple of words."""
     return tuple(word for part in parts for word in (shlex.split(part) if isinstance(part, str) else part))
 
 
 WEAK = flags("--skill WEAK --episodes 300 --num-envs 50 --keep-failures")
 """Data of mixed quality: about 40 % of the episodes succeed."""
 MANY = flags("--skill WEAK --episodes 3000 --num-envs 100 --keep-failures")
-"""The same for a task of one or two steps per episode, in which 300 episodes would be memorized."""
+"""More data of the same quality as `WEAK`, for tasks of one or two steps, where 300 episodes would be memorized."""
 MIXED = flags("--skill MIXED --episodes 100 --num-envs 50")
-"""Every episode has a constant gain, from half strength in the wrong direction to full in the right one."""
+"""Data with a constant gain of the actions per episode, from half strength the wrong way to full the right way."""
 BOTH_SIDES = flags("--skill STEADY --episodes 50")
 ONE_SIDE = flags("--skill STEADY --episodes 100 --num-envs 50 --keep-failures")
-"""For fork-right and fork-fast-right: half of the episodes pass on the left, without success."""
+"""Data for fork-right and fork-fast-right: half of the episodes pass on the left, without success."""
 SINGLE = flags("--policy.horizon 1 --policy.execute 1")
 EVERY = flags("--training.demos all")
 OFFLINE = flags("--training.offline-updates 15000")
 FEW = flags("--training.offline-updates 7000")
 HALF = flags("--training.batch 128 --agent.hidden 128 128")
 OFFERS = flags(HALF, "--policy.flow.hidden 128 128 --policy.flow.sample-steps 5")
-"""Smaller than published: with 32 candidates of 256 rows in ten steps, an update takes 0.5 s on one core."""
+"""Smaller networks than published: an update with 32 candidates of 256 rows in ten steps takes 0.5 s on one core."""
 EDITS = flags(OFFERS, "--policy.candidates 4 --training.offline-updates 3000 --training.steps 5000 --agent.critics 4")
 DENSE = flags("--training.reward task")
 OFFLINE_THEN = flags(DENSE, "--training.offline-updates 3000 --training.steps 6000 --training.batch 128")
@@ -73,7 +73,7 @@ PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 3000
 PENDULUM = flags("--training.steps 4000")
 TEN = flags("--training.steps 10000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
-"""Many steps with small networks: a step takes about a quarter of the time of ten critics of 256 by 256."""
+"""Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
 SPARSE = flags("--training.steps 7000")
 OFFLINE_BINS = flags("--training.offline-updates 4000 --training.steps 0 --agent.imitation 0")
@@ -81,16 +81,16 @@ WATCHED = flags("--training.steps 15000 --training.batch 128 --training.updates-
 NOTHING = flags(
     "--agent.imitation 0.3 --agent.l2 0 --agent.n-step 1 --agent.initial-temperature 0.01", "--agent.target-entropy -1",
 )
-"""hil-serl without a base: as published, plus weak cloning of corrections."""
+"""Settings of hil-serl without a base: as published, plus weak cloning of corrections."""
 REACH = flags("--policy.history 1 --training.num-envs 64 --training.rollout 25", "--training.steps 360000")
 TOLD = flags(
     EVERY, "--training.updates 1500 --policy.horizon 4 --policy.execute 4",
     "--policy.encoder.width 64 --policy.encoder.channels 16 32 --policy.encoder.layers 1",
 )
 EITHER = flags("--skill STEADY --episodes 600 --num-envs 50 --keep-failures")
-"""For discs: half of the episodes go to the wrong disc."""
+"""Data for discs: half of the episodes go to the wrong disc."""
 WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
-"""Base policies. All methods practise about 6,400 episodes, 50,000 steps."""
+"""Base policies for discs. All methods on discs practise about 6,400 episodes, which are 50,000 steps."""
 ROUNDS = flags("--training.rounds 100")
 AIMLESS = flags("--skill RANDOM --episodes 300 --num-envs 50 --keep-failures")
 CARELESS = flags("--operator.skill WEAK")
@@ -99,11 +99,11 @@ JUDGED = flags(
     "--operator.gap 0.99 --operator.rate 0 --operator.length 1",
     "--training.updates-per-step 2 --agent.critics 4 --agent.hidden 128 128", "--gaussian.hidden 128 128",
 )
-"""A wasted step costs 2 % of the value on this task, so the gap is smaller than the published 95 %."""
+"""A wasted step costs 2 % of the value on this task, so a takeover begins below 99 % of it, not the published 95 %."""
 
 
 def goal(option: str) -> tuple[str, ...]:
-    """Return the flags for the goal fields of the maze's state."""
+    """Return the flags, which begin with `option`, for the goal fields of the maze's state."""
     return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
 
 
@@ -310,4 +310,4 @@ checks: dict[str, Check] = {
         Arm("diffusion-bc"), at_least=0.8,
     ),
 }  # fmt: skip
-"""Checks by name: the method's recipe, or recipe plus option."""
+"""Checks by name. A name is the method's recipe, or the recipe with an option."""

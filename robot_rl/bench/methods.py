@@ -1,4 +1,4 @@
-"""Run checks with `robot-rl` commands, in folders from which an interrupted run continues.
+"""Run checks by `robot-rl` commands, in folders from which an interrupted run of a check continues.
 
 WORK/<check>/data/seed-0            the dataset of a seed
              base/seed-0            the base policy of the arms
@@ -30,7 +30,7 @@ from robot_rl.util.seeds import evaluation_seed
 
 ARMS = ("control", "method")
 ROOT = Path(robot_rl.__file__).parents[1]
-"""Working directory of the commands: flags of a check may name files of the repository."""
+"""Working directory of the commands, since flags of a check may name files of the repository."""
 Progress = Callable[[int, int, str], None]
 """Callback with the number of finished steps, the total number, and a description of the current step."""
 
@@ -40,20 +40,20 @@ class Step:
     """One command of a check."""
 
     part: str
-    """data, base, control or method. A failure fails this part; a failure of data or base fails both arms."""
+    """Part of the check: data, base, control or method. A failure of data or base fails both control and method."""
     seed: int
     words: tuple[str, ...]
     """Arguments of `robot-rl`."""
     made: Path
-    """Folder that the command creates, also with the work of an interrupted run."""
+    """Folder that the command creates. After an interrupted run, the folder has the work so far."""
     log: Path
     done: Callable[[], bool]
 
 
 def steps(name: str, check: Check, work: Path, seed: int, episodes: int, published: bool = False) -> Iterator[Step]:
-    """Yield the commands of one seed in order; every command continues an interrupted run.
+    """Yield the commands of one seed in order; every command continues its interrupted run.
 
-    Arms are evaluated on held-out episodes if the results are `published`, else on development episodes.
+    Arms are evaluated on held-out episodes if the results will be `published`, else on development episodes.
     """
     folder, common = work / name, ("--seed", str(seed), "--resume")
     data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
@@ -93,7 +93,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
 
 
 def required_inputs(arm: Arm, optional: bool = False) -> tuple[str, ...]:
-    """Return the inputs that an arm's recipe needs with its flags; with `optional`, also inputs that it may use."""
+    """Return the inputs that an arm's recipe needs with the arm's flags; if `optional`, also inputs that it may use."""
     import tyro
 
     recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)
@@ -106,7 +106,7 @@ def _evaluated(file: Path, episodes: int, first: int) -> bool:
 
 
 class Runner:
-    """Run steps as child processes that end with this process; `stop` lets them save their work."""
+    """Run steps as child processes, which end when this process ends; `stop` lets the steps save their work."""
 
     def __init__(self, work: Path):
         self.work = work
@@ -115,9 +115,9 @@ class Runner:
         self.lock = threading.Lock()
 
     def run(self, step: Step) -> str:
-        """Run a step that is not done; return "" on success, else the last lines of its log.
+        """Run a step unless it is done; return "" on success, else the exit status and the last lines of its log.
 
-        Raises ConfigError if its folder was made by another command, for example before a change of the check's flags.
+        ConfigError if another command made the step's folder, for example before a change of the check's flags.
         """
         line = f"$ robot-rl {shlex.join(step.words)}".replace(str(self.work), "WORK")
         kept = step.made.exists() and step.log.exists()
@@ -151,7 +151,7 @@ class Runner:
         return f"status {code}: {' / '.join(lines)}".replace(str(self.work), "WORK")
 
     def stop(self) -> None:
-        """End the running steps with SIGTERM: they save their work."""
+        """End the running steps with SIGTERM, on which they save their work; start no further step."""
         with self.lock:
             self.stopped.set()
             for process in self.running:
@@ -162,7 +162,7 @@ class Runner:
 def interrupted_by_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt with the signal number on SIGINT and SIGTERM.
 
-    Also if the parent ignored SIGINT, as a shell script does for its background jobs.
+    This holds also if the parent process ignored SIGINT, as a shell script does for its background jobs.
     """
 
     def interrupt(number: int, _: object) -> None:
@@ -180,9 +180,9 @@ def run_check(
     name: str, check: Check, runner: Runner, seeds: Sequence[int], episodes: int, jobs: int, progress: Progress,
     published: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """Run the unfinished steps of a check; return the last lines of the log of every part that failed.
+    """Run the unfinished steps of a check; return the last lines of the log by name of each failed part.
 
-    Seeds run in parallel in `jobs` threads. KeyboardInterrupt stops the running commands and waits for them.
+    Seeds run in parallel in `jobs` threads. KeyboardInterrupt stops the running commands and waits until they end.
     """
     finished: list[Step] = []
     chains = [list(steps(name, check, runner.work, seed, episodes, published)) for seed in seeds]

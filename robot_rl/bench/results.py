@@ -1,4 +1,4 @@
-"""Results of checks: figures with intervals, steps to 80 %, verdict; and their table in the docs."""
+"""Results of checks: figures with intervals, steps to 80 % success, verdicts; and the table of results in the docs."""
 
 import inspect
 import json
@@ -28,7 +28,7 @@ REACHED = 0.8
 
 
 def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of a finished check; `errors` of `run_check`."""
+    """Return the record of a finished check; `errors` is the result of `run_check`."""
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
     record |= {"data": list(check.data), "evaluate": list(check.evaluate)}
     record |= {"base": asdict(check.base) if check.base else None}
@@ -56,7 +56,7 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
 
 
 def provenance_of(runs: Sequence[Path]) -> dict[str, Any]:
-    """Return commit, machine and versions of runs, and the start time of the last run."""
+    """Return the commits of runs, and the machine, versions and start time of the last run."""
     made = [known for run in runs if (known := read_json(run / "provenance.json", dict, []))] or [provenance()]
     last = max(made, key=lambda each: str(each["started"]))
     commits = ", ".join(sorted({str(each["commit"]) for each in made}))
@@ -66,8 +66,8 @@ def provenance_of(runs: Sequence[Path]) -> dict[str, Any]:
 def learning(runs: Sequence[Path]) -> dict[str, Any]:
     """Return means over seeds: minutes of training, and environment steps and minutes to 80 % success in training.
 
-    `reached` is the number of seeds that reached 80 %. It is absent if training reports no success, or a success that
-    includes an operator's corrections.
+    `reached` is the number of seeds that reached 80 %. Only the minutes of training are returned if training reports
+    no success, or a success that includes an operator's corrections.
     """
     curves = [rows for run in runs if (rows := read_metrics(run))]
     if not curves:
@@ -87,12 +87,12 @@ def learning(runs: Sequence[Path]) -> dict[str, Any]:
 
 
 def publish(records: Mapping[str, Any]) -> None:
-    """Write records without errors to the published results; other records stay."""
+    """Write the records without errors to the published results; published records of other checks stay."""
     merge(checkout(PUBLISHED), {name: record for name, record in records.items() if record["verdict"] != "error"})
 
 
 def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
-    """Raise ConfigError if the published results of these checks have more seeds or episodes."""
+    """Raise ConfigError if published results of checks `names` have more seeds or more episodes than given."""
     published = read_results(checkout(PUBLISHED))
     for name in names:
         method = published.get(name, {}).get("method", {})
@@ -110,7 +110,7 @@ def merge(path: Path, records: Mapping[str, Any]) -> None:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return the records of a results file by check; {} without a file."""
+    """Return the records of a results file by check; {} if the file does not exist."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
@@ -121,14 +121,14 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def checkout(path: Path) -> Path:
-    """Return a file of the repository; raises ConfigError if robot-rl runs outside a repository."""
+    """Return the path of a file of the repository; ConfigError if robot-rl runs outside a repository."""
     if not (ROOT / path).parent.is_dir():
         raise ConfigError(f"{path} belongs to the repository, and robot-rl runs from {ROOT}, which is none; clone it")
     return ROOT / path
 
 
 def write_table() -> Path:
-    """Write the table of published results to the docs page; return the page."""
+    """Write the table of published results to the docs page; return the path of the page."""
     page = checkout(PAGE)
     text = page.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
@@ -171,7 +171,7 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_current(name: str, record: Mapping[str, Any]) -> bool:
-    """Return whether a record has the current settings of its check; True for an unknown check."""
+    """Return whether a record was measured with its check's current settings; True for an unknown check."""
     if name not in checks:
         return True
     now = json.loads(json.dumps(asdict(checks[name])))
@@ -181,7 +181,7 @@ def is_current(name: str, record: Mapping[str, Any]) -> bool:
 
 
 def options(flags: Sequence[str]) -> list[tuple[str, ...]]:
-    """Split a command line into options with their values."""
+    """Split the words of a command line into tuples of an option and its values."""
     starts = [*(k for k, flag in enumerate(flags) if flag.startswith("--")), len(flags)]
     return [tuple(flags[a:b]) for a, b in pairwise(starts)]
 

@@ -39,10 +39,10 @@ VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d
 
 
 def convert(root: Path, out: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    """Convert a dataset to v3.0 in a new folder, which appears once it is complete.
+    """Convert the dataset in `root` to v3.0 in a new folder `out`, which appears once the conversion is complete.
 
     Raises:
-        WrongDataset: `root` has no dataset of these versions, or `out` is not empty.
+        WrongDataset: `root` has no dataset of version v2.1 or v2.0, or `out` is not empty.
         DatasetError: a file is missing or damaged.
     """
     check_inside(root)
@@ -77,7 +77,7 @@ class _Conversion:
             why = "it needs no conversion" if version == lerobot.VERSION else f"only {known} are converted"
             raise WrongDataset(f"{path} says codebase_version {version!r}; {why}")
         self.chunk = self.info.get("chunks_size", lerobot.CHUNK_SIZE)
-        """Number of episodes per folder."""
+        """Number of episodes per folder `chunk-...`."""
         videos = self.info.get("video_path")
         for key, paths in {"data_path": (DATA,), "video_path": (VIDEO, None)}.items():
             if self.info.get(key) not in paths:
@@ -112,7 +112,7 @@ class _Conversion:
         write_file(self.part / INFO, encode_json(self.info))
 
     def _episode(self, index: int, start: int, length: int, known: Mapping[str, Any]) -> None:
-        """Copy one episode's files, and add its row and statistics."""
+        """Copy one episode's files, and add the episode's row and statistics to the new dataset."""
         place: dict[str, Any] = {"episode_chunk": index // self.chunk, "episode_index": index}
         path, file = self.root / DATA.format(**place), divmod(index, lerobot.CHUNK_SIZE)
         table, columns = read_table(path), {}
@@ -156,7 +156,7 @@ class _Conversion:
         return image_stats(frames)
 
     def _lines(self, name: str, number: str, key: str) -> list[dict[str, Any]]:
-        """Return the rows of a file in meta/, sorted by column `number`, which counts from 0; each row has `key`."""
+        """Return a meta/ file's rows in order of `number`, which must count from 0; every row must have a `key`."""
         path = self.root / f"meta/{name}.jsonl"
         try:
             rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]

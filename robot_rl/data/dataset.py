@@ -20,26 +20,26 @@ from robot_rl.data.view import DatasetView, resized
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
 _BLOCK = 256
-"""Number of frames that are decoded before they are resized."""
+"""Number of frames that are decoded and then resized together."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode."""
+    """One finished episode of a dataset."""
 
     index: int
     length: int
     task: str
-    """Instruction, the first one if it changes. Column `task_index` has the instruction of each frame."""
+    """First instruction of the episode. Column `task_index` has the number of each frame's instruction."""
     tasks: tuple[str, ...]
     """All instructions of the episode."""
     start: int
-    """Row of the first frame in every column."""
+    """Dataset row of the episode's first frame, the same in every column."""
     record: dict[str, Any]
-    """Further values from the writer, for example `randomization/cube_mass`."""
+    """Further values that the writer stored with the episode, for example `randomization/cube_mass`."""
     data_file: FileId = field(repr=False)
     videos: dict[str, tuple[FileId, float]] = field(repr=False)
-    """File of each camera's video and start of the episode in the video, s."""
+    """By camera: file of the video, and time in the video at which the episode starts, s."""
 
 
 class Dataset:
@@ -48,7 +48,7 @@ class Dataset:
     >>> data = Dataset("datasets/lift")
     >>> data.column("action")                                   # (num_frames, 7) float32
     >>> data.frames("observation.images.front", [0, 5, 10])     # (3, 96, 96, 3) uint8
-    >>> data.refresh()                                          # episodes finished since: 2
+    >>> data.refresh()                                          # 2: number of newly finished episodes
     """
 
     def __init__(self, root: str | Path, view: DatasetView | None = None) -> None:
@@ -65,7 +65,7 @@ class Dataset:
 
     @property
     def fps(self) -> float:
-        """Frames per second; an int if it is a whole number."""
+        """Frames per second; an int if the rate is a whole number."""
         fps: float = self.info["fps"]
         return fps
 
@@ -88,17 +88,17 @@ class Dataset:
         return [key for key, feature in self.features.items() if feature.is_camera]
 
     def refresh(self) -> int:
-        """Load episodes finished since the last call and return their number; without new ones, only one `stat`."""
+        """Load episodes finished since the last call and return their number; it costs one `stat` if there are none."""
         before = self.num_episodes
         self._load()
         return self.num_episodes - before
 
     def column(self, key: str) -> Tensor:
-        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype. Read-only: it is cached."""
+        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype: cached, do not change it."""
         return self.columns([key])[key]
 
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Return several columns; faster than repeated `column`, since each file is opened once."""
+        """Return several columns by name; faster than a call of `column` for each, since every file is opened once."""
         keys = list(keys)
         features = {key: self._feature(key, camera=False) for key in keys}
         stored = {key: self.view.stored.get(key, key) for key in keys}
@@ -121,7 +121,7 @@ class Dataset:
         return {key: self._columns[key][1] for key in keys}
 
     def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Decode a camera's frames at rows (n,), in any order; return (n, H, W, 3) uint8."""
+        """Decode a camera's frames at dataset rows (n,), in any order; return (n, H, W, 3) uint8."""
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if not (size := self.view.image_size):
             return torch.from_numpy(self._decoded(key, rows))
@@ -129,7 +129,7 @@ class Dataset:
         return torch.from_numpy(np.concatenate([resized(self._decoded(key, block), size) for block in blocks]))
 
     def _decoded(self, key: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return frames in their stored size."""
+        """Return a camera's frames at dataset rows (n,) in their stored size."""
         self._feature(key, camera=True)
         stored = self.view.stored.get(key, key)
         feature = self._stored[stored]
@@ -159,7 +159,7 @@ class Dataset:
         return self.root / file_path(self.info["data_path"], file)
 
     def video_path(self, file: FileId, key: str) -> Path:
-        """Return the path of a video of a camera, by its stored name."""
+        """Return the path of a camera's video file; `key` is the stored name of the camera."""
         return self.root / file_path(self.info["video_path"], file, key)
 
     def _decode_stored(self, key: str, file: FileId, rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
@@ -185,7 +185,7 @@ class Dataset:
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
-        """Statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
+        """Statistics of every feature of the dataset: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
         names = {old: new for new, old in self.view.stored.items()}
         stats = {names.get(key, key): entry for key, entry in read_stats(self.root / STATS).items()}
         if not self.stats_current():  # a writer is between two renames, or was killed there
@@ -209,16 +209,16 @@ class Dataset:
         return data | {self.video_path(*video) for video in videos} | self._used
 
     def uncounted_files(self) -> list[Path]:
-        """Return data, video and episode files on disk that `info.json` does not count; LeRobot would misuse them."""
+        """Return data, video and episode files that `info.json` does not count and that LeRobot would misuse."""
         videos = [f"videos/{key}/*/*.mp4" for key, feature in self._stored.items() if feature.is_video]
         patterns = ["data/*/*.parquet", "meta/episodes/*/*.parquet", *videos]
         return sorted({path for pattern in patterns for path in self.root.glob(pattern)} - self.files())
 
     def episode_stats(self, needed: Collection[str] = ()) -> dict[str, list[Stats]]:
-        """Return the statistics of every readable feature, one entry per episode; empty without episodes.
+        """Return the statistics of every readable feature, one entry per episode; {} if the dataset has no episodes.
 
-        If an episode lacks a statistic of `needed`, those of the feature are computed from its values. Features with
-        missing statistics are left out if `needed` is empty. DatasetError for damaged statistics.
+        If an episode lacks a statistic of `needed` for a feature, the feature's statistics are computed from the data.
+        If `needed` is empty, features with missing statistics are left out. DatasetError for damaged statistics.
         """
         rows: dict[int, dict[str, Any]] = {}
         for path in self.episode_files():
@@ -245,7 +245,7 @@ class Dataset:
         return column_stats(self.column(key)[episode.start : episode.start + episode.length].numpy())
 
     def _feature(self, key: str, camera: bool) -> Feature:
-        """Return a feature; raise DatasetError if it is missing or of the wrong kind."""
+        """Return a feature; DatasetError if it is missing, unreadable, or not of the kind `camera` (False: numbers)."""
         feature = self.features.get(key)
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
@@ -263,7 +263,7 @@ class Dataset:
         return [path for file, path in sorted((file, path) for file, path in files if file is not None)]
 
     def _load(self) -> None:
-        """Read `info.json` and its new episodes."""
+        """Read `info.json`, and load the episodes that are not loaded yet."""
         try:
             status = (self.root / INFO).stat()
             stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_ino, status.st_size)
@@ -320,7 +320,7 @@ def is_reserved(column: str) -> bool:
 
 
 def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> Episode:
-    """Check a row of `meta/episodes` and return its episode. Only videos of RGB cameras must have their columns."""
+    """Check a row of `meta/episodes` and return its episode. The row needs video columns only for RGB cameras."""
     videos = [key for key, feature in features.items() if feature.is_video]
     videos = [key for key in videos if features[key].is_camera or row.get(f"videos/{key}/file_index") is not None]
     places = [f"videos/{key}/{name}" for key in videos for name in ("chunk_index", "file_index", "from_timestamp")]
@@ -354,7 +354,7 @@ def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> E
 
 
 def by_file(episodes: Iterable[Episode], key: str | None = None) -> dict[FileId, list[Episode]]:
-    """Group episodes by data file, or by the video file of camera `key`, in order."""
+    """Group episodes, in order, by data file, or by the video file of camera `key` if it is given."""
     groups: dict[FileId, list[Episode]] = {}
     for episode in episodes:
         groups.setdefault(episode.videos[key][0] if key else episode.data_file, []).append(episode)

@@ -20,11 +20,11 @@ class EpisodeData:
     """Episode to be added to a dataset."""
 
     columns: Mapping[str, Any]
-    """Every feature over time: arrays or tensors (T, *shape), single numbers also (T,); cameras are uint8."""
+    """Values of every feature: arrays or tensors (T, *shape), also (T,) for single numbers; pictures are uint8."""
     task: str | Sequence[str]
-    """Instruction in words, or one instruction per frame (T,)."""
+    """Instruction in words, or T instructions, one per frame."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """Further values to store: numbers, strings and flat lists, for example `{"randomization/cube_mass": 0.05}`."""
+    """Further numbers, strings and flat lists to store, for example `{"randomization/cube_mass": 0.05}`."""
 
 
 class EpisodeRows:
@@ -46,11 +46,11 @@ class EpisodeRows:
             state: (n, D) observation.state at the start of the period.
             executed: (n, A) executed actions in [-1, 1].
             wanted: (n, A) actions of the policy in [-1, 1]; NaN is recorded as 0.
-            reward, success, done: (n,)
+            reward, success, done: (n,) results of the period.
             intervention: (n,) whether a person's action was executed; None: no interventions.
-            truncated: (n,) for datasets with `TRUNCATED`.
-            told: n current instructions; None: the instruction given to `take`.
-            pictures: (n, H, W, 3) by camera at the start of the period; None for episodes that are not kept.
+            truncated: (n,) whether a time limit or a stop ended the episode, for datasets with column `TRUNCATED`.
+            pictures: (n, H, W, 3) by camera at the start of the period; None if the episodes will not be kept.
+            instructions: n current instructions; None: the instruction given to `take` holds for all rows.
         """
         flags = {"next.success": success, "next.done": done}
         flags["intervention"] = torch.zeros_like(done) if intervention is None else intervention
@@ -68,23 +68,23 @@ class EpisodeRows:
                 self._tasks[i].append(instructions[i])
 
     def count(self, i: int = 0) -> int:
-        """Return the current number of rows of an episode."""
+        """Return the number of rows so far of environment i's episode."""
         return len(self._rows[i].get(STATE, ()))
 
     def take(self, record: Mapping[str, Any], task: str, i: int = 0) -> EpisodeData:
-        """Return an episode with its record and begin the next one; `task` is its instruction if `add` got none."""
+        """End and return environment i's episode. `task` is its instruction if `add` got no `instructions`."""
         columns = {key: np.stack(values) for key, values in self._rows[i].items()}
         episode = EpisodeData(columns, self._tasks[i] or task, record)
         self.drop(i)
         return episode
 
     def drop(self, i: int = 0) -> None:
-        """Discard an environment's rows and begin its next episode."""
+        """Discard the rows of environment i and begin its next episode."""
         self._rows[i], self._tasks[i] = {}, []
 
 
 def frame_tasks(episode: EpisodeData, length: int) -> list[str]:
-    """Return the instruction of each frame; raise DatasetError unless there is one per frame."""
+    """Return the instruction of each frame; DatasetError if a list of instructions does not have `length` entries."""
     tasks = [episode.task] * length if isinstance(episode.task, str) else list(episode.task)
     if len(tasks) != length:
         raise DatasetError(f"the episode has {length} frames and {len(tasks)} instructions; give one for each frame")
@@ -92,7 +92,7 @@ def frame_tasks(episode: EpisodeData, length: int) -> list[str]:
 
 
 def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Array]:
-    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; DatasetError if one does not fit."""
+    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; DatasetError if they do not fit."""
     wanted = [key for key in features if key not in DEFAULT_FEATURES]
     for key in columns:
         if key in DEFAULT_FEATURES:
@@ -110,7 +110,7 @@ def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -
 
 
 def default_columns(length: int, fps: float, episode: int, start: int, tasks: Sequence[int]) -> dict[str, Array]:
-    """Return the columns (T, 1) that every dataset has; `tasks` is the task index of each frame."""
+    """Return an episode's `DEFAULT_FEATURES`, columns (T, 1); `tasks` is the task index of each frame."""
     frame = np.arange(length, dtype=np.int64).reshape(-1, 1)
     return {
         "timestamp": (frame / fps).astype(np.float32), "frame_index": frame,
@@ -120,7 +120,7 @@ def default_columns(length: int, fps: float, episode: int, start: int, tasks: Se
 
 
 def _check_column(key: str, value: Any, feature: Feature) -> Array:
-    """Return one column as an array (T, *shape) of the feature's dtype; DatasetError if it does not fit."""
+    """Return one column as an array (T, *shape) of the feature's dtype; DatasetError if the value does not fit."""
     if hasattr(value, "detach"):  # a tensor
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()

@@ -5,16 +5,16 @@
        meta/stats.json  meta/tasks.parquet
        meta/episodes/chunk-000/file-000.parquet        one row per episode
        data/chunk-000/file-000.parquet                 one row per frame, numbers only
-       videos/<camera>/chunk-000/file-000.mp4          frames of the same episodes
+       videos/<camera>/chunk-000/file-000.mp4          one camera's frames of consecutive episodes
 ```
 
 An episode exists once `info.json` counts it. A killed writer leaves files that `info.json` does not count: readers skip
 these files, and `DatasetWriter.append` moves them to `<root>/.aside`.
 
 Datasets are untrusted, so no path leaves the dataset's folder: only LeRobot's path templates are accepted, camera names
-have no '/', and links out of the folder are refused. Links in the hub's cache may be read, but not written.
+have no '/', and links out of the folder are refused. Only links in huggingface_hub's cache may be followed to read.
 
-`Feature.from_json` converts features of other programs to one form.
+`Feature.from_json` converts features that other programs describe differently to one form.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "float16
 PICTURES = ("video", "image")
 
 MOST_NUMBERS = 2**28
-"""Largest number of values in one frame of a feature: a picture of 9459 x 9459 pixels."""
+"""Largest number of values in one frame of a feature, as in an RGB picture of 9459 x 9459 pixels."""
 
 FileId = tuple[int, int]
-"""(chunk_index, file_index) of a file."""
+"""(chunk_index, file_index) of a data, video or episode file."""
 
 
 class DatasetError(UserError):
@@ -56,7 +56,7 @@ class DatasetError(UserError):
 
 
 class WrongDataset(DatasetError, ConfigError):  # noqa: N818 - it reads as a sentence
-    """Undamaged, but unusable folder: no readable dataset, a dataset that does not fit, or no place for a new one."""
+    """Undamaged, but unusable folder: no readable dataset, a dataset for other tasks, or no place for a new dataset."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Feature:
     shape: tuple[int, ...]
     """Shape of one frame's value: `(1,)` for a single number, `(height, width, 3)` for a camera."""
     names: list[str] | None = None
-    """Names of the dimensions, in order."""
+    """Names of a vector's components, or of a picture's axes, in order; None: no names."""
     info: dict[str, Any] | None = None
-    """Encoding of a video; the writer sets it after the first file."""
+    """Encoding of a video feature; the writer sets it after the first video file."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -83,18 +83,18 @@ class Feature:
 
     @property
     def is_video(self) -> bool:
-        """Whether the frames are in an mp4 file instead of the data table."""
+        """Whether the feature's pictures are in mp4 files instead of the data table."""
         return self.dtype == "video"
 
     @property
     def is_camera(self) -> bool:
-        """Whether the frames are RGB pictures, in an mp4 file or in the data table; depth maps are not."""
+        """Whether the values are RGB pictures, in mp4 files or in the data table; depth maps are not RGB pictures."""
         depth = any(key.endswith("is_depth_map") and value for key, value in (self.info or {}).items())
         return self.dtype in PICTURES and len(self.shape) == 3 and self.shape[2] == 3 and not depth
 
     @property
     def is_read(self) -> bool:
-        """Whether the values can be read: numbers or RGB pictures."""
+        """Whether `Dataset` can read the values, since they are numbers or RGB pictures."""
         return self.dtype in DTYPES or self.is_camera
 
     def to_json(self) -> dict[str, Any]:
@@ -104,10 +104,10 @@ class Feature:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Feature:
-        """Read an entry of `info.json` in its normal form.
+        """Return the feature of an entry of `info.json`, in one form for all programs.
 
-        Names become one list, pictures have the shape (height, width, channels), and names are dropped if there is not
-        one per dimension.
+        Names become one list, and pictures get the shape (height, width, channels). The names of a vector are dropped
+        if their number differs from the number of components.
         """
         shape, names = tuple(entry["shape"]) or (1,), _flat(entry.get("names"))
         if entry["dtype"] in PICTURES and len(shape) == 3:
@@ -125,7 +125,7 @@ DEFAULT_FEATURES = {"timestamp": Feature("float32", (1,))} | {
 
 
 def _flat(names: Any) -> list[str] | None:
-    """Return names as one list, None if there are none.
+    """Return the names of a feature as one list, None if it has no names.
 
     Other programs also write dicts of lists (`{"motors": ["a", "b"]}`) or of indices (`{"b": 1, "a": 0}`).
     """
@@ -191,7 +191,7 @@ def new_info(fps: float, features: Mapping[str, Feature], robot_type: str | None
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Read and check `meta/info.json`."""
+    """Read and check the `meta/info.json` of a v3.0 dataset."""
     info, path = load_info(root), root / INFO
     if (version := info["codebase_version"]) != VERSION:
         how = f"`robot-rl dataset convert {root} OUT`" if version in CONVERTED else "LeRobot's own scripts"
@@ -201,7 +201,7 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def check_info(path: Path, info: Mapping[str, Any]) -> None:
-    """Raise DatasetError for a v3.0 `info.json` that cannot be read."""
+    """Raise DatasetError if the content of a v3.0 `info.json` lacks a value or has a faulty value."""
     for key in ("fps", "features", "total_episodes", "total_frames", "total_tasks", "data_path"):
         if key not in info:
             raise DatasetError(f"{path} has no '{key}'; restore the file from a copy")
@@ -210,7 +210,7 @@ def check_info(path: Path, info: Mapping[str, Any]) -> None:
 
 
 def load_info(root: Path) -> dict[str, Any]:
-    """Read the `meta/info.json` of any version."""
+    """Read the `meta/info.json` of a dataset of any version."""
     path = root / INFO
     try:
         info: dict[str, Any] = json.loads(path.read_bytes())
@@ -230,7 +230,7 @@ def load_info(root: Path) -> dict[str, Any]:
 
 
 def _faults(info: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults that make `info.json` unreadable."""
+    """Yield the faulty values of an `info.json`, each as text."""
     for key, least in {"total_episodes": 0, "total_frames": 0, "total_tasks": 0, "fps": 1}.items():
         if isinstance(info[key], bool) or not isinstance(info[key], int | float) or not least <= info[key] < math.inf:
             yield f"{key} is {info[key]!r}, not a number of at least {least}"
@@ -264,7 +264,7 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
 def check_inside(root: Path, write: bool = True) -> None:
     """Raise DatasetError for a link out of a dataset's folder, or for an entry that is neither a file nor a folder.
 
-    Reading (`write` False) may follow the links of the hub's cache.
+    Links of huggingface_hub's cache are allowed if the dataset is only read (`write` False).
     """
     if fault := next(leaks(root, () if write else _hub_folders(root)), None):
         raise DatasetError(fault)
@@ -290,11 +290,11 @@ def encode_json(value: Any) -> bytes:
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return the indices of a path `.../chunk-000/file-000.ext`, None for any other path."""
+    """Return the chunk and file index of a path `.../chunk-000/file-000.ext`, None for any other path."""
     chunk, name = path.parent.name.removeprefix("chunk-"), path.stem.removeprefix("file-")
     return (int(chunk), int(name)) if chunk.isdigit() and name.isdigit() else None
 
 
 def file_path(template: str, file: FileId, video_key: str = "") -> str:
-    """Fill in a path template of `info.json`."""
+    """Return a file's path from a path template of `info.json`; a video's path also needs the camera `video_key`."""
     return template.format(chunk_index=file[0], file_index=file[1], video_key=video_key)

@@ -15,39 +15,39 @@ from robot_rl.interface.symmetry import Mirror
 
 Episode = dict[str, Tensor]
 CONTROLS = ("hold", "mean")
-"""Baselines of a policy. hold: last action before the decision; without one, the initial state if state and action have
-the same names, or else the mean action. mean: mean action of the episodes."""
+"""Baselines of a policy. hold: last recorded action before a decision; at the first decision, the initial state if
+state and action have the same names, else the mean action. mean: mean action of all episodes."""
 
 
 class RecordedEnv:
     """Vector environment of n recorded episodes, whose observations do not depend on the actions.
 
     infos["metrics"] has the absolute errors (n,) of the policy's actions and of the `CONTROLS`: `action/NAME`,
-    `hold/NAME` and `mean/NAME` per component, in physical units; `action_error`, `hold_error` and `mean_error`, means
-    over the components relative to their ranges.
+    `hold/NAME` and `mean/NAME` are errors of a component, in physical units. `action_error`, `hold_error` and
+    `mean_error` are means over the components of the error divided by the component's range.
     """
 
     privileged_size = 0
     mirror: Mirror | None = None
 
     def __init__(self, episodes: Sequence[Episode], info: EnvInfo, num_envs: int, decides: int = 1, seed: int = 0):
-        """Episode k is played with seed `seed` + k.
+        """Episode k is played for seed `seed` + k.
 
         Args:
             episodes: observations (T, ...) and `action` (T, A) in physical units.
-            decides: control periods between decisions of the policy, for `hold`.
+            decides: control periods between decisions of the policy, which baseline hold needs.
         """
         self.info = replace(info, horizon=max(len(episode[ACTION]) for episode in episodes))
         self.episodes, self.num_envs, self.decides, self.seed = episodes, num_envs, decides, seed
         self.mean = torch.cat([episode[ACTION] for episode in episodes]).mean(0)
         self._follows = info.state.names == info.actions.names
         self._at = [(0, 0)] * num_envs
-        """Episode and row of each environment."""
+        """Episode number and row in the episode of each environment."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin one episode per environment; the first episode follows the last one."""
+        """Begin consecutive episodes, one per environment; after the last recorded episode comes the first again."""
         first = 0 if seed is None else seed - self.seed
         self._at = [((first + k) % len(self.episodes), 0) for k in range(self.num_envs)]
         return self._observation(), {}
@@ -82,7 +82,7 @@ class RecordedEnv:
         return torch.stack([self.episodes[k][key][t] for k, t in self._at])
 
     def _held(self) -> Tensor:
-        """Return the actions (n, A) of baseline hold."""
+        """Return the actions (n, A) of baseline hold, in physical units."""
         rows = []
         for k, t in self._at:
             episode, decided = self.episodes[k], t - t % self.decides

@@ -1,4 +1,4 @@
-"""Columns of recorded datasets, in simulation and on a robot, and their episodes as learners read them."""
+"""Columns of datasets recorded in simulation or on a robot, and recorded episodes as learners read them."""
 
 import hashlib
 import json
@@ -25,19 +25,19 @@ from robot_rl.util.registry import DATASET
 logger = logging.getLogger(__name__)
 STATE, ACTION = "observation.state", "action"
 MARKS = ("next.success", "next.reward")
-"""Columns that may mark success; the first one in the dataset is used."""
+"""Columns that may mark success; the first of them that a dataset has is used."""
 INTERVENTIONS = ("intervention", "complementary_info.is_intervention", "is_intervention")
-"""Names of the intervention column in different programs."""
+"""Names that different programs give to the column of interventions."""
 RATE_TOLERANCE = 0.01
-"""Relative tolerance of the frame rate: a camera of 29.97 Hz fits a task of 30 Hz."""
+"""Relative tolerance of a dataset's frame rate: a camera of 29.97 Hz fits a task of 30 Hz."""
 FAR, SHARE = 10.0, 0.05
-"""A component has other units than the task if more than `SHARE` of its values are `FAR` times as far from the middle
-of the task's limits as the limits. Degrees in place of radians give a factor of 57, millimetres in place of metres
-1000."""
+"""A component counts as having other units than the task if more than the share `SHARE` of its values are more than
+`FAR` half ranges away from the middle of the task's limits. Degrees in place of radians give a factor of 57,
+millimetres in place of metres a factor of 1000."""
 LEAST_RANGE = 1e-3
-"""Half range of a constant component, relative to its absolute value or to 1 if that is larger."""
+"""Half range given to a constant component, relative to the component's absolute value, or to 1 if 1 is larger."""
 TRUNCATED = "next.truncated"
-"""Column for episodes ended by a time limit or a stop. Without this column every failed episode counts as truncated."""
+"""Column that marks an end by a time limit or a stop. Without this column every failed episode counts as truncated."""
 READ = (STATE, ACTION, *MARKS, "next.done", TRUNCATED, *INTERVENTIONS, "task_index")
 """Columns that learners read if the dataset has them."""
 
@@ -46,7 +46,7 @@ def info_of(dataset: Dataset, reads_instructions: bool = False) -> EnvInfo:
     """Derive an `EnvInfo` from a dataset, for training without a task.
 
     The limits are the ranges of the recorded values, so actions map to [-1, 1]; units are unknown. A policy reads
-    observation.state and all cameras, and the instruction if there are several or with `reads_instructions`.
+    observation.state and all cameras, and the instruction if there are several instructions or `reads_instructions`.
     """
     if not dataset.num_frames:
         raise WrongDataset(f"{dataset.root} holds no episode to learn from; record some")
@@ -72,7 +72,7 @@ def task_of(root: Path) -> str:
 
 
 def _spec(dataset: Dataset, key: str) -> VectorSpec:
-    """Return the names and ranges of a column."""
+    """Return the names and ranges of a column's components."""
     values, names = dataset.column(key).double(), dataset.features[key].names
     finite(dataset, key, values)
     known = isinstance(names, list) and len(set(names)) == values.shape[1]
@@ -84,7 +84,7 @@ def _spec(dataset: Dataset, key: str) -> VectorSpec:
 
 
 def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
-    """Return the columns of a recorded dataset, one row per control period; actions are in physical units.
+    """Return the columns of a task's recorded datasets, one row per control period; actions are in physical units.
 
     `images`: (height, width) by camera name.
     """
@@ -102,7 +102,7 @@ def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None)
 
 
 def frames_per_second(info: EnvInfo) -> int:
-    """Return a dataset's frame rate: one frame per control period. ConfigError unless the rate is a whole number."""
+    """Return a dataset's frame rate, Hz, one frame per control period. ConfigError unless it is a whole number."""
     if info.rate != round(info.rate):
         runs = f"task {info.task!r} runs at {info.rate:g} Hz"
         raise ConfigError(f"a dataset has a whole number of frames per second, and {runs}")
@@ -142,7 +142,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
 
 
 def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
-    """Suggest arguments of --rename: OLD=NEW for columns of equal size and for the first differing name of a column."""
+    """Suggest --rename arguments: OLD=NEW for columns of equal size, COLUMN/OLD=NEW for the first differing name."""
     theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
     shapes = wanted | info.extra_inputs.pictures
     free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy"}]
@@ -172,7 +172,7 @@ def _pixels(shape: tuple[int, ...]) -> str:
 
 
 def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
-    """Describe each of two different lists of names: its size and the first names that the other list lacks."""
+    """Describe each of two different lists of names: its size and its first names that the other list lacks."""
     if sorted(theirs) == sorted(ours):
         return f"{len(theirs)} numbers", "the same in another order"
 
@@ -189,7 +189,7 @@ def load_episodes(
 ) -> list[dict[str, Tensor]]:
     """Check a dataset against a task and return its episodes, see `episodes_of`.
 
-    Failures are included without `successes` or if the task reports no success.
+    Failed episodes are included if `successes` is False or the task reports no success.
     """
     dataset = data if isinstance(data, Dataset) else Dataset(data)
     check(dataset, info)
@@ -199,7 +199,7 @@ def load_episodes(
 def successes_of(dataset: Dataset) -> Tensor | None:
     """Return the success mark of each frame, (num_frames,) bool: `next.success`, or a `next.reward` of only 0 and 1.
 
-    None if the dataset has neither.
+    None if the dataset has neither column.
     """
     if "next.success" in dataset.features:
         return dataset.column("next.success").flatten().bool()
@@ -219,12 +219,12 @@ def episodes_of(
 
     Pictures are decoded once and kept in memory: 27 KB for 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
-    A dataset of another program may lack marks. Without success marks (`successes_of`), every episode succeeds in its
-    last frame, with a warning. Without a column of `INTERVENTIONS`, there are no interventions.
+    A dataset of another program may lack columns. Without success marks (`successes_of`), every episode succeeds in its
+    last frame, with a warning. Without a column of `INTERVENTIONS`, no step is an intervention.
 
     Args:
         successes: leave out episodes without success.
-        reward: "success": 1 on success; "task": the task's reward in simulation.
+        reward: "success": 1 on success, else 0; "task": the task's reward, recorded in simulation.
         units: raise WrongDataset for numbers far outside the task's limits.
         physical: return actions in physical units, as recorded.
 
@@ -281,7 +281,7 @@ def _texts(dataset: Dataset, indices: Tensor, episodes: list[slice]) -> list[dic
 
 
 def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[dict[str, Tensor]]:
-    """Return the pictures (T, H, W, 3) of episodes by key; ConfigError if memory is too small."""
+    """Return the pictures (T, H, W, 3) of each episode by camera key; ConfigError if memory is too small."""
     rows = [row for episode in episodes for row in range(episode.start, episode.stop)]
     try:
         frames = {key: dataset.frames(key, rows) for key in keys}
@@ -299,7 +299,7 @@ def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[
 def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, task: str) -> None:
     """Raise WrongDataset if a column has other units than the task; warn about actions that will be clipped.
 
-    The limits of a state are nominal, so only its angles and lengths are checked.
+    The limits of a state are nominal, so only the state's angles and lengths are checked.
     """
     units = [field.unit for field in spec.fields for _ in field.dims]
     middle, half = (spec.high + spec.low) / 2, (spec.high - spec.low) / 2
@@ -323,7 +323,7 @@ def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, t
 
 
 def finite(dataset: Dataset, key: str, values: Tensor) -> None:
-    """Raise DatasetError for a non-finite value; infinity would become the range of actions."""
+    """Raise DatasetError for a non-finite value of a column; an infinite action would become the range of actions."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
     if len(wrong):
         row = int(wrong[0])

@@ -24,7 +24,7 @@ class Column:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     observed: bool = False
-    """Part of the observation: T + 1 rows in an episode of T steps, and `next.*` in samples."""
+    """Whether the column is observed: it has T + 1 rows in an episode of T steps, and `next.*` in samples."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Sampling:
     """Form of an agent's samples."""
 
     n_step: int = 1
-    """Steps of reward before the bootstrap (n-step return). The return stops early at the end of the episode, and at a
-    takeover or hand-back, since later actions of somebody else do not evaluate the sampled action."""
+    """Number of rewards in the return before the bootstrap (n-step return). The return stops early at the end of the
+    episode, and at a takeover or hand-back, since later actions of another actor do not evaluate the sampled action."""
     discount: float = 0.99
     """Discount per step."""
     chunk: int = 1
-    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk) and `valid` (B, chunk)
-    up to the end of the episode, and returns continue at takeovers."""
+    """Actions per sample. Above 1, samples have actions (B, chunk, A), `intervention` (B, chunk), and `valid` (B,
+    chunk), which is True up to the end of the episode, and returns continue at takeovers."""
     sequence: bool = False
-    """Sample all columns, also `terminated`, as (B, chunk, ...), and observed columns as (B, chunk + 1, ...)."""
+    """Whether samples have all columns and `terminated` as (B, chunk, ...), observed columns as (B, chunk + 1, ...)."""
 
     @property
     def span(self) -> int:
-        """Number of following steps that a sampled row needs."""
+        """Number of consecutive steps, from the sampled row on, that a sample reads."""
         return max(self.n_step, self.chunk)
 
 
@@ -103,9 +103,9 @@ class Replay:
         self.filled[lane] = (self.filled[lane] + rows).clamp(max=self.length)
 
     def add(self, step: Mapping[str, Tensor], final: Mapping[str, Tensor] | None = None) -> None:
-        """Add one step of every lane: the columns, reward, terminated and last, and optionally decides.
+        """Add one step of every lane. `step` has the columns, reward, terminated and last, and optionally decides.
 
-        `final`: observed columns (lanes, ...) after the step, needed if any lane has `last`.
+        `final`: observed columns (lanes, ...) after the step, needed if `last` is True in any lane.
         """
         self._write(self._every, self.head, step, starts=True)
         self._advance(self._every, 1)
@@ -116,7 +116,7 @@ class Replay:
             self._advance(ended, 1)
 
     def cut(self, final: Mapping[str, Tensor]) -> None:
-        """Truncate every running episode, for environments whose state cannot be restored when a run is resumed.
+        """Truncate every running episode: for environments whose state cannot be restored when a run is resumed.
 
         `final`: observed columns (lanes, ...) after the last step.
         """
@@ -128,7 +128,7 @@ class Replay:
         self._advance(lane, 1)
 
     def add_episode(self, episode: Mapping[str, Tensor], lane: int = 0) -> None:
-        """Add an episode to one lane; observed columns have T + 1 rows, other columns T.
+        """Add an episode of T steps to one lane; observed columns have T + 1 rows, other columns T.
 
         An episode longer than the buffer loses its first steps.
         """
@@ -148,7 +148,7 @@ class Replay:
         self.transitions += steps
 
     def newest(self, lane: int) -> dict[str, Tensor]:
-        """Return the last finished episode of a lane in the format of `add_episode`, without overwritten steps."""
+        """Return the last finished episode of a lane in the format of `add_episode`; overwritten steps are left out."""
         final = int(self.head[lane]) - 1
         before = (final - torch.arange(1, int(self.filled[lane]))) % self.length
         count = int(self.flags["starts"][lane, before].long().cumprod(0).sum())
@@ -160,7 +160,7 @@ class Replay:
 
     # ---- sampling ----------------------------------------------------------------------------------------------
     def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:
-        """Draw `count` transitions of up to `how.n_step` steps, see `Sampling`.
+        """Draw `count` transitions of up to `how.n_step` steps; `Sampling` describes the form of the samples.
 
         Returns the columns, reward (discounted sum), discount (0 after termination) and `next.<observed column>`.
         """
@@ -189,9 +189,11 @@ class Replay:
         return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
-        """Return windows of `how.chunk` steps from each row: actions and interventions, or all columns, and `valid`.
+        """Return windows of `how.chunk` steps from each row on, and `valid`.
 
-        Past the end of an episode, windows repeat its final row: same observation, action 0.
+        Windows have actions and interventions; if `how.sequence`, they have all columns and `terminated`.
+
+        Past the end of an episode, windows repeat the episode's final row: same observation, action 0.
         """
         steps = torch.arange(how.chunk + 1).expand(len(row), -1)
         rows, lane = (row[:, None] + steps) % self.length, lane[:, None]
@@ -232,7 +234,7 @@ class Replay:
         return bool(self._whole(span, lane, ages.repeat(self.lanes))[1].any())
 
     def _whole(self, span: int, lane: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows `age` behind the heads of lanes, and whether each row starts `span` known steps."""
+        """Return the rows that are `age` rows behind the heads of lanes, and whether a sample may begin at each row."""
         row = (self.head[lane] - age) % self.length
         written = age <= self.filled[lane]  # reject instead of scaling `age`: all rows of all lanes are equally likely
         known = age > span

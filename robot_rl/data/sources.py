@@ -18,7 +18,7 @@ Share = tuple[Replay, int]
 
 
 def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: torch.Generator) -> list[Batch]:
-    """Sample several batches with `count` transitions per (replay, count); one call costs less than several."""
+    """Sample `batches` batches, each with `count` transitions of every (replay, count); cheaper than batch by batch."""
     parts = [
         {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, how, rng).items()}
         for replay, count in sources
@@ -30,18 +30,18 @@ def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: t
 
 @dataclass
 class Demonstrations:
-    """Concatenated episodes; a sample is an observation and the chunk of actions that follows."""
+    """Concatenated episodes; a sample is an observation and the chunk of actions that follows the observation."""
 
     columns: dict[str, Tensor]
     """Observed columns (N, ...) and `action` (N, A) in [-1, 1]."""
     starts: Tensor
-    """(E,) first row of each episode"""
+    """(E,) first row of each episode in `columns`."""
     lengths: Tensor
-    """(E,) steps of each episode"""
+    """(E,) number of steps of each episode."""
 
     @classmethod
     def of(cls, episodes: Sequence[dict[str, Tensor]], device: torch.device | str = "cpu") -> Self:
-        """Concatenate episodes; each has observed columns with at least T rows and `action` with T rows."""
+        """Concatenate episodes; an episode of T steps has `action` with T rows, other columns with at least T rows."""
         names = [name for name in episodes[0] if name == "action" or name.startswith("observation.")]
         lengths = torch.tensor([len(e["action"]) for e in episodes])
         columns = {k: torch.cat([e[k][: len(e["action"])] for e in episodes]).to(device) for k in names}
@@ -52,7 +52,7 @@ class Demonstrations:
 
     @cached_property
     def last(self) -> Tensor:
-        """Last row of each row's episode, (N,)."""
+        """(N,) For every row, the last row of its episode."""
         return torch.repeat_interleave(self.starts + self.lengths - 1, self.lengths)
 
     @cached_property
@@ -60,12 +60,12 @@ class Demonstrations:
         return torch.arange(len(self), device=self.starts.device)
 
     def rows(self, horizon: int) -> Tensor:
-        """Return the rows (N, horizon) of the action chunk of each row; chunks repeat an episode's last action."""
+        """Return the rows (N, horizon) of the chunk from each row on; the episode's last row fills up short chunks."""
         rows = self._every[:, None] + torch.arange(horizon, device=self._every.device)
         return torch.minimum(rows, self.last[:, None])
 
     def draw(self, count: int, rng: torch.Generator, weights: Tensor | None = None) -> Tensor:
-        """Draw rows (count,) uniformly or in proportion to weights (N,)."""
+        """Draw rows (count,), uniformly if `weights` is None, else in proportion to weights (N,)."""
         if weights is None:
             return self._indices(count, len(self), rng)
         ends = weights.double().cumsum(0)
@@ -95,11 +95,11 @@ class Hindsight(Demonstrations):
     """
 
     discount: float = 0.99
-    """Goals are 1 / (1 - discount) steps ahead on average (geometric distribution), up to the end of the episode."""
+    """Sets the distance of goals: 1 / (1 - discount) steps on average (geometric), up to the end of the episode."""
 
     @cached_property
     def _moving(self) -> Tensor:
-        """Rows that are not the last of their episode."""
+        """All rows except the last row of each episode."""
         return (self._every < self.last).nonzero()[:, 0]
 
     def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
@@ -117,15 +117,15 @@ class Trajectories:
     """Episodes of one round as decisions, for learners that compare whole episodes."""
 
     columns: dict[str, Tensor]
-    """(N, ...) of every decision, in the order of time"""
+    """Columns (N, ...) with one row per decision, in the order of time."""
     episode: Tensor
     """(N,) episode number of each decision"""
     success: Tensor
-    """(E,) bool"""
+    """(E,) bool success of each episode."""
     steps: Tensor
-    """(E,) control periods"""
+    """(E,) length of each episode, control periods."""
     group: Tensor
-    """(E,) group number of each episode"""
+    """(E,) group number of each episode."""
 
     def total(self, values: Tensor) -> Tensor:
         """Sum values (N,) over the decisions of each episode; return (E,)."""

@@ -22,9 +22,9 @@ QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 BASIC = ("min", "max", "mean", "std", "count")
 STATISTICS = (*BASIC, *QUANTILES)
 IMAGE_SAMPLES = 100
-"""Number of evenly spaced frames of an episode in image statistics."""
+"""Number of evenly spaced frames of an episode that its image statistics use."""
 IMAGE_PIXELS = 150
-"""Approximate number of pixel rows and columns of a frame in image statistics."""
+"""Approximate number of pixel rows, and of pixel columns, of a frame that image statistics use."""
 
 
 def stats_fault(name: str, value: Any, feature: Feature) -> str:
@@ -39,7 +39,7 @@ def stats_fault(name: str, value: Any, feature: Feature) -> str:
 
 
 def stored_stats(row: Mapping[str, Any], key: str, feature: Feature, folder: Path) -> Stats:
-    """Return one feature's statistics from a row of `meta/episodes`, without those that are missing there."""
+    """Return one feature's statistics from a row of `meta/episodes`; missing statistics are left out."""
     stats: Stats = {}
     for name in STATISTICS:
         value = row.get(f"stats/{key}/{name}")
@@ -53,7 +53,7 @@ def stored_stats(row: Mapping[str, Any], key: str, feature: Feature, folder: Pat
 
 
 def sampled(length: int) -> Array:
-    """Return the frame numbers (n,) of an episode for its image statistics."""
+    """Return the numbers (n,) of the frames that an episode's image statistics use."""
     return np.linspace(0, length - 1, min(length, IMAGE_SAMPLES)).round().astype(np.int64)
 
 
@@ -130,7 +130,7 @@ class RowSample:
             self._rows = {name: rows[keep] for name, rows in self._rows.items()}
 
     def copy(self) -> RowSample:
-        """Return an independent sample; `add` never changes an array in place."""
+        """Return an independent copy; both share arrays, which `add` never changes in place."""
         other = RowSample(self.capacity)
         other._limit, other._keys, other._rows = self._limit, self._keys, dict(self._rows)
         return other
@@ -141,7 +141,7 @@ class RowSample:
 
 
 def merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
-    """Merge the statistics of all parts, with quantiles of number columns from the sample."""
+    """Merge the statistics of all parts; the quantiles of number columns are taken from the sample."""
     quantiles = sample.quantiles()
     return {key: merge_stats(parts) | quantiles.get(key, {}) for key, parts in stats.items()}
 
@@ -160,12 +160,12 @@ def _hash(index: Array) -> Array:
 
 
 def known_stats(entry: Mapping[str, Any]) -> Stats:
-    """Return the known statistics of one feature's JSON entry as arrays."""
+    """Return the statistics of one feature's JSON entry as arrays; unknown statistics are left out."""
     return {n: np.atleast_1d(np.asarray(v, dtype=np.float64)) for n, v in entry.items() if n in STATISTICS}
 
 
 def read_stats(path: Path) -> dict[str, Stats]:
-    """Read the known statistics of `stats.json`; return an empty dict without a file."""
+    """Read `stats.json` by feature, without unknown statistics; {} if the file does not exist."""
     try:
         return {key: known_stats(entry) for key, entry in json.loads(path.read_bytes()).items()}
     except FileNotFoundError:

@@ -102,12 +102,12 @@ def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
 
 
 def clear_staging(root: Path) -> None:
-    """Remove staged files that were never renamed."""
+    """Remove the staged files that a killed writer never renamed."""
     shutil.rmtree(root / STAGING, ignore_errors=True)
 
 
 def _remedy(error: OSError) -> str:
-    """Return the cause of a failed write with a remedy."""
+    """Return the cause of a failed write, with a remedy, as text."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and add the episode again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -30,7 +30,7 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
 def from_arrow(column: pa.ChunkedArray, feature: Feature, where: str = "") -> Array:
     """Return a stored column as values (T, *shape) of the feature's dtype, converted from the file's number type.
 
-    DatasetError, beginning with `where`, if the shape differs or if a conversion to whole numbers or bool is lossy.
+    DatasetError if the shape differs or a conversion to whole numbers or bool is lossy; its text begins with `where`.
     """
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
@@ -57,7 +57,7 @@ def encode_table(table: pa.Table) -> memoryview:
 
 
 def read_table(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> pa.Table:
-    """Read columns of a parquet file; verify its checksums if it has any."""
+    """Read the columns of a parquet file that are `wanted`; verify the file's checksums if it has any."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read([name for name in file.schema_arrow.names if wanted(name)], use_threads=False)
@@ -69,7 +69,7 @@ def read_table(path: Path, wanted: Callable[[str], bool] = lambda name: True) ->
 
 
 def read_rows(path: Path, keys: Collection[str]) -> pa.Table:
-    """Read columns of a data file and the column `index`, the dataset rows."""
+    """Read columns of a data file, and its column `index` with the dataset row of each frame."""
     table = read_table(path, lambda name: name == "index" or name in keys)
     if absent := {*keys, "index"} - set(table.column_names):
         raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
@@ -86,7 +86,7 @@ def row_places(table: pa.Table, rows: Array, path: Path) -> Array:
 
 
 def encode_tasks(tasks: Sequence[str]) -> memoryview:
-    """Return `tasks.parquet`, which pandas reads as a frame with the instructions as index."""
+    """Return the bytes of `tasks.parquet`, which pandas reads as a data frame with the instructions as index."""
     name = "__index_level_0__"
     text = {"name": None, "field_name": name, "pandas_type": "unicode", "numpy_type": "object", "metadata": None}
     number = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
@@ -113,7 +113,7 @@ def read_tasks(path: Path) -> list[str]:
 
 
 def plain_value(key: str, value: Any) -> Any:
-    """Return a value of an episode's record as a bool, number, string, flat list or None; DatasetError otherwise."""
+    """Return a record's value as a bool, number, string, flat list or None; DatasetError for any other value."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray | np.generic):
@@ -128,7 +128,7 @@ def plain_value(key: str, value: Any) -> Any:
 
 
 def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """Return a column type for both the old values and the new values of a record; DatasetError if there is none."""
+    """Return a column type for both the old values and the new values of a record; DatasetError if no type fits."""
     if pa.types.is_null(value) or known == value:
         return known
     if pa.types.is_null(known):
@@ -170,7 +170,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
 
 
 def widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with all columns of a schema; added columns are null."""
+    """Return a table with all columns of a schema; values of added columns are null."""
     columns = {
         field.name: table[field.name].cast(field.type, safe=False)
         if field.name in table.column_names
@@ -181,7 +181,7 @@ def widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _known_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with float64 in place of null, for columns of only empty values."""
+    """Return a type with float64 in place of null, which is the type of columns with only empty values."""
     if pa.types.is_null(kind):
         return pa.float64()
     if pa.types.is_list(kind):

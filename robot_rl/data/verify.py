@@ -14,7 +14,7 @@ from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import SLACK, frame_times
 
 TOLERANCE_S = 1e-4
-"""LeRobot's own tolerance for timestamps."""
+"""LeRobot's own tolerance for timestamps, s."""
 
 
 class _Note(str):
@@ -27,9 +27,9 @@ def verify(root: str | Path) -> list[str]:
 
 
 def examine(root: str | Path) -> tuple[list[str], list[str]]:
-    """Return one sentence per problem and one per note, for example on missing statistics or unused frames.
+    """Return one sentence per problem, and one per note, for example on missing statistics or unused frames.
 
-    Reads all files completely and decodes all pictures. May run beside a writer.
+    All files are read completely, and all pictures are decoded. A writer may add episodes meanwhile.
     """
     root = Path(root)
     try:
@@ -47,7 +47,7 @@ def examine(root: str | Path) -> tuple[list[str], list[str]]:
 
 
 def _check_meta(data: Dataset) -> Iterator[str]:
-    """Check counts, tasks and the order of episodes."""
+    """Check `info.json` and `meta/episodes`: counts, tasks and the order of episodes."""
     start = 0
     for number, episode in enumerate(data.episodes):
         where = f"{data.root / 'meta/episodes'}: episode {episode.index}"
@@ -79,7 +79,7 @@ def _check_meta(data: Dataset) -> Iterator[str]:
 
 
 def _check_data(data: Dataset) -> Iterator[str]:
-    """Check every data file against its episodes."""
+    """Check the rows of every data file against the episodes in it."""
     for file, episodes in by_file(data.episodes).items():
         path = data.data_path(file)
         try:
@@ -113,7 +113,7 @@ def _check_data(data: Dataset) -> Iterator[str]:
 
 
 def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], data: Dataset) -> Iterator[str]:
-    """Check the columns that every dataset has: indices, timestamps and tasks."""
+    """Check the columns of a data file that every dataset has: indices, timestamps and tasks."""
     frames = np.concatenate([np.arange(episode.length) for episode in episodes])
     expected = {
         "frame_index": frames,
@@ -141,7 +141,7 @@ def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], da
 
 
 def _check_videos(data: Dataset) -> Iterator[str]:
-    """Decode every video and find the frames of its episodes with the tolerance of `decode_frames`."""
+    """Decode every video, and check that it has the frames of its episodes, with the tolerance of `decode_frames`."""
     slack = SLACK / data.fps
     for key in [key for key in data.cameras if data.features[key].is_video]:
         for file, episodes in by_file(data.episodes, key).items():
@@ -184,7 +184,7 @@ def _check_stored_pictures(data: Dataset) -> Iterator[str]:
 
 
 def _check_stats(data: Dataset) -> Iterator[str]:
-    """Check that the statistics are finite and cover all episodes; note missing ones."""
+    """Check that the statistics are finite and cover all episodes; missing statistics give a note."""
     if not data.num_episodes:
         return
     path = data.root / STATS

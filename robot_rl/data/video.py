@@ -26,11 +26,11 @@ _ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libsvtav1", {"g": "2", "crf": "30", "preset": "9", "svtav1-params": "lp=1"}),
     ("libx264", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0"}),
 )
-"""Encoders in order of preference, with options; one thread, since a robot needs the other cores."""
+"""Encoders in order of preference, with options; encoding uses one thread, since a robot needs the other cores."""
 _SKIP = 8
-"""Largest distance to a later frame, in frames, that is decoded instead of a seek."""
+"""Largest distance to a later frame, in frames, over which decoding goes on instead of seeking."""
 SLACK = 0.45
-"""Largest distance of a frame from its nominal time, in periods of the dataset."""
+"""Largest distance of a frame from its nominal time, in frame periods of the dataset."""
 INK, PAPER = (240, 240, 240), (20, 22, 26)
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 
@@ -60,7 +60,7 @@ def encode_video(frames: Iterable[Array], fps: float) -> bytes:
 def _open_without_priority(context: Any) -> None:
     """Open an encoder and restore the priority of all threads.
 
-    libsvtav1 gives its threads and the caller the highest real-time priority if it may, above a robot's command loop.
+    libsvtav1, if permitted, gives its threads and caller the highest real-time priority, above a robot's command loop.
     """
     if sys.platform != "linux":
         return
@@ -76,7 +76,7 @@ def _open_without_priority(context: Any) -> None:
 
 
 def video_info(source: Path | bytes) -> dict[str, Any]:
-    """Return LeRobot's `info` of a video feature."""
+    """Return LeRobot's `info` of a video feature, read from a video file or its bytes."""
     with _open(source) as container:
         stream = container.streams.video[0]
         rate = float(stream.average_rate or 0)
@@ -99,7 +99,7 @@ def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:
 
 
 def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterator[bytes]:
-    """Yield a video's encoded frames with numbers in the spans [first, last)."""
+    """Yield the encoded frames of a video whose frame numbers are in one of `spans`, each [first, last)."""
     wanted = {number for first, last in spans for number in range(first, last)}
     with _open(path) as container:
         stream = container.streams.video[0]
@@ -113,7 +113,7 @@ def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterato
 def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: Array) -> None:
     """Decode the frames at `times` (n,), s, into `out` (n, H, W, 3) uint8; fastest for ascending times.
 
-    DatasetError for a frame more than `SLACK` periods of `fps` from its time.
+    DatasetError if the video has no frame within `SLACK` periods of `fps` from a time.
     """
     slack = SLACK / fps
     with _open(path) as container:
@@ -161,7 +161,7 @@ def decode_picture(data: Any) -> Array | None:
 
 @contextmanager
 def _open(source: Path | bytes) -> Iterator[Any]:
-    """Open a video for reading; DatasetError names the file also for errors while reading."""
+    """Open a video for reading; errors while opening or reading become a DatasetError that names the file."""
     name = "video" if isinstance(source, bytes) else str(source)
     try:
         container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
@@ -189,7 +189,7 @@ def _encoder() -> tuple[str, dict[str, str]]:
 def titled(frame: Array, text: str) -> Array:
     """Put a strip with a text above a frame (H, W, 3) uint8; characters beyond ASCII show as "?".
 
-    The strip is above, since the controls of a video player cover the lower edge.
+    The strip is above the frame, since the controls of a video player cover the lower edge of a video.
     """
     if not text:
         return frame
@@ -203,6 +203,6 @@ def titled(frame: Array, text: str) -> Array:
 
 
 def quoted(episodes: Iterable[Sequence[str]]) -> str:
-    """Quote the instructions of each episode, in order, for a caption; equal episodes appear once."""
+    """Quote each episode's instructions, in order, for a caption; episodes with equal instructions appear once."""
     captions = [", then ".join(f"\u201c{text}\u201d" for text in texts) for texts in episodes]
     return "; ".join(dict.fromkeys(filter(None, captions)))

@@ -21,7 +21,7 @@ class DatasetView:
     """Options for reading a dataset; the defaults change nothing."""
 
     rename: tuple[str, ...] = ()
-    """OLD=NEW renames a column, COLUMN/OLD=NEW one component of a column."""
+    """Renames: OLD=NEW renames a column, COLUMN/OLD=NEW renames one component of a column."""
     episodes: int | None = None
     """Number of episodes to read, from the first one on; None: all."""
     image_size: int = 0
@@ -29,12 +29,12 @@ class DatasetView:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> DatasetView:
-        """Return the view from a run's settings."""
+        """Return the view that a run's settings describe, on the first `episodes` episodes."""
         return cls(tuple(settings.get("rename", ())), episodes, settings.get("image_size", 0))
 
     @classmethod
     def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> DatasetView:
-        """Return the view from a run's settings for another dataset, without renames of missing columns."""
+        """Return the view of a run's settings for another dataset; renames of columns that it lacks are left out."""
         view = cls.of(settings)
         named = {key: [key, *(f"{key}/{name}" for name in feature.names or ())] for key, feature in features.items()}
         known = {name for names in named.values() for name in names}
@@ -42,7 +42,7 @@ class DatasetView:
 
     @cached_property
     def stored(self) -> dict[str, str]:
-        """Stored names of the renamed columns, by new name."""
+        """Stored name of each renamed column, by its new name."""
         return {new: old for old, new in self._pairs if "/" not in old}
 
     @cached_property
@@ -78,7 +78,7 @@ class DatasetView:
 
 
 def _named(feature: Feature, old: str, new: str) -> list[str]:
-    """Return a feature's names with name `old` replaced by `new`."""
+    """Return the names of a feature's components with name `old` replaced by `new`."""
     names = list(feature.names or [])
     if old not in names or new in names:
         reason = f"there is {new!r} already" if old in names else nearest(old, names)

@@ -29,14 +29,14 @@ ASIDE = ".aside"
 
 @dataclass(frozen=True)
 class _State:
-    """State that the next commit extends; replaced as a whole, so a failed commit changes nothing."""
+    """State of the dataset that the next commit extends. It is replaced as a whole: a failed commit changes nothing."""
 
     info: dict[str, Any]
     tasks: tuple[str, ...]
     stats: dict[str, Stats]
     sample: RowSample
     schema: pa.Schema | None
-    """Columns of the first file in meta/episodes. This file has every column, since LeRobot casts other files to it."""
+    """Columns of the first file in meta/episodes: every column, since LeRobot casts other files to the first file."""
     first_file: FileId
     next_file: FileId
 
@@ -115,7 +115,7 @@ class DatasetWriter:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """All features, with the columns that the writer fills."""
+        """All features of the dataset, including the columns that the writer fills."""
         return {key: Feature.from_json(entry) for key, entry in self._state.info["features"].items()}
 
     @property
@@ -134,11 +134,11 @@ class DatasetWriter:
     def add_episode(
         self, columns: Mapping[str, Any], task: str | Sequence[str], record: Mapping[str, Any] | None = None
     ) -> None:
-        """Write one episode, which then survives a kill and a power cut; arguments as in `EpisodeData`."""
+        """Write one episode, which then survives a kill and a power cut; `EpisodeData` describes the arguments."""
         self.add_episodes([EpisodeData(columns, task, record or {})])
 
     def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:
-        """Write several episodes atomically, into one file of each kind."""
+        """Write several episodes atomically: one data file, one episode file, and one video file per camera for all."""
         if self._closed:
             raise DatasetError(f"the writer of {self.root} is closed; open it again with DatasetWriter.append")
         if not episodes:
@@ -208,12 +208,12 @@ class DatasetWriter:
 def episode_row(
     index: int, start: int, tasks: Sequence[str], given: Mapping[str, Any], stats: Mapping[str, Stats], file: FileId
 ) -> dict[str, Any]:
-    """Return an episode's row of `meta/episodes` without its videos.
+    """Return an episode's row of `meta/episodes` without the columns of its videos.
 
     Args:
         tasks: instruction of each frame.
         given: record of the episode.
-        file: indices of its data file and episode file.
+        file: indices of the episode's data file, equal to those of its file in `meta/episodes`.
     """
     record = {key: plain_value(key, value) for key, value in given.items()}
     for key in record:
@@ -230,7 +230,7 @@ def episode_row(
 
 
 def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
-    """Set the columns of camera `key` in the rows of consecutive episodes of one mp4 file."""
+    """Set the columns of camera `key` in the rows of consecutive episodes that share one mp4 file."""
     frames = 0
     for row in rows:
         row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"] = file
@@ -240,13 +240,13 @@ def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float
 
 
 def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
-    """Return the indices of the next file."""
+    """Return the indices of the file after `file`."""
     chunk, index = file
     return (chunk, index + 1) if index + 1 < info.get("chunks_size", lerobot.CHUNK_SIZE) else (chunk + 1, 0)
 
 
 def write_stats(root: str | Path) -> None:
-    """Compute the statistics of a dataset and write `meta/stats.json`."""
+    """Compute the statistics of a dataset and write them to `meta/stats.json`."""
     root = Path(root)
     data = Dataset(root)
     check_inside(root)
@@ -260,7 +260,7 @@ def write_stats(root: str | Path) -> None:
 
 
 def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
-    """Return the writer's state for an existing dataset; features without all statistics of `needed` are computed."""
+    """Return the writer's state for an existing dataset; if a feature lacks any of `needed`, compute its statistics."""
     sample = RowSample()
     if data.num_frames:
         numbers = [key for key, feature in data.features.items() if feature.dtype in lerobot.DTYPES]
@@ -276,7 +276,7 @@ def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
 
 
 def _move_aside(data: Dataset) -> None:
-    """Move the uncounted files to a new folder in `<root>/.aside`."""
+    """Move the files that `info.json` does not count to a new folder in `<root>/.aside`."""
     uncounted = data.uncounted_files()
     folder = next(folder for n in count() if not (folder := data.root / ASIDE / str(n)).exists())
     for path in uncounted:

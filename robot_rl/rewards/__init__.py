@@ -11,9 +11,10 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.errors import ConfigError
 
 RewardName = Literal["success", "task"]
-"""success: 1 when the task's success test ends the episode, also on a robot; task: the environment's own reward."""
+"""Name of a reward. success: 1 when the task's success test ends the episode, in simulation and on a robot; task: the
+environment's own reward."""
 TermsName = Literal["success", "task", "terms"]
-"""terms: the terms of the task's reward as a vector."""
+"""Name of a reward, as in `RewardName`; terms: the terms of the task's reward as a vector."""
 
 
 class RewardSource(Protocol):
@@ -28,16 +29,16 @@ class RewardSource(Protocol):
 
 @dataclass(frozen=True)
 class SuccessReward:
-    """1 in a successful step, 0 otherwise."""
+    """Reward of 1 in a successful step, 0 otherwise."""
 
     terminates: bool = True
-    """Success ends the episode, so the return is at most 1."""
+    """Whether success ends the episode, so that the return is at most 1."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
         return infos["success"].float()
 
     def relabel(self, episode: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a recorded episode unchanged: its reward is success already."""
+        """Return a recorded episode unchanged, since its column `reward` already is 1 on success."""
         return episode
 
     def limits(self, discount: float) -> tuple[float, float]:
@@ -46,7 +47,7 @@ class SuccessReward:
 
 @dataclass(frozen=True)
 class TaskReward:
-    """Reward of the environment."""
+    """The environment's own reward."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
         return reward.float()
@@ -57,24 +58,24 @@ class TaskReward:
 
 @dataclass(frozen=True)
 class TakeoverReward:
-    """-1 in the last step before a takeover, 0 otherwise; the task's own reward is ignored.
+    """Reward of -1 in the last step before a takeover, 0 otherwise; the task's own reward is ignored.
 
     Luo et al. 2023, "RLIF: Interactive Imitation Learning as Reinforcement Learning" (arXiv 2311.12996).
     """
 
     def relabel(self, episode: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a recorded episode with this reward (T,): 0 without `intervention`; `terminated` is kept."""
+        """Return an episode with this reward (T,), 0 if it has no column `intervention`; `terminated` is kept."""
         terminated = episode.get("terminated", episode["reward"] > 0)
         held = episode.get("intervention", torch.zeros_like(terminated)).bool()
         return episode | {"reward": -led_to_takeover(held).float(), "terminated": terminated}
 
     def limits(self, discount: float) -> tuple[float, float]:
-        """Return the least and greatest possible return: a takeover at every second step, and no takeover."""
+        """Return the least return, of a takeover at every second step, and the greatest return, of no takeover."""
         return -1 / max(1 - discount**2, 1e-6), 0.0
 
 
 def led_to_takeover(intervention: Tensor) -> Tensor:
-    """Return where the policy's last step before each takeover is, (T,) bool.
+    """Return (T,) bool, True in the policy's last step before each takeover.
 
     `intervention` (T,) bool marks steps that the person executed. A takeover in the first step has no step before it.
     """
@@ -84,7 +85,7 @@ def led_to_takeover(intervention: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TermsReward:
-    """Terms (n, K) of the environment's reward."""
+    """The K terms of the environment's reward as a vector (n, K)."""
 
     names: tuple[str, ...]
 
@@ -96,7 +97,7 @@ class TermsReward:
 
 
 def reward_source(name: TermsName, info: EnvInfo) -> RewardSource:
-    """Return the reward source `name` of a task; ConfigError if the task lacks it."""
+    """Return the reward source `name` for a task; ConfigError if the task does not report it."""
     if name == "task":
         return TaskReward()
     if name == "terms":

@@ -1,5 +1,5 @@
-"""Success classifier: probability that the task is done, from pictures. It is learned from marked frames as in Luo et
-al. 2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (arXiv 2410.21845).
+"""Success classifier: probability that the task is done, from pictures. It is fitted to marked frames as in Luo et al.
+2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (arXiv 2410.21845).
 
 A classifier is saved as a folder. Reading the folder runs no pickled code.
 
@@ -33,7 +33,7 @@ from robot_rl.util.limits import Fraction, Interval, NonNegativeInt, PositiveFlo
 from robot_rl.util.statistics import wilson
 
 Bar = Annotated[float, Interval(ge=0.8, le=1)]
-"""Least precision and recall of a classifier that may give rewards."""
+"""Least precision and least recall of a classifier that may give rewards."""
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "classifier.json", "classifier.safetensors"
 _THING = "classifier"
@@ -45,9 +45,9 @@ class NetworkConfig:
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(embedding=16))
     hidden: PositiveInt = 64
-    """Units between the encoder's features and the output."""
+    """Number of units of the layer between the encoder's features and the output."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5
-    """Dropout rate of the picture features while fitting; without dropout the few successes are memorized."""
+    """Dropout rate of the picture features while fitting; without dropout the network memorizes the few successes."""
 
 
 class SuccessNetwork(nn.Module):
@@ -76,11 +76,11 @@ class Measured:
 
     episodes: NonNegativeInt
     successes: NonNegativeInt
-    """Episodes that are marked as successes."""
+    """Number of episodes that are marked as successes."""
     claims: NonNegativeInt
-    """Episodes in which the classifier claims a success."""
+    """Number of episodes in which the classifier claims a success."""
     right: NonNegativeInt
-    """True positives: claims in successful episodes, at most the margin before the mark."""
+    """True positives: claims in successful episodes, made at most the margin before the success mark."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -89,7 +89,7 @@ class Measured:
 
     @property
     def precision(self) -> dict[str, float | None]:
-        """Precision of the claims with its 95 % interval; the mean is None without a claim."""
+        """Precision of the claims with its 95 % interval; the mean is None if there are no claims."""
         return _rate(self.right, self.claims)
 
     @property
@@ -115,7 +115,7 @@ class Classifier:
     threshold: Fraction
     """Probability above which a frame shows success."""
     hold: PositiveInt
-    """Consecutive frames that must show success."""
+    """Number of consecutive frames that must show success before the classifier claims it."""
     rate: PositiveFloat
     """Frames per second of the training data."""
     instructions: tuple[str, ...]
@@ -132,12 +132,12 @@ class Classifier:
 
     @property
     def called(self) -> str:
-        """Subject of sentences about this classifier."""
+        """Name of this classifier in messages to the user."""
         return f"classifier {self.folder}" if self.folder else "this classifier"
 
     @property
     def reaches_bar(self) -> bool:
-        """Whether precision and recall reach the bar."""
+        """Whether precision and recall on held-out episodes reach the bar `at_least`."""
         return self.measured.clears(self.at_least)
 
     @torch.no_grad()
@@ -151,7 +151,7 @@ class Classifier:
 
     @property
     def refusal(self) -> str:
-        """Reason why the classifier may not give rewards, with the remedy; empty if it may."""
+        """Reason why the classifier may not give rewards, with the remedy; empty if it may give rewards."""
         if self.reaches_bar:
             return ""
         shown = [
@@ -188,11 +188,11 @@ class Classifier:
             )
 
     def knows(self, instruction: str) -> bool:
-        """Return whether the training data has the instruction."""
+        """Return whether the classifier's training data has an instruction."""
         return instruction in self.instructions
 
     def summary(self) -> dict[str, Any]:
-        """Return inputs, settings and metrics for a table."""
+        """Return inputs, settings and metrics of the classifier for a table."""
         reads = self.network.reads
         seen = {key: _size(shape) for key, shape in reads.pictures.items()}
         return {
@@ -230,7 +230,7 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
 
 
 def read_classifier(path: Path | str) -> Classifier:
-    """Read a classifier to show or measure it; `load_classifier` also requires its bar."""
+    """Read a classifier, also one below its bar, to show or measure it; `load_classifier` is for giving rewards."""
     path = Path(path)
     file = path / DESCRIPTION
     if not file.is_file():
@@ -266,7 +266,7 @@ def read_classifier(path: Path | str) -> Classifier:
 
 
 def load_classifier(path: Path | str) -> Classifier:
-    """Read a classifier that may give rewards; ConfigError below its bar."""
+    """Read a classifier that may give rewards; ConfigError if its precision or recall is below its bar."""
     classifier = read_classifier(path)
     if classifier.refusal:
         raise ConfigError(classifier.refusal)
@@ -274,7 +274,7 @@ def load_classifier(path: Path | str) -> Classifier:
 
 
 def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
-    """Return a task's facts with a classifier's success; ConfigError if the classifier does not fit the task."""
+    """Return a task's `EnvInfo` with success decided by a classifier; ConfigError if the classifier does not fit it."""
     if info.interface is None:
         raise ConfigError(f"{info.task} ends its episodes by itself, so no classifier judges them: take a robot's task")
     classifier.require_fit(ObservationSpec.from_vector(info.state) | info.extra_inputs, info.rate, info.interface)
@@ -282,16 +282,16 @@ def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
 
 
 class ClassifierWrapper(EnvWrapper):
-    """Vector environment in which a classifier decides success. Success in enough frames ends an episode with reward 1.
+    """Vector environment in which a classifier decides success: `hold` success frames end an episode with reward 1.
 
-    The simulator's own success test does not end episodes; infos["true_success"] (n,) reports, for comparison, whether
-    the episode has passed that test so far. Failures and time limits end episodes as usual.
+    The simulator's own success test does not end episodes. For comparison, infos["true_success"] (n,) reports whether
+    the episode has passed the simulator's test so far. Failures and time limits end episodes as usual.
 
     `env` is a `TaskEnv` with `success_ends` False.
     """
 
     request_images = None
-    """Render every picture, since the classifier reads each one."""
+    """None: the environment renders every picture, since the classifier reads each one."""
 
     def __init__(self, env: Any, classifier: Classifier):
         """Raise ConfigError if the classifier was fitted to other pictures or instructions."""
@@ -330,7 +330,7 @@ class ClassifierWrapper(EnvWrapper):
         return observation, success.float(), terminated | success, truncated & ~success, infos
 
     def wrapper_state(self) -> dict[str, Any]:
-        """Return the success counters and the passed tests."""
+        """Return the counters of consecutive success frames, and `passed`."""
         return {"success": self.success.state_dict(), "passed": self.passed.clone()}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Fit a success classifier: label the frames of marked episodes, fit, and measure on held-out episodes."""
+"""Fit a success classifier: label the frames of marked episodes, fit the network, and measure on held-out episodes."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from robot_rl.util.errors import ConfigError, nearest
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
-"""Candidate decision thresholds."""
+"""Candidate decision thresholds, as probabilities of success."""
 NEAR = 1.0
-"""Time before the margin, s, that gives a quarter of each batch: its frames look most like success and are few."""
+"""Length of the time span before the margin, s. Its frames look most like success and are few, so they make up a
+quarter of each batch."""
 
 LEAST = 5
-"""Least number of held-out episodes of each outcome; rates over fewer are meaningless."""
+"""Least number of held-out successes and of held-out failures; rates over fewer episodes are meaningless."""
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Settings of fitting a classifier."""
+    """Settings for fitting a success classifier."""
 
     cameras: tuple[str, ...] = ()
     """Cameras that the classifier reads; empty: all cameras of the dataset."""
     state: bool = False
-    """Read observation.state too."""
+    """Whether the classifier also reads observation.state."""
     hold: PositiveInt = 3
     """Consecutive frames that must show success. The last `hold` frames up to a mark are labelled as success."""
     margin: NonNegativeFloat = 0.5
-    """Unlabelled time before a mark, s; earlier frames are labelled as no success, and claims there are false."""
+    """Unlabelled time before a success mark, s. Earlier frames are labelled as no success: claims there are false."""
     held_out: Annotated[float, Interval(ge=0.05, le=0.9)] = 0.3
-    """Share of held-out episodes."""
+    """Share of the episodes that are held out for measuring the classifier."""
     at_least: Bar = 0.95
-    """Bar: least precision and recall on held-out episodes of a classifier that may give rewards."""
+    """Bar: a classifier may give rewards if its precision and recall on held-out episodes are at least this."""
     steps: PositiveInt = 1_000
     """Gradient steps."""
     batch: PositiveInt = 32
-    """Frames per step: one half show success, one quarter come from the second before the margin."""
+    """Frames per gradient step: one half show success, one quarter come from the last second before the margin."""
     negatives: PositiveInt = 4_000
     """Largest number of frames without success, drawn at random and kept in memory."""
     lr: PositiveFloat = 1e-3
@@ -57,7 +58,7 @@ class FitConfig:
     """Weight decay of AdamW."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     seed: Seed = 0
-    """Seed of the split, the weights and the batches."""
+    """Random seed of the split into training and held-out episodes, of the initial weights and of the batches."""
 
 
 def fit(
@@ -93,7 +94,7 @@ def fit(
 
 
 def _reads(dataset: Dataset, config: FitConfig) -> Size:
-    """Return a classifier's inputs: cameras, the state on request, and the instruction if the dataset has several."""
+    """Return a classifier's inputs: cameras, the state on request, and the instruction if a dataset has several."""
     shapes = {key.removeprefix(IMAGES): dataset.features[key].shape for key in dataset.cameras}
     if not shapes:
         raise ConfigError(
@@ -139,7 +140,7 @@ def _descend(
     network: SuccessNetwork, frames: Frames, episodes: Sequence[MarkedEpisode], config: FitConfig,
     progress: Callable[[int, int, str], None],
 ) -> None:  # fmt: skip
-    """Fit the network to the labelled frames of episodes."""
+    """Fit the network, by gradient descent, to the labelled frames of episodes."""
     device, reads = next(network.parameters()).device, network.reads
     rng = torch.Generator().manual_seed(config.seed)
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
@@ -203,7 +204,7 @@ def measure(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode], thresho
 
 
 def best_threshold(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode]) -> float:
-    """Return the middle one of the best thresholds by precision + recall; differences of one episode count as ties."""
+    """Return the middle one of the thresholds with the best precision + recall; one episode of difference is a tie."""
     measured = [measure(levels, episodes, threshold) for threshold in THRESHOLDS]
     scores = [(m.precision["mean"] or 0.0) + (m.recall["mean"] or 0.0) for m in measured]
     least = max(scores) - 1 / max(1, measured[0].successes)
@@ -232,11 +233,11 @@ class MarkedEpisode:
         return self.earliest is not None
 
     def rows(self, label: int) -> Tensor:
-        """Return the dataset rows with a label."""
+        """Return the dataset rows of the episode's frames with a label."""
         return self.start + (self.labels == label).nonzero()[:, 0]
 
     def before(self, frames: int) -> Tensor:
-        """Return the dataset rows of the last `frames` negatives before success; empty for a failed episode."""
+        """Return the dataset rows of the last `frames` label-0 frames before success; empty if the episode failed."""
         labels = self.labels[: self.earliest or 0]
         return self.start + (labels == 0).nonzero()[-frames:, 0]
 
@@ -245,8 +246,8 @@ def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]
     """Return the labels (T,) of an episode's frames and the first frame in which a claim of success is right.
 
     Args:
-        marks: (T,) bool success marks, see `successes_of`. A mark follows the step, its row's picture precedes the
-            step, and a success test must hold for some frames; so frames just before the first mark show success too.
+        marks: (T,) bool success marks, see `successes_of`. A row's mark is set after the step, its picture is taken
+        before it, and a success test must hold for some frames: frames just before the first mark show success.
         hold: number of frames up to the first mark that are labelled as success.
         margin: number of frames before the first mark that are not labelled as failure.
 
@@ -266,7 +267,7 @@ def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]
 
 
 def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEpisode]:
-    """Return a dataset's labelled episodes; `hold` in frames, `margin` in s. ConfigError if an outcome is missing."""
+    """Return a dataset's labelled episodes; `hold` in frames, `margin` in s. ConfigError without success or failure."""
     marks = successes_of(dataset)
     if marks is None:
         raise ConfigError(
@@ -296,7 +297,7 @@ def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEp
 def held_out(episodes: list[MarkedEpisode], share: float, seed: int) -> tuple[list[MarkedEpisode], list[MarkedEpisode]]:
     """Split episodes at random into training and held-out episodes, with the same share of successes and failures.
 
-    ConfigError if fewer than `LEAST` of either outcome are held out.
+    ConfigError if fewer than `LEAST` successes or fewer than `LEAST` failures are held out.
     """
     rng = torch.Generator().manual_seed(seed)
     kept: list[MarkedEpisode] = []

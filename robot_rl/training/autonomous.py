@@ -2,8 +2,8 @@
 
 Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation Models" (SOAR, arXiv
 2407.20635). A judge's verdicts only affect the choice of goals, not the labels. Tasks with a medium success rate and
-few tries are chosen first, by the score 1 - |success rate - 0.3| + c sqrt(log N / n); optionally, a language model
-narrows the choice.
+few tries are chosen first, by the score 1 - |success rate - 0.3| + c sqrt(log N / n) with n tries of the task among
+N tries. Optionally, a language model narrows the choice.
 """
 
 import re
@@ -25,7 +25,7 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Pos
 from robot_rl.util.seeds import training_seed
 
 SAMPLED = 512
-"""Number of the environment's goals among which practice chooses."""
+"""Number of goals of the environment that are sampled, and among which practice chooses."""
 PROMPT = """A robot practises by itself. Below are numbered tasks, with how often each was tried and judged a success.
 Which of them can be done in this scene, and are worth trying next? Those that are always or never done teach little.
 Answer with their numbers, separated by commas, and nothing else."""
@@ -36,20 +36,20 @@ class ProposerConfig:
     """Hyperparameters of the choice of tasks."""
 
     aim: Fraction = 0.3
-    """Success rate with the highest score."""
+    """Success rate of a task at which its score is highest."""
     curiosity: NonNegativeFloat = 0.5
     """Weight c of the exploration term, which is large for tasks with few tries."""
     random: Fraction = 0.2
-    """Share of uniform choices."""
+    """Share of choices that are uniform over the tasks."""
 
 
 class Proposer:
-    """Choose among K tasks by their counts of tries and of a judge's verdicts."""
+    """Choose among K tasks by the numbers of their tries and of a judge's verdicts on them."""
 
     def __init__(self, count: int, config: ProposerConfig):
         self.config = config
         self.tried, self.judged, self.won = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
-        """Number of choices, verdicts and positive verdicts (K,)."""
+        """(K,) Number of choices, of verdicts, and of positive verdicts for every task."""
 
     def scores(self) -> Tensor:
         """Return the score (K,) of every task; infinite for a task without a try."""
@@ -72,7 +72,7 @@ class Proposer:
         return chosen
 
     def judge(self, task: int, success: bool) -> None:
-        """Count a verdict."""
+        """Count a judge's verdict on a try of a task."""
         self.judged[task] += 1
         self.won[task] += success
 
@@ -87,7 +87,7 @@ class Proposer:
 class Adviser:
     """A language or vision-language model that lists feasible tasks before every round.
 
-    Without an answer, or with an answer that names no task, all tasks stay feasible.
+    If the model gives no answer or names no task, all tasks count as feasible.
     """
 
     def __init__(self, config: ModelConfig):
@@ -96,7 +96,7 @@ class Adviser:
         self.failed, self.nonsense = 0, 0  # rounds without an answer, and with an answer that names no task
 
     def feasible(self, tasks: Sequence[str], proposer: Proposer, env: Any) -> list[int]:
-        """Return the indices of the tasks that the model lists; [] without a valid answer."""
+        """Return the indices of the tasks that the model lists; [] if the model gives no valid answer."""
         lines = [PROMPT]
         for k, (task, tried, won) in enumerate(zip(tasks, proposer.tried, proposer.won, strict=True)):
             lines.append(f"{k + 1}. {task}: tried {int(tried)} times, {int(won)} successes")
@@ -112,7 +112,7 @@ class Adviser:
         return listed
 
     def counts(self) -> dict[str, float]:
-        """Return metrics: the numbers of rounds without an answer and without a named task."""
+        """Return metrics: the number of rounds without an answer, and of rounds whose answer named no task."""
         return {"proposer/model_failed": float(self.failed), "proposer/model_nonsense": float(self.nonsense)}
 
 
@@ -121,11 +121,11 @@ class AutonomousConfig:
     """Hyperparameters of autonomous practice."""
 
     rounds: NonNegativeInt = 3
-    """Rounds of practice; 0 only clones the demonstrations."""
+    """Rounds of practice; 0: only clone the demonstrations."""
     episodes: PositiveInt = 256
     """Episodes per round."""
     num_envs: PositiveInt = 32
-    """Environments stepped side by side."""
+    """Number of environments that are stepped side by side."""
     regions: PositiveInt = 8
     """Number of regions of the goals; every region is a task of the proposer."""
     horizon: PositiveInt = 50
@@ -135,25 +135,25 @@ class AutonomousConfig:
     within: PositiveInt = 20
     """Maximum number of steps between a state and its hindsight goal."""
     copies: PositiveInt = 4
-    """Hindsight goals per step."""
+    """Number of hindsight goals per recorded step."""
     noise: NonNegativeFloat = 0.2
-    """Standard deviation of the action noise."""
+    """Standard deviation of the noise on actions, which are in [-1, 1]."""
     deterministic: Fraction = 0.2
-    """Share of the episodes without noise."""
+    """Share of the episodes that are played without action noise."""
     wrong: Fraction = 0.0
-    """Share of inverted verdicts: simulates an imperfect judge, such as a vision-language model."""
+    """Share of the verdicts that are inverted, to simulate an imperfect judge, such as a vision-language model."""
     updates: PositiveInt = 1_500
     """Gradient steps per cloning, from fresh weights."""
     batch: PositiveInt = 256
-    """Steps per gradient step."""
+    """Recorded steps per gradient step."""
     goal: GoalConfig = field(default_factory=GoalConfig)
     proposer: ProposerConfig = field(default_factory=ProposerConfig)
     adviser: ModelConfig = field(default_factory=ModelConfig)
-    """Language or vision-language model that lists feasible tasks in every round; without `model`: none."""
+    """Language or vision-language model that lists feasible tasks in every round; not used if its `model` is empty."""
 
 
 class Practice:
-    """Play episodes towards chosen goals; the environments' own goals are ignored."""
+    """Play episodes towards chosen goals, in place of the environments' own goals."""
 
     def __init__(self, env: Any, goals: Goals, config: AutonomousConfig, seed: int):
         self.env, self.goals, self.config = env, goals, config
@@ -169,7 +169,7 @@ class Practice:
         self.feasible: list[int] = []  # regions that the model allows; []: all
 
     def begin(self) -> None:
-        """Begin a round: let the model list the feasible tasks."""
+        """Begin a round: let the adviser, if there is one, list the feasible tasks."""
         if self.adviser is not None:
             centres = [self.wanted[self.region == k].mean(0) for k in range(self.config.regions)]
             texts = [", ".join(f"{value:.2f}" for value in centre.tolist()) for centre in centres]
@@ -178,14 +178,14 @@ class Practice:
             self.feasible = self.adviser.feasible(tasks, self.proposer, self.env)
 
     def propose(self) -> tuple[int, Tensor]:
-        """Return a region and one of its goals (G,)."""
+        """Return the region that the proposer chooses, and a random goal (G,) of the region."""
         chosen = self.proposer.choose(self.choices, self.feasible)
         inside = (self.region == chosen).nonzero()[:, 0]
         inside = inside if len(inside) else torch.arange(len(self.wanted))
         return chosen, self.wanted[inside[int(torch.rand(1, generator=self.choices) * len(inside))]]
 
     def play(self, policy: Any, seed: int) -> tuple[list[Episode], float]:
-        """Return one episode per environment, and the share of achieved goals."""
+        """Play one episode per environment; return the episodes, and the share of episodes that achieved the goal."""
         n, c = self.env.num_envs, self.config
         proposed = [self.propose() for _ in range(n)]
         goal = torch.stack([each[1] for each in proposed])
@@ -221,7 +221,7 @@ class Practice:
         return episodes, float(success.float().mean())
 
     def labelled(self, episodes: list[Episode]) -> list[Episode]:
-        """Return the states and actions to clone, with hindsight goals if they are enabled."""
+        """Return the states and actions of episodes to clone, with hindsight goals if `hindsight` is enabled."""
         if not self.config.hindsight:
             return [{key: episode[key] for key in (STATE, "action")} for episode in episodes]
         within, copies = self.config.within, range(self.config.copies)
@@ -242,7 +242,7 @@ def improve_alone(
     env: Any, fresh: Callable[[], Cloning], demos: list[Episode], config: AutonomousConfig, run: Run, seed: int,
     progress: Progress,
 ) -> Cloning:  # fmt: skip
-    """Return the agent cloned from demonstrations and all practice episodes; resume after the last round."""
+    """Return the agent cloned from demonstrations and all practice episodes; resume after the last finished round."""
     practice, done, step, played = Practice(env, Goals(config.goal, env.info.state), config, seed), 0, 0, []
     if saved := run.load():
         done, step, played = saved["done"], saved["step"], saved["played"]

@@ -1,4 +1,4 @@
-"""Checkpoints: nested state in one safetensors file, values other than tensors as JSON metadata. No pickle."""
+"""Checkpoints: nested state in one safetensors file, with values other than tensors as JSON metadata. No pickle."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from robot_rl.util.files import replacing
 
 
 def save_state(state: Any, path: Path) -> None:
-    """Write a tree of dicts, lists, tensors, arrays and plain values; the file appears when it is complete."""
+    """Write a tree of dicts, lists, tensors, arrays and plain values to a file that appears when it is complete."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _flatten(state, tensors)
     try:
@@ -25,7 +25,7 @@ def save_state(state: Any, path: Path) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Read a file of `save_state`; tuples come back as lists."""
+    """Read the tree of a file of `save_state`; tuples come back as lists."""
     try:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])

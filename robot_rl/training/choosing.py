@@ -2,7 +2,7 @@
 
 Lu et al. 2025, "VLA-RL" (arXiv 2505.18719): a task that always or never succeeds teaches a policy nothing.
 
-    probability of k ~ exp(-|success rate of k - 0.5| / temperature)
+    probability of instruction k ~ exp(-|success rate of k - 0.5| / temperature)
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from robot_rl.interface.environment import EnvWrapper
 from robot_rl.util.errors import ConfigError
 
 RECENT = 0.05
-"""Weight of the newest episode in the moving average of an instruction's success."""
+"""Weight of the newest episode in the moving average of an instruction's success rate."""
 
 
 class InstructionCurriculum(EnvWrapper):
@@ -31,9 +31,9 @@ class InstructionCurriculum(EnvWrapper):
         super().__init__(env)
         self.temperature, self.ended = temperature, 0
         self.begun: list[bool] = [True] * env.num_envs
-        """The running episode began at its first step, per environment; staggered episodes are not counted."""
+        """Whether each environment's running episode began at its first step; staggered episodes are not counted."""
         self.rate = torch.full((len(env.instruction_weights),), 0.5, dtype=torch.double)
-        """Moving average (K,) of every instruction's success."""
+        """(K,) Moving average of the success rate of every instruction."""
         env.set_instruction_weights(self.instruction_weights)
 
     def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ class InstructionCurriculum(EnvWrapper):
         return self.env.reset(options=options, **kwargs)
 
     def step(self, actions: Tensor) -> tuple[Any, ...]:
-        """Step the environment and count successes; update the weights after every `num_envs` episodes."""
+        """Step the environment and count successes; update the instruction weights after every `num_envs` episodes."""
         current = self.env.instruction_positions()
         result: tuple[Any, ...] = self.env.step(actions)
         _, _, terminated, truncated, infos = result
@@ -60,11 +60,11 @@ class InstructionCurriculum(EnvWrapper):
         return (-(self.rate - 0.5).abs() / self.temperature).softmax(0)
 
     def wrapper_state(self) -> dict[str, Any]:
-        """Return the success rates and the present probabilities."""
+        """Return the instructions' success rates and present probabilities."""
         state = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.instruction_weights.clone()}
         return state | {"begun": list(self.begun)}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
-        """Restore `wrapper_state`."""
+        """Restore the result of `wrapper_state`."""
         self.rate, self.ended, self.begun = state["rate"].clone(), state["ended"], list(state["begun"])
         self.env.set_instruction_weights(state["chances"])

@@ -1,5 +1,5 @@
 """Offline RL on denoising steps: RL-100 (Lei et al. 2025, arXiv 2510.14830) with the gate of Uni-O4 (Lei et al. 2024,
-arXiv 2311.03351), without a dynamics model: a rollout of one chunk needs none.
+arXiv 2311.03351), without a dynamics model: a rollout of one chunk needs no dynamics model.
 
     values   learn Q and V by IQL on recorded chunks, once
     round    sample denoising chains at recorded states; advantage A = Q(s, chunk) - V(s); update by DPPO
@@ -34,9 +34,9 @@ class OfflineConfig:
     values: IQLConfig = field(
         default_factory=lambda: IQLConfig(expectile=0.7, tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=10**9)
     )
-    """Config of the values; their actor does not learn."""
+    """Config of the IQL agent that learns the values Q and V; its actor does not learn."""
     value_updates: PositiveInt = 2_000
-    """Gradient steps of the values."""
+    """Gradient steps of the values Q and V."""
     batch: PositiveInt = 256
     """Chunks per gradient step of the values."""
     rounds: NonNegativeInt = 30
@@ -44,13 +44,13 @@ class OfflineConfig:
     rows: PositiveInt = 2_000
     """Number of recorded states per round and for the gate."""
     gate: bool = True
-    """Roll back rounds that do not raise the offline estimate."""
+    """Whether to roll back rounds that do not raise the offline estimate J."""
 
 
 class Gate:
-    """Keep the policy with the largest estimate so far, with its optimizer moments and learning rate.
+    """Keep the policy with the largest estimate J so far, with the policy's optimizer moments and learning rate.
 
-    A rejected round does not reset the value network: it learned from chains of the kept policy.
+    A rejected round does not reset DPPO's value network, which learned from chains of the kept policy.
     """
 
     def __init__(self, agent: DPPO, estimate: float):
@@ -76,7 +76,7 @@ class Gate:
 
 
 def values_for(policy: ChunkPolicy, config: IQLConfig, seed: int, limits: Limits) -> IQL:
-    """Return new Q and V networks for the chunks that a policy executes, with its normalizer."""
+    """Return new Q and V networks for the chunks that a policy executes, with the policy's normalizer."""
     size = Size(policy.size.observation, policy.size.action)
     judged = GaussianPolicy(size, GaussianConfig(horizon=policy.execute)).to(policy.normalizer.mean.device)
     judged.normalizer.load_state_dict(policy.normalizer.state_dict())
@@ -84,7 +84,7 @@ def values_for(policy: ChunkPolicy, config: IQLConfig, seed: int, limits: Limits
 
 
 def value_of(values: IQL, observation: Observation, chunk: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Q and V (B,) of chunks (B, execute or more, A) at observations."""
+    """Return Q (B,) of chunks (B, execute or more, A) at observations, and V (B,) of the observations."""
     action = chunk[:, : values.policy.execute].clamp(-1, 1).flatten(1)
     with torch.no_grad():
         features = values.policy.features(observation)
@@ -92,7 +92,7 @@ def value_of(values: IQL, observation: Observation, chunk: Tensor) -> tuple[Tens
 
 
 def estimate(policy: ChunkPolicy, values: IQL, observation: Observation, noise: Tensor) -> float:
-    """Return J, the mean Q of the chunks that the policy denoises from `noise`."""
+    """Return J, the mean Q of the chunks that the policy denoises from `noise` at observations."""
     return float(value_of(values, observation, policy.base(observation, noise))[0].mean())
 
 
@@ -101,7 +101,7 @@ def improve_offline(
 ) -> None:
     """Learn values from episodes of any quality with rewards of `reward`, then improve the agent's policy in rounds.
 
-    The run's offline.json has the estimates before and after, and the number of accepted rounds.
+    The run's offline.json has the estimate J before and after the rounds, and the number of accepted rounds.
     """
     policy, rng = agent.policy, torch.Generator().manual_seed(seed)
     values = values_for(policy, config.values, seed, reward.limits(config.values.discount))

@@ -20,14 +20,14 @@ Episode = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class GoalConfig:
-    """Fields of observation.state with the achieved state and the goal, both in m."""
+    """Names of the fields of observation.state with the achieved state and with the goal, both in m."""
 
     achieved: str = "tip_position"
     """Field with the achieved state."""
     wanted: str = "target_position"
     """Field with the goal."""
     difference: str = "target_to_tip"
-    """Field with the goal minus the achieved state; empty: no such field."""
+    """Field with the goal minus the achieved state; empty: the state has no such field."""
     tolerance: PositiveFloat = 0.02
     """Distance below which a goal is achieved, m."""
 
@@ -36,7 +36,7 @@ class Goals:
     """Read and replace the goals in states (..., D)."""
 
     def __init__(self, config: GoalConfig, spec: VectorSpec):
-        """Raises ConfigError if the state lacks a field, or if the sizes of the fields differ."""
+        """Raises ConfigError if the state lacks a field of `config`, or if the sizes of the fields differ."""
         names = [field.name for field in spec.fields]
         for option in ("achieved", "wanted", "difference"):
             name = getattr(config, option)
@@ -52,20 +52,20 @@ class Goals:
 
     @property
     def indices(self) -> GoalIndices:
-        """Return the fields as indices, for a policy."""
+        """Return the goal fields as indices into the state, for a policy."""
         parts = (self._achieved, self._wanted, self._difference)
         return GoalIndices(*(tuple(range(part.start, part.stop)) for part in parts))
 
     def achieved(self, state: Tensor) -> Tensor:
-        """Return the achieved state (..., G)."""
+        """Return the achieved state (..., G) of states (..., D)."""
         return state[..., self._achieved]
 
     def wanted(self, state: Tensor) -> Tensor:
-        """Return the goal (..., G)."""
+        """Return the goal (..., G) of states (..., D)."""
         return state[..., self._wanted]
 
     def aim(self, state: Tensor, goal: Tensor) -> Tensor:
-        """Return states (..., D) with another goal (..., G)."""
+        """Return states (..., D) whose goal is replaced by `goal` (..., G)."""
         aimed = state.clone()
         aimed[..., self._wanted] = goal
         if self.config.difference:
@@ -80,8 +80,8 @@ class Goals:
 def in_hindsight(episode: Episode, goals: Goals, within: int, rng: torch.Generator) -> Episode:
     """Return states (T, D) and actions (T, A) with goals that the episode achieved 1 to `within` steps later.
 
-    Verdicts are not used. Without the state after the last step (`final.observation.state`), the last action is left
-    out.
+    A judge's verdicts are not used. If the episode lacks the state after the last step (`final.observation.state`), the
+    last action is left out.
     """
     states = torch.cat([episode[STATE], episode.get(f"final.{STATE}", episode[STATE][:0])])
     last = len(states) - 1

@@ -21,7 +21,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of the group loop."""
 
     rounds: PositiveInt = 20
     """Rounds of playing and updating."""
@@ -43,11 +43,11 @@ class GroupAgent(Protocol):
     device: torch.device
 
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A), the environments (n,) bool that decided, and columns of the decisions."""
+        """Return exploring actions (n, A), which environments decided (n,) bool, and columns of the decisions."""
 
     @property
     def reads_next(self) -> Tensor:
-        """Return the environments (n,) bool that decide at the next observation."""
+        """Return (n,) bool, which environments decide at the next observation."""
 
     def reset(self) -> None:
         """Begin new episodes in all environments."""
@@ -61,7 +61,7 @@ class GroupAgent(Protocol):
 
 
 def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generator) -> Trajectories:
-    """Play one episode in every environment; `group` consecutive environments share a seed."""
+    """Play one episode in every environment and return the decisions; `group` consecutive environments share a seed."""
     observation, _ = env.reset(seed=seed, options={"group": group})
     agent.reset()
     n, request_images = env.num_envs, getattr(env, "request_images", None)
@@ -86,7 +86,7 @@ def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generato
 
 
 def train_groups(env: Any, agent: GroupAgent, config: GroupConfig, run: Run, seed: int, progress: Progress) -> None:
-    """Train the agent in `env`; a resume from the run's checkpoint gives the same result as without a stop."""
+    """Train the agent in `env`; a run resumed from its checkpoint gives the same result as an uninterrupted run."""
     env.info.require_end()
     env, rng, done, steps = on_device(env, agent.device), torch.Generator(agent.device).manual_seed(seed), 0, 0
     if saved := run.load():

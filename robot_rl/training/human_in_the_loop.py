@@ -1,12 +1,12 @@
-"""Learner process of a robot: read the robot's dataset, update, publish weights.
+"""Learner process of a robot: read the robot's dataset, update the agent, publish the weights.
 
-Robot and learner share only a run folder; each can be killed and restarted::
+Robot and learner share only a run folder; each process can be killed and restarted::
 
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
     <run>/weights.safetensors   the learner replaces the file, the robot reads it between episodes
     <run>/learner/              metrics and checkpoint of the learner
 
-In simulation, `practise` runs the same in one process with a scripted operator, and `aggregate` runs HG-DAgger.
+In simulation, `practise` runs this loop in one process with a scripted operator, and `aggregate` runs HG-DAgger.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ Relabel = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class HumanInTheLoopConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of the human-in-the-loop learner."""
 
     batch: PositiveInt = 256
     """Transitions per update."""
@@ -53,7 +53,7 @@ class HumanInTheLoopConfig:
     updates_per_step: NonNegativeFloat = 2.0
     """Maximum number of critic updates per robot step."""
     critic_only: NonNegativeInt = 200
-    """Robot steps before the actor learns."""
+    """Number of robot steps before the actor learns."""
     publish_every: PositiveInt = 100
     """Updates between two publications of weights."""
     checkpoint_every: PositiveInt = 2_000
@@ -61,16 +61,16 @@ class HumanInTheLoopConfig:
     capacity: PositiveInt = 100_000
     """Capacity of each replay, rows."""
     correct_demos: bool = True
-    """Add corrections to the demonstrations as well (HIL-SERL: True, RLIF: False)."""
+    """Whether to add corrections to the demonstrations as well (HIL-SERL: True, RLIF: False)."""
     steps: PositiveInt = 6_000
-    """Environment steps in simulation; on a robot, the session's duration limits training."""
+    """Environment steps of training in simulation; on a robot, the session's duration limits training."""
 
 
 def play_episode(
     env: Any, executor: ChunkExecutor, observation: Observation, rng: torch.Generator,
     on_step: Callable[[Observation, Tensor, dict[str, Any], bool], None] | None = None,
 ) -> Observation:  # fmt: skip
-    """Act until the episode of an environment with an operator ends; return the next episode's first observation.
+    """Act in an environment with an operator until an episode ends; return the next episode's first observation.
 
     `on_step` is called with the observation before the step, the policy's action, the infos, and terminated.
     """
@@ -88,7 +88,7 @@ def play_episode(
 
 
 def publish(folder: Path, agent: ActorCritic) -> None:
-    """Publish the averaged actor; the version is the number of critic updates.
+    """Publish the averaged actor; the version of the weights is the number of critic updates.
 
     Newer published weights are kept until a learner that restarted from an older checkpoint has caught up.
     """
@@ -98,7 +98,7 @@ def publish(folder: Path, agent: ActorCritic) -> None:
 
 
 def acting_weights(agent: ActorCritic) -> dict[str, Any]:
-    """Return the weights for acting: the averaged actor, and the encoder, which the critics' loss trains."""
+    """Return the weights for acting: the averaged actor, and the encoder, which is trained by the critics' loss."""
     return {"actor": agent.average.state_dict(), "encoder": agent.policy.encoder.state_dict()}
 
 
@@ -128,7 +128,7 @@ class Learner:
         self, agent: ActorCritic, info: EnvInfo, demos: Replay, config: HumanInTheLoopConfig, folder: Path, seed: int,
         relabel: Relabel = lambda episode: episode,
     ):  # fmt: skip
-        """`relabel` sets the rewards of new episodes, not of `demos`."""
+        """`relabel` sets the rewards of new episodes; the rewards of `demos` are not changed."""
         self.agent, self.info, self.demos, self.config, self.folder = agent, info, demos, config, folder
         self.relabel = relabel
         self.online = Replay(config.capacity, 1, agent.columns, agent.device)
@@ -139,7 +139,7 @@ class Learner:
         self.metrics: dict[str, Tensor] = {}
 
     def absorb(self) -> int:
-        """Read the robot's new episodes; return their number."""
+        """Read and take the robot's new episodes; return their number."""
         root = self.folder / "dataset"
         if self.dataset is None:
             if not (root / "meta" / "info.json").exists():
@@ -164,7 +164,7 @@ class Learner:
         self.corrected += int(episode["intervention"].sum())
 
     def update(self) -> bool:
-        """Update once if the number of the robot's steps allows it; return whether there was an update."""
+        """Update the agent once if `updates_per_step` allows an update; return whether there was an update."""
         c = self.config
         if self.online.size < 64 or self.agent.updates.critic >= c.updates_per_step * self.online.transitions:
             return False
@@ -178,8 +178,8 @@ class Learner:
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
         """Read episodes, update and publish until `stop()`; resume from the run's checkpoint.
 
-        `wait` is called with seconds while no update is allowed. Raises `Diverged` before weights that are not finite
-        are published or saved.
+        `wait` is called with a time in s while no update is allowed. `Diverged` is raised before weights that are not
+        finite are published or saved.
         """
         saved = run.load()
         if saved is not None:
@@ -241,7 +241,7 @@ class EpisodeRecord:
         self.final: Observation = {}
 
     def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
-        """Append a step of one environment; infos["executed"] is the recorded action."""
+        """Append a step of one environment. infos["executed"] is recorded as the action, not the policy's `action`."""
         row = {name: value.clone() for name, value in observation.items() if name != PRIVILEGED}
         row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
         row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
@@ -258,7 +258,7 @@ class EpisodeRecord:
 def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress) -> None:
     """Run human-in-the-loop learning in one simulated environment with an operator (`InterventionWrapper`).
 
-    Resume from the run's checkpoint with new episodes: the operator's state is not saved.
+    A resume from the run's checkpoint begins new episodes, since the operator's state is not saved.
     """
     env.info.require_end()
     agent, config, step = learner.agent, learner.config, 0
@@ -322,7 +322,7 @@ def aggregate(
     """Return the agent cloned from demonstrations and the operator's corrections in `env` (`InterventionWrapper`).
 
     Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without the
-    measure of doubt. Resume from the run's checkpoint, with new episodes.
+    paper's measure of doubt. A resume from the run's checkpoint begins new episodes.
     """
     env.info.require_end()
     step, taken = 0, []

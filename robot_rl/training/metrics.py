@@ -1,4 +1,4 @@
-"""Metrics of the training loops: rows, episode returns, lengths and success."""
+"""Metrics of the training loops: rows of metrics, and returns, lengths and success of episodes."""
 
 import math
 from collections import deque
@@ -26,13 +26,13 @@ _REMEDY = "start again with a smaller learning rate and another --out"
 
 
 def diverged(run: Run, step: int, what: str, remedy: str = _REMEDY) -> Diverged:
-    """Return the error for `what` at `step`, with the remaining checkpoint and the remedy."""
+    """Return the error that `what` happened at `step`. Its message tells if a checkpoint is left, and the remedy."""
     left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
     return Diverged(f"{what} at step {step}; {left}; {remedy}")
 
 
 def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the metrics of an update; if one is not finite, save the batch in the run folder and raise `Diverged`.
+    """Return an update's metrics; if a metric is not finite, save the batch in the run folder and raise `Diverged`.
 
     The checkpoint is not changed. The saved batch shows whether the data or the settings are the cause.
     """
@@ -65,13 +65,13 @@ def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> No
 
 
 def counts(env: Any, step: int) -> dict[str, float]:
-    """Return metrics: environment steps so far and, in simulation, episodes with diverged physics."""
+    """Return metrics: environment steps so far and, in simulation, the number of episodes with diverged physics."""
     row = {"train/steps": float(step)}
     return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
 
 
 class EpisodeMetrics:
-    """Returns and lengths of running episodes, and means over the last episodes that ended.
+    """Returns and lengths of running episodes, and means over the last `window` episodes that ended.
 
     Successes are shorter than failures, so early means are biased. With `first_of_each`, nothing is reported until the
     first episodes of all environments have ended, and only first episodes count until then.
@@ -83,7 +83,7 @@ class EpisodeMetrics:
         self.total = torch.zeros(num_envs, device=device)  # return (N,) of the running episodes so far
         self.length = torch.zeros(num_envs, device=device)  # steps (N,) of the running episodes so far
         self.ended = torch.full((num_envs,), not first_of_each, device=device)
-        """Environments (N,) bool whose first episode has ended."""
+        """(N,) bool, whether the first episode of each environment has ended."""
         window = max(window, num_envs)
         names = ("return", "length", "success", "true_success")
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in names}
@@ -105,7 +105,7 @@ class EpisodeMetrics:
             self.restart(done)
 
     def restart(self, rows: Tensor | slice = slice(None)) -> None:
-        """Forget the running episodes of environments `rows`; default: of all."""
+        """Forget the running episodes of environments `rows`; default: of all environments."""
         self.total[rows], self.length[rows] = 0.0, 0.0
 
     def success(self) -> float:
@@ -114,7 +114,7 @@ class EpisodeMetrics:
         return sum(recent) / len(recent) if len(recent) == recent.maxlen else 0.0
 
     def summary(self) -> dict[str, float]:
-        """Return means over the last episodes; {} before the first episode has ended."""
+        """Return means over the last `window` episodes; {} before the first episode has ended."""
         if not self.ended.all():
             return {}
         return {f"train/{name}": sum(values) / len(values) for name, values in self.recent.items() if values}

@@ -1,4 +1,4 @@
-"""Off-policy loop: act in a vector environment, store, update; optionally with demonstrations and offline updates.
+"""Off-policy loop: act in a vector environment, store steps, update. Demonstrations and offline updates are optional.
 
 The learner updates while the environment steps; neither reads data that the other writes.
 """
@@ -25,7 +25,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OffPolicyConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of the off-policy loop."""
 
     steps: NonNegativeInt = 40_000
     """Total number of environment steps; 0: only offline updates."""
@@ -40,9 +40,9 @@ class OffPolicyConfig:
     reward: RewardName = "success"
     """Reward source: success (1 when the episode succeeds, else 0), or the task's own reward."""
     demo_share: Fraction = 0.5
-    """Share of every batch from demonstrations."""
+    """Share of every batch that is drawn from demonstrations."""
     demos: Literal["successes", "all"] = "successes"
-    """Episodes of the dataset used for learning; a task without success reports has only "all"."""
+    """Episodes of the dataset used for learning; "all" is the only choice for a task that reports no success."""
     keep_successes: bool = False
     """Add successful online episodes to the demonstrations."""
     warmup: NonNegativeInt = 4_000
@@ -69,7 +69,7 @@ OFFLINE = replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all
 
 
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
-    """Return demonstrations as a replay; see `add_episode` for an episode's columns."""
+    """Return demonstrations as a replay; `add_episode` describes the columns of an episode."""
     total = sum(len(e["action"]) + 1 for e in episodes)
     replay = Replay(max(rows, total + 8), 1, agent.columns, agent.device)
     for episode in episodes:
@@ -78,7 +78,7 @@ def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Gene
 
 
 def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: torch.Generator) -> None:
-    """Append a recorded episode with the agent's additional columns.
+    """Append a recorded episode, with the agent's additional columns, to a replay.
 
     An episode has observation columns (T, ...), action (T, A) in [-1, 1], reward (T,), and optionally terminated (T,),
     by default reward > 0. Keys "final.<column>" (1, ...) are the observation after the last step, by default the last
@@ -96,7 +96,7 @@ def train_off_policy(
     env: Any, agent: Agent, demos: Replay | None, reward: RewardSource, config: OffPolicyConfig, run: Run, seed: int,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """Train the agent in `env`; resume from the run's checkpoint."""
+    """Train the agent in `env`; a resumed run continues from its checkpoint."""
     if not (config.steps or config.offline_updates):
         raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
     if config.keep_successes and demos is None:

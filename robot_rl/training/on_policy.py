@@ -25,7 +25,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of the on-policy loop."""
 
     steps: PositiveInt = 5_000_000
     """Total number of environment steps."""
@@ -49,7 +49,7 @@ class OnPolicyConfig:
 def train_on_policy(
     env: Any, agent: PPO, reward: RewardSource, config: OnPolicyConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Train the agent in `env`; resume from the run's checkpoint.
+    """Train the agent in `env`; a resumed run continues from its checkpoint.
 
     Logged metrics: returns, lengths and success of the last episodes, the update's metrics, and means over the rollout
     of `infos["metrics"]` (`env/<name>`) and of `infos["rewards"]` (`reward/<name>`).
@@ -94,7 +94,7 @@ def collect(
     env: Any, agent: PPO, reward: RewardSource, observation: Observation, steps: int, rng: torch.Generator,
     episodes: EpisodeMetrics,
 ) -> tuple[dict[str, Tensor], Observation, dict[str, float]]:  # fmt: skip
-    """Act for `steps` steps; return T * N rows for the agent's update, the next observation, and metrics."""
+    """Act in N environments for T = `steps` steps; return T * N rows for an update, next observation and metrics."""
     rows: list[dict[str, Tensor]] = []
     finals: list[Tensor] = []
     request_images = getattr(env, "request_images", None)

@@ -5,7 +5,7 @@ runs/<date>-<time>-<task>-<recipe>/
     metrics.jsonl  tensorboard/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
 
-Also the floating-point and thread settings of learning.
+This module also has the floating-point and thread settings of learning.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def provenance() -> dict[str, Any]:
-    """Return commit, versions and machine."""
+    """Return the provenance of a run: commit, versions and machine."""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         folder = Path(__file__).parent
@@ -95,7 +95,7 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
-    """Return the newest run of a task and recipe that has a file `holds`, which may be a pattern."""
+    """Return the newest run of a task and recipe that has a file `holds` (name or glob pattern)."""
     folders = sorted(path for path in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(path.glob(holds)))
     if not folders:
         raise ConfigError(f"nothing to resume: no run of {task} with {recipe} in {root}/ holds a {holds}; give --out")
@@ -107,7 +107,7 @@ SEED = "seed-"
 
 
 def seed_runs(folder: Path) -> list[Path]:
-    """Return the runs in a folder of seed runs, sorted by seed; [] for another folder."""
+    """Return the runs `seed-<seed>` in a folder, sorted by seed; [] if it is no folder of seed runs."""
     if (folder / "config.json").is_file() or not folder.is_dir():
         return []
     runs = {int(path.name.removeprefix(SEED)): path for path in folder.glob(f"{SEED}*") if path.name[5:].isdecimal()}
@@ -115,7 +115,7 @@ def seed_runs(folder: Path) -> list[Path]:
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether training has ended: the run has a bundle that was not made from a checkpoint."""
+    """Return whether a run's training has ended: the run has a bundle that was not made from a checkpoint."""
     try:
         return "step" not in json.loads((folder / "bundle" / "policy.json").read_bytes())["provenance"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -125,9 +125,9 @@ def has_ended(folder: Path) -> bool:
 MAY_DIFFER = {"minutes", "threads", "inputs"}
 """Settings that a resumed run may change; `robot_rl.recipes.inputs` compares the inputs."""
 _FIRST = "provenance.json"
-"""First file of a run folder, which identifies it."""
+"""First file that is written to a run folder; it shows that a folder is a run folder."""
 _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl", "dataset.json", "randomization.json"}
-"""Files of a run folder that are no results."""
+"""Files of a run folder that are no results: a folder with only these files may be removed."""
 
 
 class Run:
@@ -171,7 +171,7 @@ class Run:
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
         self.stop_signal = 0
-        """Number of the signal to stop, or 0. The loop then finishes its step, saves a checkpoint and ends."""
+        """Number of a received stop signal, or 0. After it, the loop finishes its step, saves a checkpoint and ends."""
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
@@ -212,7 +212,7 @@ class Run:
         return open(self.folder / "metrics.jsonl", "ab", buffering=0)
 
     def _append(self, row: str) -> None:
-        """Append a row to metrics.jsonl; append nothing if the disk is full."""
+        """Append a row to metrics.jsonl; if the disk is full, append no part of the row and raise OSError."""
         start, rest = self._metrics.seek(0, os.SEEK_END), memoryview(row.encode())
         try:
             while rest:
@@ -226,11 +226,11 @@ class Run:
         return write_json(self.folder / name, data)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Replace the checkpoint."""
+        """Replace the checkpoint by the state at step `step`."""
         save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint's state (None without a checkpoint), and drop the metrics after it."""
+        """Return the checkpoint's state (None if there is no checkpoint), and drop the metrics logged after it."""
         saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
         reached = saved["step"] if saved is not None else -1
         if saved is not None:
@@ -259,7 +259,7 @@ class Run:
         self._handlers = {}
 
     def end_if_stopped(self, step: int) -> None:
-        """Raise `Interrupted` after a signal to stop; call it after step `step` has been saved."""
+        """Raise `Interrupted` if a stop signal has arrived; call this after step `step` has been saved."""
         if self.stop_signal:
             name = signal.Signals(self.stop_signal).name
             raise Interrupted(
@@ -278,7 +278,7 @@ class Run:
             self._lock.close()
 
     def _clear(self) -> bool:
-        """Remove the folder if it has no results; return whether it is removed."""
+        """Remove the run folder if it has no results; return whether the folder is removed."""
         metrics = self.folder / "metrics.jsonl"
         held = {path.name for path in self.folder.iterdir()} - _BARE
         if held or (metrics.exists() and metrics.stat().st_size):
@@ -302,7 +302,7 @@ class Run:
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that resumes this run; only its options if the program is not robot-rl."""
+    """Return the command that resumes this run; only the command's options if the program is not robot-rl."""
     program, *words = sys.argv
     ours = Path(program).name in ("robot-rl", "main.py")
     words = words if ours else []
@@ -313,7 +313,7 @@ def resume_command(folder: Path) -> str:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError: errors of writes to an open file lack it."""
+    """Add the name of a file to an OSError, since errors of writes to an open file lack the name."""
     try:
         yield
     except OSError as error:
@@ -338,17 +338,17 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 Precision = Literal["highest", "high", "medium"]
 MOST_THREADS = 4
-"""Default maximum number of learner threads; small networks do not use more."""
+"""Default maximum number of learner threads; small networks do not use more threads."""
 
 
 def learner_threads(alone: bool) -> int:
-    """Return the default number of threads: 1 beside a running simulation, else torch's, at most `MOST_THREADS`."""
+    """Return torch's number of threads, at most `MOST_THREADS`; 1 beside a running simulation (`alone` is False)."""
     return min(MOST_THREADS, torch.get_num_threads()) if alone else 1
 
 
 @contextmanager
 def learning_floats(precision: Precision = "medium") -> Iterator[None]:
-    """Set the float32 matmul precision and flush denormals to zero within the context; restore both on exit.
+    """Set the float32 matmul precision and flush denormals to zero within the context; restore the settings on exit.
 
     Optimizer moments of weights without gradients decay to denormals, which take a fifth of an update's time.
     """

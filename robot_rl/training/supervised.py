@@ -1,4 +1,4 @@
-"""Supervised loop: sample demonstrated chunks, update."""
+"""Supervised loop: sample chunks of demonstrations, update the policy."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,7 +17,7 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class SupervisedConfig:
-    """Hyperparameters of the loop."""
+    """Hyperparameters of the supervised loop."""
 
     updates: PositiveInt = 2000
     """Gradient steps."""
@@ -32,17 +32,17 @@ class SupervisedConfig:
 
 
 class SupervisedAgent(Protocol):
-    """A learner that needs sampled rows and no environment."""
+    """A learner that needs samples of recorded rows and no environment."""
 
     @property
     def policy(self) -> Policy:
         """Return the trained policy."""
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
-        """Return sampling weights (N,), not normalized; None: uniform."""
+        """Return sampling weights (N,) of the rows of `columns`, not normalized; None: uniform sampling."""
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Learn from a batch; return metrics."""
+        """Learn from a batch; return the metrics of the update."""
 
     def finish(self) -> None:
         """Set `policy` to the weights to deploy."""
@@ -51,13 +51,13 @@ class SupervisedAgent(Protocol):
         """Return networks, optimizers and counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict`."""
+        """Restore the result of `state_dict`."""
 
 
 def train_supervised(
     agent: SupervisedAgent, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Fit the agent's policy to demonstrations, with averaged weights at the end; resume from the checkpoint."""
+    """Fit the agent's policy to demonstrations, with averaged weights at the end; a resumed run continues."""
     rng = torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)
     rows, weights, step = data.rows(agent.policy.horizon), agent.weights(data.columns), 0
@@ -81,7 +81,7 @@ def train_supervised(
 def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch: int, run: Run, seed: int) -> float:
     """Fit an agent's policy to episodes as one stage of a longer run; return the last loss.
 
-    The stage has no checkpoints and starts again after a resume.
+    The stage has no checkpoints: if the run is resumed within the stage, the stage starts again.
     """
     data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)

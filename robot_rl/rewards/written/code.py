@@ -16,10 +16,10 @@ from torch import Tensor
 from robot_rl.util.errors import UserError, nearest
 
 Function = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Tensor], Tensor]
-"""reward(now, before, action) -> (n,)"""
+"""Reward function of n transitions: reward(now, before, action) -> rewards (n,)."""
 ARGUMENTS = ("now", "before", "action")
 LONGEST, MOST_NODES = 20_000, 2_000
-"""Largest number of characters and of syntax nodes in a reward."""
+"""Largest number of characters, and of syntax nodes, in the source of a reward."""
 _SHARED = frozenset({
     "abs", "acos", "amax", "amin", "asin", "atan", "atan2", "ceil", "clamp", "clip", "cos", "cosh", "deg2rad", "exp",
     "expm1", "floor", "fmod", "hypot", "isfinite", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or",
@@ -51,13 +51,13 @@ _INSTEAD = {
 
 
 class BadCode(UserError):  # noqa: N818 - it reads as a sentence
-    """Forbidden or failing reward code; the message explains the fault to the author."""
+    """Forbidden or failing reward code; the message explains the fault to the code's author."""
 
 
 def compile_reward(source: str, views: Collection[str] | None = None) -> Function:
-    """Check a source and return its function `reward`; `BadCode` for forbidden code. None of the code is run.
+    """Check a source and return its function `reward`; `BadCode` for forbidden code. The function is not called.
 
-    `views`: names of readable views; None: any name.
+    `views`: names of the views that the reward may read; None: any name.
     """
     tree = _parsed(source)
     _Check(views).visit(tree)
@@ -91,7 +91,7 @@ def evaluate(function: Function, now: Mapping[str, Tensor], before: Mapping[str,
 
 
 def _parsed(source: str) -> ast.Module:
-    """Return the syntax tree without annotations and with `a += b` as `a = a + b`, which is not in place."""
+    """Return the source's syntax tree, without annotations, and with `a += b` as `a = a + b`, which is not in place."""
     if len(source) > LONGEST:
         raise BadCode(f"it has {len(source)} characters; use {LONGEST} at most")
     try:
@@ -134,9 +134,9 @@ class _Check(ast.NodeVisitor):
     def __init__(self, views: Collection[str] | None):
         self.views = views
         self.known = {"torch"}
-        """Readable names."""
+        """Names that the code may read at the current node."""
         self.inside = False
-        """Whether the current node is inside the function."""
+        """Whether the current node is inside the function `reward`."""
 
     def refuse(self, node: ast.AST, what: str) -> NoReturn:
         raise BadCode(f"line {getattr(node, 'lineno', 1)}: {what}")

@@ -1,4 +1,4 @@
-"""Write and read a written reward, and use it in place of an environment's own reward.
+"""Save and read a written reward, and use the reward in place of an environment's own reward.
 
 reward.py     the function
 reward.json   sha256 of the function, task, views that the function reads, vetting metrics, provenance
@@ -29,13 +29,13 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class WrittenReward:
-    """Source of a reward with its task, vetting metrics and provenance."""
+    """Source code of a reward with the reward's task, vetting metrics and provenance."""
 
     source: str
     task: str
     vetting: Vetting
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Model, rounds, feedback and commit."""
+    """Origin of the reward: model, rounds, feedback and commit."""
 
     @cached_property
     def function(self) -> Function:
@@ -52,7 +52,7 @@ class WrittenReward:
 
     @property
     def refusal(self) -> str:
-        """Return the reason why this reward may not be used; empty if it may."""
+        """Return the reason why this reward may not be used for training; empty if it may be used."""
         v = self.vetting
         if v.passed:
             return ""
@@ -65,14 +65,14 @@ class WrittenReward:
         )
 
     def require_task(self, task: str, views: Views) -> None:
-        """Raise ConfigError if the reward was vetted for another task or reads a missing view."""
+        """Raise ConfigError if the reward was vetted for another task or reads a view that `views` lacks."""
         if task != self.task:
             raise ConfigError(f"the written reward was vetted on {self.task}, not {task}; write one for this task")
         if missing := [name for name in self.reads if name not in views.fields]:
             raise ConfigError(f"the written reward reads {missing[0]!r}, which {task} no longer shows; write it again")
 
     def summary(self) -> dict[str, Any]:
-        """Return metrics for a table."""
+        """Return the reward's metrics for a table."""
         return {"task": self.task, "reads": ", ".join(self.reads), "sha256": self.sha256} | self.vetting.summary()
 
 
@@ -84,7 +84,7 @@ def description_path(path: Path) -> Path:
 
 
 def save_reward(reward: WrittenReward, path: Path) -> None:
-    """Write both files. A kill between the two writes leaves different hashes, and reading refuses the pair."""
+    """Write the .py and .json file. A kill between the writes leaves different hashes: reading refuses the pair."""
     meta = {"format": FORMAT, "task": reward.task, "sha256": reward.sha256, "reads": reward.reads}
     meta |= {"vetting": asdict(reward.vetting), "provenance": reward.provenance}
     described = description_path(path)
@@ -93,7 +93,7 @@ def save_reward(reward: WrittenReward, path: Path) -> None:
 
 
 def read_reward(path: Path | str) -> WrittenReward:
-    """Read a reward to show it; `load_reward` also requires passed vetting."""
+    """Read a reward, also one that failed vetting, to show it; `load_reward` reads a reward for training."""
     path = Path(path)
     described = description_path(path)
     if not path.is_file() or not described.is_file():
@@ -119,7 +119,7 @@ def read_reward(path: Path | str) -> WrittenReward:
 
 
 def load_reward(path: Path | str) -> WrittenReward:
-    """Read a reward for training; ConfigError unless its vetting passed and its code is allowed."""
+    """Read a reward for training; ConfigError unless the reward passed vetting and its code is allowed."""
     reward = read_reward(path)
     if reward.refusal:
         raise ConfigError(f"nothing is learned from {path}: {reward.refusal}")
@@ -139,14 +139,14 @@ def read_source(path: Path) -> str:
 
 
 def written_reward_info(info: EnvInfo) -> EnvInfo:
-    """Return a task's facts with a written reward; ConfigError for a task with several instructions."""
+    """Return a task's `EnvInfo` with a written reward; ConfigError for a task with several instructions."""
     if info.interface is not None and info.interface.instructions:
         raise ConfigError(f"{info.task} asks for one of several things, and a written reward knows only one")
     return replace(info, rewards=())
 
 
 class RewardWrapper(EnvWrapper):
-    """Vector environment with a written reward, which is 0 where physics diverged."""
+    """Vector environment with a written reward; the reward is 0 in environments whose physics diverged."""
 
     def __init__(self, env: Any, reward: WrittenReward):
         """Raise ConfigError if the reward was written for another task."""
@@ -162,7 +162,7 @@ class RewardWrapper(EnvWrapper):
         return first
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Execute actions (n, A) for one control period; UserError if the reward is not finite."""
+        """Execute actions (n, A) for one control period; UserError if a reward is not finite."""
         following, _, terminated, truncated, infos = self.env.step(actions)
         infos.pop("rewards", None)
         last = final_observation(following, terminated | truncated, infos)
@@ -180,6 +180,6 @@ class RewardWrapper(EnvWrapper):
         return following, torch.where(broken, 0.0, reward), terminated, truncated, infos
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore the state from `state_dict`; return its observation."""
+        """Restore the state from `state_dict`; return the observation of the restored state."""
         self.before = super().load_state_dict(state)
         return self.before

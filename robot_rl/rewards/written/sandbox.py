@@ -21,18 +21,18 @@ from torch import Tensor
 from robot_rl.rewards.written.code import BadCode, Function, compile_reward, evaluate
 
 SECONDS = 10
-"""CPU time limit of a reward, s."""
+"""CPU time limit for trying a reward, s."""
 MEMORY = 2_000_000_000
-"""Memory limit of a reward beyond the interpreter's own memory, bytes."""
+"""Memory limit for trying a reward, in addition to the interpreter's own memory, bytes."""
 START = 600
-"""Wall-clock limit of the process, s; generous, for busy machines."""
+"""Wall-clock limit of the sandbox's process, s; generous, for busy machines."""
 Transitions = dict[str, Any]
-"""now and before: views (M, size) by name; action (M, A)."""
+"""Data of M transitions: `now` and `before` are views (M, size) by name; `action` is (M, A)."""
 
 
 def try_reward(source: str, transitions: Transitions, seconds: int = SECONDS) -> Tensor:
     """Return the rewards (M,) of M transitions; `BadCode` for a reward that is forbidden, fails, exceeds a limit, is
-    not finite, or mixes rows."""
+    not finite, or depends on other transitions."""
     compile_reward(source, transitions["now"])
     flat = {f"{part}/{name}": v for part in ("now", "before") for name, v in transitions[part].items()}
     flat = {name: value.contiguous().clone() for name, value in (flat | {"action": transitions["action"]}).items()}
@@ -56,8 +56,8 @@ def try_reward(source: str, transitions: Transitions, seconds: int = SECONDS) ->
 
 
 def check_rewards(function: Function, transitions: Transitions) -> Tensor:
-    """Return the rewards (M,) of M transitions; `BadCode` if a reward depends on other rows or is not finite, also for
-    a robot at rest and at the origin."""
+    """Return the rewards (M,) of M transitions; `BadCode` if a reward depends on other transitions or is not finite.
+    Rewards of a robot at rest and at the origin must be finite too."""
     reward = _finite(function, transitions, "a recorded transition")
     rest = {"now": transitions["before"], "before": transitions["before"], "action": transitions["action"] * 0}
     _finite(function, rest, "a robot at rest")
@@ -79,7 +79,7 @@ def _mapped(transitions: Transitions, change: Callable[[Tensor], Tensor]) -> Tra
 
 
 def _finite(function: Function, transitions: Transitions, where: str) -> Tensor:
-    """Return the rewards (M,) of transitions; `BadCode` with an example if one is not finite."""
+    """Return the rewards (M,) of transitions; `BadCode` with an example if a reward is not finite."""
     reward = evaluate(function, transitions["now"], transitions["before"], transitions["action"])
     wrong = (~reward.isfinite()).nonzero()[:, 0]
     if len(wrong):
@@ -93,7 +93,7 @@ def _finite(function: Function, transitions: Transitions, where: str) -> Tensor:
 
 
 def main(given: str, result: str, seconds: str) -> int:
-    """Try the reward from stdin; for a bad reward, write a JSON string to stderr and return 3."""
+    """Try the reward from stdin. For a bad reward, write the fault to stderr as a JSON string and return 3."""
     source, flat = sys.stdin.read(), load_file(given)
     transitions: Transitions = {"now": {}, "before": {}, "action": flat.pop("action")}
     for name, value in flat.items():

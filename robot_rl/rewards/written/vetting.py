@@ -18,16 +18,16 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 
 BAR = 0.9
-"""Least area under the ROC curve of an accepted reward."""
+"""Least area under the ROC curve (`Vetting.auc`) of a reward that passes vetting."""
 LEAST = 200
 """Least number of episodes for vetting."""
 FEW = 20
-"""Least number of successes, of failures, and of initial states with both outcomes."""
+"""Least number of successes, of failures, and of initial states with both outcomes, for vetting."""
 STARTS = 48
-"""Number of environments and of initial states."""
+"""Number of environments, and of initial states, for vetting."""
 BEHAVIOURS = ("shown", "again", "careless", "given up", "given up late", "random", "still")
-"""Demonstrator, demonstrator again, demonstrator with noise over the whole action range, demonstrator that stops midway
-or shortly before its end, uniform actions, no motion."""
+"""Policies, in this order: demonstrator, demonstrator again, demonstrator with noise over the whole action range,
+demonstrator that stops midway, demonstrator that stops shortly before its end, uniform actions, no motion."""
 Progress = Callable[[int, int], None]
 
 
@@ -36,14 +36,14 @@ class Vetting:
     """Metrics of a reward on scripted episodes."""
 
     auc: float
-    """Share of (success, failure) pairs with the same start in which the success has the larger return; ties are half,
-    and starts have equal weights."""
+    """Share of (success, failure) pairs with the same initial state in which the success has the larger return. Ties
+    count half, and initial states have equal weights."""
     last_auc: float
-    """Share of all pairs in which the success has the larger last reward; for information only."""
+    """Share of all (success, failure) pairs in which the success has the larger last reward; for information only."""
     successes: int
     failures: int
     starts: int
-    """Initial states with both outcomes."""
+    """Number of initial states with both outcomes."""
     success_return: float
     """Mean return of successes."""
     failure_return: float
@@ -55,7 +55,7 @@ class Vetting:
 
     @property
     def enough(self) -> bool:
-        """Return whether there are enough episodes of either outcome."""
+        """Return whether there are enough successes, failures, and initial states with both outcomes."""
         return self.episodes >= LEAST and min(self.successes, self.failures, self.starts) >= FEW
 
     @property
@@ -63,7 +63,7 @@ class Vetting:
         return self.enough and self.auc >= BAR
 
     def summary(self) -> dict[str, Any]:
-        """Return the metrics and `vetted`, the verdict."""
+        """Return the metrics, and whether the reward passed as `vetted`."""
         return asdict(self) | {"vetted": self.passed}
 
 
@@ -75,18 +75,18 @@ class Played:
     episode: Tensor
     """(M,) episode number of each transition."""
     last: Tensor
-    """(M,) bool, last transition of an episode."""
+    """(M,) bool, whether a transition is the last of its episode."""
     start: Tensor
     """(E,) number of each episode's initial state."""
     success: Tensor
-    """(E,) bool"""
+    """(E,) bool success of each episode."""
 
 
 def play(env: Any, expert: Callable[[int], Demonstrator], seed: int, progress: Progress = lambda *_: None) -> Played:
     """Play one episode of each behaviour from each initial state.
 
-    `env` has `STARTS` environments; `expert` makes a demonstrator from a seed. ConfigError if too few episodes succeed
-    or fail.
+    `env` has `STARTS` environments, and `expert` makes a demonstrator from a seed. ConfigError if too few episodes
+    succeed or fail.
     """
     env.info.require_end()
     views, rng, n = Views.of(env), torch.Generator().manual_seed(seed), env.num_envs
@@ -118,12 +118,12 @@ def play(env: Any, expert: Callable[[int], Demonstrator], seed: int, progress: P
 
 
 def vet(source: str, played: Played) -> Vetting:
-    """Try a reward in the sandbox and measure it on episodes; `BadCode` if it cannot be run."""
+    """Try a reward in the sandbox and measure it on played episodes; `BadCode` if the reward cannot be run."""
     return measure(try_reward(source, played.transitions), played)
 
 
 def measure(reward: Tensor, played: Played) -> Vetting:
-    """Return the metrics of rewards (M,) of the transitions."""
+    """Return the metrics of a reward from its values (M,) in the played transitions."""
     total = torch.zeros(len(played.success), dtype=torch.float64).index_add(0, played.episode, reward.double())
     last = torch.zeros_like(total)
     last[played.episode[played.last]] = reward[played.last].double()
@@ -137,7 +137,7 @@ def measure(reward: Tensor, played: Played) -> Vetting:
 
 
 def auc(good: Tensor, bad: Tensor) -> float:
-    """Return the share of pairs from `good` (G,) and `bad` (B,) with good > bad; ties are half. 0 if either is empty.
+    """Return the share of pairs of `good` (G,) and `bad` (B,) with good > bad; ties count half. 0 if there is no pair.
 
     >>> auc(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0]))
     0.875
@@ -149,7 +149,7 @@ def auc(good: Tensor, bad: Tensor) -> float:
 
 
 Act = Callable[[Observation, Tensor], Tensor]
-"""Actions (n, A) for an observation and the elapsed steps (n,)."""
+"""Function that returns actions (n, A) for an observation and the elapsed steps (n,) of the episodes."""
 
 
 def _behaviour(name: str, env: Any, expert: Demonstrator, lengths: Tensor, rng: torch.Generator) -> Act:
@@ -177,8 +177,8 @@ def _behaviour(name: str, env: Any, expert: Demonstrator, lengths: Tensor, rng: 
 def _episodes(env: Any, views: Views, act: Act, seed: int) -> tuple[Transitions, Tensor, Tensor, Tensor]:
     """Play the first episode of every environment.
 
-    Returns the transitions, their environment numbers (M,), whether each is the last of its episode (M,) bool, and the
-    success of each environment (n,) bool.
+    Returns the M transitions, their environment numbers (M,), whether each transition is the last of its episode (M,)
+    bool, and the success of each environment (n,) bool.
     """
     observation = _host(env.reset(seed=seed)[0])
     n = env.num_envs

@@ -1,4 +1,4 @@
-"""Views for written rewards: an observation as named tensors."""
+"""Views for written rewards: the fields of an observation as named tensors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Views:
 
 
 def final_observation(following: Observation, done: Tensor, infos: dict[str, Any]) -> Observation:
-    """Return the observation at the end of a step: the final one in environments whose episode ended."""
+    """Return the observation at a step's end: `following`, or the final observation where the episode ended."""
     if "final_obs" not in infos:
         return following
     final = infos["final_obs"]

@@ -1,4 +1,4 @@
-"""Have a language model write a reward: prompt it, try its answer, report faults to it, and vet a reward that runs."""
+"""Have a language model write a reward: prompt the model, try its answer, report faults, and vet a reward that runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,13 +41,13 @@ class Written:
     source: str
     vetting: Vetting
     rounds: int
-    """Number of answers up to this reward."""
+    """Number of answers of the model up to this reward."""
     rejected: list[str] = field(default_factory=list)
-    """Reason for each rejected answer."""
+    """Reason for the rejection of each rejected answer."""
 
 
 def write(model: ReplyModel, messages: list[Message], played: Played, rounds: int, say: Say) -> Written:
-    """Return the first reward that passes vetting on the played episodes, or else the best of all rounds.
+    """Return the first reward that passes vetting on the played episodes, or else the best reward of all rounds.
 
     UserError if no answer can be run as a reward.
     """
@@ -99,7 +99,7 @@ def revision(messages: list[Message], source: str, feedback: str) -> list[Messag
 
 
 def goal_of(env: Any) -> str:
-    """Return the goal of a task in words, empty if the task has none."""
+    """Return the goal of an environment's task in words, empty if the task has no goal in words."""
     interface = env.info.interface
     if interface is not None:
         return str(interface.instruction)
@@ -107,7 +107,7 @@ def goal_of(env: Any) -> str:
 
 
 def _judgement(result: Vetting) -> Message:
-    """Return the message about a reward that ranks episodes wrongly."""
+    """Return the message to the model about a reward that ranks episodes wrongly."""
     return message(
         "user",
         f"This reward was tried on {result.successes} episodes that succeed and {result.failures} that fail: careless, "
@@ -133,7 +133,7 @@ def _failure(interface: Interface) -> str:
 
 
 def _test(text: str) -> str:
-    """Return a test as its call and docstring."""
+    """Return the text of a success or failure test: its call and its docstring."""
     name, words = tests.split(text)
     doc = " ".join((tests.get(name).__doc__ or "").split())
     return f"{name}({', '.join(words)}). {doc}"
