@@ -9,11 +9,11 @@ from robot_rl.util.limits import NonNegativeFloat, Seed
 
 @dataclass
 class Twin:
-    """Run a simulated robot in real time behind the real robot's topics, with hidden dynamics."""
+    """Run a simulated robot in real time behind the real robot's topics; its dynamics are hidden from the policy."""
 
     robot: opt.RobotName
     task: str | None = None
-    """Task whose objects are simulated; default: the robot's first, see `robot-rl tasks`."""
+    """Task whose objects are simulated; default: the robot's first task, see `robot-rl tasks`."""
     seed: Seed = 0
     """Seed of noise and of the objects' initial poses."""
     mjcf: opt.Mjcf = ""
@@ -68,7 +68,7 @@ class Guard:
     """Check a policy's motor commands and forward them to the robot; damp the robot if commands stop or are invalid.
 
     `robot-rl deploy` commands a legged robot only through a guard. Ctrl-C or closing the terminal ends the guard once
-    commands stop; a second Ctrl-C ends it at once. The guard leaves the robot damped."""
+    commands stop; a second Ctrl-C ends the guard at once. The guard leaves the robot damped."""
 
     robot: opt.RobotName
     wait: NonNegativeFloat = 60.0
