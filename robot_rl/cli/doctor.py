@@ -141,7 +141,7 @@ def transport() -> Diagnosis:
 
 
 def _probe(name: str) -> tuple[bool, str]:
-    """Run a probe in its own process, as broken GL or DDS may hang or crash; return success and its last line."""
+    """Run a probe in its own process, as broken GL or DDS may hang or crash; return success and last output line."""
     command = [sys.executable, "-m", "robot_rl.cli.doctor", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=8, stdin=subprocess.DEVNULL)

@@ -78,7 +78,7 @@ def parse(words: list[str]) -> dict[str, str]:
 
 
 def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
-    """Raise LaunchError if the launch file starts no guard and the robot is legged, or a guard and it is an arm."""
+    """Raise LaunchError if the launch file starts no guard although the robot is legged, or a guard for an arm."""
     legged, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
     if any(node.commands_robot for node in nodes) and legged != guarded:
         raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(legged)}, or name another robot:=")

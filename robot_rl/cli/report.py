@@ -57,7 +57,7 @@ class Compare:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, or folders of seed runs from `train --seeds`; the first is the reference."""
     figure: str = ""
-    """Figure to compare: success, return, or a metric of the task; default: success if every run has it, or return."""
+    """Success, return, or a metric of the task to compare; default: success if all runs report it, else return."""
     out: Path | None = None
     """HTML file to write, with the comparison and the learning curves; default: none."""
     json: Json = False
