@@ -91,7 +91,7 @@ class BiasedSampler(EpisodeSampler):
 
 
 def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
-    """Return the policy's success rate in development episodes, one in each of as many environments."""
+    """Return the policy's success rate in `episodes` development episodes, which run in parallel."""
     policy.eval()
     explores, policy.explore = policy.explore, False
     env = Biased(task, episodes)
@@ -102,7 +102,7 @@ def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
 
 
 def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, seed: int) -> dict[str, Any]:
-    """Correct the policy of one run; return success before and after this, and the share of corrected episodes."""
+    """Correct the policy of one run; return success before and after training, and the share of corrected episodes."""
     bundle = load_bundle(run / "improve")
     task = twin_of(tasks.get(bundle.interface.task))
     torch.manual_seed(seed)

@@ -37,7 +37,7 @@ def score(returns: list[float], floor: float, best: float) -> float:
 
 
 def mean_return(task: str, policy: RunnablePolicy, episodes: int, first: int) -> float:
-    """Return the policy's mean return over `episodes` with seeds from `first` on."""
+    """Return the policy's mean return over episodes with seeds from `first` on."""
     env: Any = make(task, min(100, episodes))
     result = evaluate(policy, env, episodes, first)
     env.close()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.sac_speed
 
-Both have 2x256 networks, 2 critics, batch size 256, and observations and actions of HalfCheetah's size. Steps include
-sampling from the replay buffer.
+Both agents have 2x256 networks, 2 critics, batch size 256, and observations and actions of HalfCheetah's size. A step
+includes sampling from the replay buffer.
 """
 
 import argparse

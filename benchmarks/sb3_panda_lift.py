@@ -1,12 +1,13 @@
-"""Measure the time to reliable success in panda-lift: SAC of stable-baselines3 against our fastest way.
+"""Measure the time to reliable success in panda-lift: SAC of stable-baselines3 against robot-rl's fastest way.
 
     python -m benchmarks.sb3_panda_lift --seeds 3 --work /tmp/sb3
 
-Both have the same task, reward (1 for success, which ends the episode) and demonstrations, with which SAC's replay
-starts. Our way is the fastest of `benchmarks.panda_lift`. SAC has its defaults, except for --updates-per-step and the
-number of environments, which is ours (stepped as one batch). Every --every seconds, SAC is evaluated on the 200
-held-out episodes, until the lower end of the 95 % interval reaches 0.95, for at most --limit seconds. Evaluation time
-is not counted. Stopping at the first success favours SAC. Finished runs in --work are not repeated.
+Both methods have the same task, reward (1 for success, which ends the episode) and demonstrations, with which SAC's
+replay starts. Robot-rl's way is the fastest of `benchmarks.panda_lift`. SAC has its defaults, except for
+--updates-per-step and the number of environments, which is robot-rl's (stepped as one batch). Every --every seconds,
+SAC is evaluated on the 200 held-out episodes, until the lower end of the 95 % interval reaches 0.95, for at most
+--limit seconds, without evaluation time. Stopping at the first such interval favours SAC. Finished runs in --work are
+not repeated.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Run one suite: collect with its demonstrators, train, and evaluate after several numbers of environment steps.
+"""Run a benchmark suite: collect with its demonstrators, train, and evaluate after several counts of environment steps.
 
 Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
 stages in --work are not repeated, and training continues from its last checkpoint.
@@ -71,7 +71,7 @@ def first_episode(out: Path, published: Path) -> int:
 
 
 class Stages:
-    """Run each stage once and keep its duration."""
+    """Run each stage once and keep the stage's duration, s, in a file."""
 
     def __init__(self, folder: Path):
         self.file = folder / "stages.json"

@@ -2,9 +2,9 @@
 
     python -m benchmarks.tabletop --work runs/tabletop
 
-The benchmark collects and trains two `vla-sft` policies, of which one is blind to instructions
-(`--policy.encoder.blind`). Each verb's training instructions, the held-out instructions and changing instructions are
-evaluated in --episodes episodes each. Finished stages in --work are not repeated. Results go to
+The benchmark collects demonstrations and trains two `vla-sft` policies on them, of which one is blind to instructions
+(`--policy.encoder.blind`). It evaluates each verb's training instructions, the held-out instructions, and changing
+instructions, in --episodes episodes each. Finished stages in --work are not repeated. Results go to
 benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, and above the blind policy.
 """
 

@@ -15,8 +15,8 @@ class Collect:
     """Record demonstrations of a task as a LeRobot v3.0 dataset, by a scripted demonstrator or a policy."""
 
     task: tyro.conf.Positional[str]
-    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID, with --policy if it has no
-    demonstrator."""
+    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID, which needs --policy if the
+    environment has no demonstrator."""
     policy: Path | None = None
     """Bundle or run folder of a policy that acts instead of the demonstrator."""
     episodes: PositiveInt = 20
@@ -36,7 +36,7 @@ class Collect:
     resume: bool = False
     """Continue the interrupted recording of the dataset in --out."""
     log: Path | None = None
-    """Folder in which `report` finds copies of the dataset's dataset.json, randomization.json and provenance.json."""
+    """Folder for copies of the dataset's meta/dataset.json, randomization.json and provenance.json, for `report`."""
     engine: opt.Engine = "mujoco"
     device: opt.PhysicsDevice = "auto"
     without: opt.Without = ()

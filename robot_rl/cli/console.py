@@ -15,7 +15,7 @@ from rich.text import Text
 from robot_rl.util import strict_json
 
 LEAST = 40
-"""Minimum width, columns: with COLUMNS=0, rich would print nothing."""
+"""Minimum width of the output, columns: with COLUMNS=0, rich would print nothing."""
 
 
 def printer(stderr: bool = False) -> Console:
@@ -54,7 +54,7 @@ def bar(title: str) -> Iterator[Any]:
 
 
 def say_nominal(engine: str, nominal: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Print and return the parameters (`nominal`) that an engine cannot randomize, except those the user `excluded`."""
+    """Print on stderr, and return, those parameters in `nominal`, which an engine cannot randomize, not `excluded`."""
     names = [name for name in nominal if name not in excluded]
     if names:
         said = f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode"

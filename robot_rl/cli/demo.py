@@ -39,7 +39,7 @@ class Journey:
 
     stages: Callable[[Options], list[Stage]]
     check: Callable[[Path], bool]
-    """Function that returns whether the policies of a quick demonstration, in a folder, learned."""
+    """Function (folder) that returns whether the policies of a quick demonstration learned."""
 
 
 def evaluation(

@@ -166,7 +166,7 @@ class Deploy:
         return int(failed)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
-        """Return the function that gives the same velocity commands as in simulation; None if a person commands."""
+        """Return a function (seed, step) with the velocity commands as in simulation; None if a person commands."""
         if not interface.command or self.commands == "person":
             return None
         from robot_rl.interface.spec import VectorSpec

@@ -260,7 +260,7 @@ class RobotsCheck:
     robot: tyro.conf.Positional[str]
     """Robot name, see `robot-rl robots`, or import path, my_lab.arm:ARM."""
     mjcf: str = ""
-    """Model file (MJCF or URDF) instead of the spec's."""
+    """Model file (MJCF or URDF) instead of the spec's model file."""
     json: Json = False
 
     def run(self) -> int:

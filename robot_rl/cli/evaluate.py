@@ -40,7 +40,7 @@ class Evaluate:
     seed: Seed = HELD_OUT
     """Seed of the first episode. Held-out seeds start at 1000000000, seeds of development episodes at 1500000000."""
     num_envs: PositiveInt = 100
-    """Parallel simulations."""
+    """Number of parallel simulations."""
     dataset: Path | None = None
     """Dataset of recorded episodes with which to compare the policy and simple baselines. Of the policy's own training
     dataset, only episodes that were held out or recorded after training count."""
@@ -66,7 +66,7 @@ class Evaluate:
     """Simulated inference time of a slower machine, ms, rounded up to whole control periods."""
     interval: PositiveInt | None = None
     """Control periods between decisions: number of actions executed per chunk; a shorter chunk's last action is held.
-    Default: the policy's own."""
+    Default: the policy's own number."""
     task: str | None = None
     """For a server other than `robot-rl serve`: task whose contract defines the policy's inputs and actions."""
     keys: opt.ServerKeys = ()
@@ -83,7 +83,7 @@ class Evaluate:
     changes: opt.Changes = 0.0
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
-    """Policy threads; physics uses all cores."""
+    """Number of policy threads; physics uses all cores."""
     json: opt.Json = False
 
     def run(self) -> int:
@@ -246,7 +246,7 @@ class Evaluate:
                 write_json(out, result)
 
     def _beside_run(self, policy: Path, other: Sequence[str] = ()) -> Path | None:
-        """Return the file in the policy's run folder in which `report` looks for the result; None without a run."""
+        """Return the file in the policy's run folder where `report` looks for the result; None without a run folder."""
         from policies.bundle import bundle_folder
         from robot_rl.util.files import file_name
 
@@ -281,8 +281,8 @@ def _caption(video: Path, text: str) -> None:
 
 
 def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Compare a policy with a dataset; return the summary, task and errors per episode, and whether it had no task in
-    training, only a dataset."""
+    """Compare a policy with a dataset; return the summary, the task and errors per episode, and whether the policy was
+    trained on a dataset without a task."""
     from policies.base import RunnablePolicy
     from robot_rl.cli.console import bar
     from robot_rl.cli.remote import open_policy, server_report

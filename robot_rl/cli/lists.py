@@ -1,4 +1,4 @@
-"""`robot-rl tasks`, `robots` and `recipes [NAME]`."""
+"""`robot-rl tasks`, `robots` and `recipes [NAME]`: list what is registered, or print a recipe."""
 
 import inspect
 import json

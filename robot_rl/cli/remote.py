@@ -1,4 +1,4 @@
-"""Open a policy named on the command line (a bundle, or a server at ws://HOST:PORT), and `robot-rl serve`."""
+"""Loading of the policy that a command line names, a bundle or a server at ws://HOST:PORT; and `robot-rl serve`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Serve:
     device: str = "cpu"
     """Policy device: cpu, cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: PositiveInt = 2
-    """Policy threads."""
+    """Number of policy threads."""
 
     def run(self) -> int:
         import logging

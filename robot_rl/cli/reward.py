@@ -30,18 +30,18 @@ class EpisodeOptions:
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
     threads: PositiveInt = 1
-    """Threads of the policy's networks."""
+    """Number of threads for the policy's networks."""
 
 
 @dataclass
 class _OnTask:
-    """Base of the commands on one task."""
+    """Base class of the commands that work on one task."""
 
     task: tyro.conf.Positional[str]
     """Task name, as for `robot-rl train`."""
 
     def opened(self, episodes: EpisodeOptions) -> tuple[Any, str]:
-        """Return the task's environments and its goal in words. Raises ConfigError if the goal is unknown."""
+        """Return the task's environments and the task's goal in words. Raises ConfigError if the goal is unknown."""
         import torch
 
         from robot_rl.rewards.written.file import written_reward_info
@@ -186,7 +186,7 @@ class ShowReward:
 
 @dataclass
 class Prompt(_OnTask):
-    """Print the prompt for a language model, for pasting; vet the answer with `robot-rl reward vet`."""
+    """Print, for pasting, the prompt that asks a language model for a reward; vet the answer with `reward vet`."""
 
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
@@ -220,7 +220,7 @@ class Fit:
     device: str = "auto"
     """Torch device: cpu, cuda, cuda:1, mps and the like, or auto for cuda if available."""
     threads: PositiveInt = 1
-    """Number of threads."""
+    """Number of torch threads."""
     json: Json = False
 
     def run(self) -> int:

@@ -35,7 +35,7 @@ class Teleop:
     task: str | None = None
     """Task of an arm's scripted operator; default: the robot's first task."""
     robot: str = "panda"
-    """Robot that receives the input; for a legged robot, motion is its velocity command."""
+    """Robot that receives the input; for a legged robot, the operator's motion input is the velocity command."""
     rate: PositiveFloat = 30.0
     """Message rate, Hz, 20 to 50."""
     seed: Seed = 0
@@ -43,7 +43,7 @@ class Teleop:
     path: str = ""
     """Gamepad device file; default: the first /dev/input/js*."""
     map: str = ""
-    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need none."""
+    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need no such file."""
     check: bool = False
     """Show the gamepad's input and the resulting commands, but send nothing; create the --map file if absent."""
     ros_args: RosArgs = field(default_factory=list)

@@ -54,7 +54,7 @@ class Train(Generic[R]):
     """Fraction of the dataset's episodes, from the end, to hold out for `robot-rl evaluate --dataset`; default 0.1
     without a task, else 0."""
     base: Path | None = None
-    """Bundle of the initial or base policy."""
+    """Bundle of the recipe's initial or base policy."""
     classifier: Path | None = None
     """Success classifier that ends episodes and provides rewards instead of the task's own test; see `robot-rl
     classifier fit`."""

@@ -9,7 +9,7 @@ from robot_rl.util.limits import NonNegativeFloat, Seed
 
 @dataclass
 class Twin:
-    """Run a simulated robot in real time behind the real robot's topics; its dynamics are hidden from the policy."""
+    """Run a simulated robot, whose dynamics no policy knows, in real time behind the real robot's topics."""
 
     robot: opt.RobotName
     task: str | None = None
@@ -20,7 +20,7 @@ class Twin:
     camera: bool = True
     """Publish camera images."""
     push_every: NonNegativeFloat = 0.0
-    """Interval between pushes of a legged robot, s; 0: none."""
+    """Interval between pushes of a legged robot, s; 0: no pushes."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
     ros_args: opt.RosArgs = field(default_factory=list)

@@ -138,7 +138,7 @@ def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
 
 
 def says(found: Difference) -> str:
-    """Return a verdict on a difference: higher, lower, or not decided, with the number of episodes or seeds missing."""
+    """Return a verdict on a difference: higher, lower, or not decided, with the number of episodes or seeds to add."""
     if found.decided:
         return "higher" if found.mean > 0 else "lower"
     more = [f"{found.more_episodes} more episodes per seed"] if found.more_episodes is not None else []

@@ -113,7 +113,7 @@ def read_folder(folder: Path) -> RunFolder:
 
 
 def read_json(path: Path, kind: type, notes: list[str]) -> Any:
-    """Return a JSON file's content; an empty `kind` if the file is absent, and with a note if it is unreadable."""
+    """Return a JSON file's content; an empty `kind` if absent, or, with a note, if damaged or of another type."""
     if not path.is_file():
         return kind()
     try:

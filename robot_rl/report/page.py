@@ -21,7 +21,7 @@ from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
-"""Generator name in the page; files without it are never overwritten."""
+"""Generator name in the page; files without this name are never overwritten."""
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that are invalid in HTML or UTF-8: controls, lone surrogates, non-characters."""
 Section = tuple[str, str, list[Block]]
@@ -42,7 +42,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Args:
         folders: run folders, or folders of run folders.
-        out: HTML file; replaced atomically, and only if it is a report.
+        out: HTML file; an existing file is replaced atomically, and only if it is a report.
 
     Returns:
         Dict with report (path written), stages (evaluations in order) and notes (files left out, with reasons).

@@ -14,7 +14,7 @@ from robot_rl.util.errors import UserError
 HOST = "127.0.0.1"
 """Listening address: only this machine can connect."""
 PORT = 8080
-"""First port to try."""
+"""First port that the server tries."""
 PICTURE_RATE = 5.0
 """Maximum rate of pictures per camera, Hz; a picture is a JPEG of several kilobytes."""
 TEXT_RATE = 10.0
@@ -66,7 +66,7 @@ class Page:
         self._pictures[name] = self.server.gui.add_image(np.zeros((height, width, 3), np.uint8), label=name), -np.inf
 
     def text(self, name: str, content: str, now: bool = False) -> None:
-        """Set a named text to HTML; updates at more than TEXT_RATE are skipped unless `now`."""
+        """Set a named text to HTML; updates faster than TEXT_RATE are skipped unless `now`."""
         handle, changed = self._texts[name]
         clock = time.monotonic()
         if now or clock - changed >= 1 / TEXT_RATE:

@@ -124,7 +124,7 @@ def _opacity(colour: tuple[float, ...]) -> float | None:
 
 
 def _mesh(model: mujoco.MjModel, geom: int) -> Trimesh | None:
-    """Return the mesh of a geom in its body's frame; None for types other than mesh, box and round shapes."""
+    """Return the mesh of a geom in its body's frame; None for geoms without such a shape, for example planes."""
     import trimesh
     from trimesh.transformations import quaternion_matrix
 

@@ -114,7 +114,7 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Return steps/s of our and of Gymnasium's (sync, async) vector environments, and ours over the faster of those."""
+    """Return steps/s of the task's own vector environment and of Gymnasium's sync and async ones, and their ratio."""
     import gc
 
     import gymnasium as gym

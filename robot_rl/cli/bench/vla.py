@@ -39,7 +39,7 @@ class Vla:
     device: str = "auto"
     """Torch device: cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: NonNegativeInt = 0
-    """Torch threads; 0: torch's default."""
+    """Number of torch threads; 0: torch's default number."""
     json: Json = False
 
     def run(self) -> int:
