@@ -54,7 +54,7 @@ def bar(title: str) -> Iterator[Any]:
 
 
 def say_nominal(engine: str, nominal: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Print on stderr, and return, those parameters in `nominal`, which an engine cannot randomize, not `excluded`."""
+    """Print on stderr and return the parameters that an engine cannot randomize (`nominal`), except `excluded` ones."""
     names = [name for name in nominal if name not in excluded]
     if names:
         said = f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode"

@@ -170,7 +170,7 @@ class VLAScale:
     robot_episodes: int = 5
     video_episodes: int = 3
     taught: str = "training"
-    """Instructions that are demonstrated: "training" for all training instructions, or their common prefix."""
+    """Instructions that are demonstrated: "training" for all training instructions, or a common prefix."""
 
 
 QUICK_VLA = VLAScale(75, 1000, 32, 1_600, 32, 1, 2, "touch the")
