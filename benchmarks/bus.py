@@ -2,7 +2,7 @@
 
     python -m benchmarks.bus --json
 
-Both send the same 532 bytes, in turn. The bus encodes and decodes at every hop; the bare echo only copies bytes.
+The bus and bare DDS send the same 532 bytes, in turn. The bus encodes and decodes at every hop; bare DDS copies bytes.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def state(number: int) -> Any:
 
 @contextmanager
 def bus(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -> Iterator[Any]:
-    """Open both topics on the bus; yields `send(number)`. The handler's result, if any, is forwarded."""
+    """Open topics `here` (in) and `there` (out) on the bus; yield `send(number)`. Results of `handle` are sent, too."""
     from real.bus import QoS, Stamped, open_node
 
     with open_node(f"bench_{here}", backend="dds") as node:
@@ -65,7 +65,7 @@ def bus(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) ->
 
 @contextmanager
 def bare(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -> Iterator[Any]:
-    """Open both topics on bare CycloneDDS: bytes and a wait set, without codec and bus."""
+    """Do the same as `bus` on bare CycloneDDS: raw bytes and a wait set, without codec and bus."""
     from cyclonedds._clayer import ddspy_take, ddspy_write
     from cyclonedds.core import ReadCondition, WaitSet
     from cyclonedds.domain import Domain, DomainParticipant
@@ -123,7 +123,7 @@ WAYS: dict[str, Callable[..., Any]] = {"bus": bus, "bare": bare}
 
 
 def measure(send: Callable[[int], None], times: list[tuple[float, float]], rate: float, seconds: float) -> np.ndarray:
-    """Send at a rate with absolute deadlines; return the duration of each send call, microseconds."""
+    """Send numbered states at `rate`, Hz, with absolute deadlines; return the duration of each send call, us."""
     calls = []
     begin = time.perf_counter()
     for i in range(int(rate * seconds)):

@@ -14,7 +14,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 
 
 class Browser:
-    """Browser with one page; `profile` is an empty folder. WebGL is rendered in software."""
+    """Chromium with one page; `profile` is an empty folder for its files. WebGL is rendered in software."""
 
     def __init__(self, profile: Path, width: int = 1200, height: int = 800):
         from websockets.sync.client import connect
@@ -70,7 +70,7 @@ class Browser:
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def until(self, holds: Any, seconds: float = 30.0) -> Any:
-        """Poll until `holds()` is true and return it; TimeoutError after some seconds."""
+        """Poll until `holds()` is true and return its value. Raises TimeoutError after `seconds`."""
         end = time.monotonic() + seconds
         while not (value := holds()):
             if self._session:

@@ -3,7 +3,7 @@
     python -m benchmarks.corrections RUN --operators 2
 
 RUN is a folder of `robot-rl demo`. The scripted operator corrects the policy of RUN/improve, `hil-serl` learns after
-each episode, and 200 development episodes are evaluated before and after. Results: docs/methods.md.
+each episode, and 200 development episodes are evaluated before and after the session. Results: docs/methods.md.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def twin_of(task: Task) -> Task:
 
 
 class Biased(TaskEnv):
-    """An environment with the twin's bias of the object tracker in all episodes."""
+    """Environment with the twin's bias of the object tracker in all episodes."""
 
     def __init__(self, task: Task, num_envs: int, threads: int = 0):
         super().__init__(task, num_envs, threads=threads)
@@ -78,7 +78,7 @@ class Biased(TaskEnv):
 
 
 class BiasedSampler(EpisodeSampler):
-    """Sample episodes with one bias of the object tracker."""
+    """Sampler of episodes that all have the twin's bias of the object tracker."""
 
     def sample(self, ids: np.ndarray) -> EpisodeSample:
         sample = super().sample(ids)
@@ -91,7 +91,7 @@ class BiasedSampler(EpisodeSampler):
 
 
 def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
-    """Return the success rate, one episode in each environment."""
+    """Return the policy's success rate in `episodes` development episodes, which run in parallel."""
     policy.eval()
     explores, policy.explore = policy.explore, False
     env = Biased(task, episodes)
@@ -102,7 +102,7 @@ def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
 
 
 def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, seed: int) -> dict[str, Any]:
-    """Correct the policy of one run; return success before and after, and the share of corrected episodes."""
+    """Correct the policy of one run; return success before and after training, and the share of corrected episodes."""
     bundle = load_bundle(run / "improve")
     task = twin_of(tasks.get(bundle.interface.task))
     torch.manual_seed(seed)

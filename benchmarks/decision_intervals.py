@@ -27,7 +27,7 @@ from sim.make import make
 
 RESULTS = Path(__file__).parent / "results" / "decision_intervals.json"
 INTERVALS = (1, 2, 4, 8, 16)
-"""Control periods."""
+"""Control periods between decisions."""
 
 
 def score(returns: list[float], floor: float, best: float) -> float:
@@ -37,7 +37,7 @@ def score(returns: list[float], floor: float, best: float) -> float:
 
 
 def mean_return(task: str, policy: RunnablePolicy, episodes: int, first: int) -> float:
-    """Return the policy's mean return over episodes from `first` on."""
+    """Return the policy's mean return over episodes with seeds from `first` on."""
     env: Any = make(task, min(100, episodes))
     result = evaluate(policy, env, episodes, first)
     env.close()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.fast_default --work /tmp/fast [--only HalfCheetah-v5] [--recipe sac] [--steps 20000]
 
-Unfinished runs in --work are continued, finished ones kept. The curves, returns on held-out episodes, shares of
+Unfinished runs in --work are continued, finished runs kept. The curves, returns on held-out episodes, shares of
 FlashSAC's published returns, minutes, machine and versions go to benchmarks/results/fast_default.json, by recipe and
 task, once a task has run its 200,000 steps.
 """
@@ -25,7 +25,7 @@ tasks)."""
 
 
 def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path) -> dict[str, Any]:
-    """Finish one run if necessary; return its curve, return and minutes."""
+    """Finish one run if necessary; return its curve, its evaluated return and its duration, minutes."""
     folder = work / f"{recipe}-{task}-{steps}-{seed}"
     result = folder / "evaluation.json"
     robot_rl("train", f"gym:{task}", "--recipe", recipe, "--training.steps", steps, "--seed", seed, "--threads", 1,

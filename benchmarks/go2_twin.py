@@ -28,10 +28,10 @@ from robot_rl.util.statistics import mean_interval, wilson
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"
 TASK = "go2-velocity"
 SPREAD = 10
-"""Distance of the seeds of two runs, so that runs of several episodes share no seeds."""
+"""Difference between the first episode seeds of successive runs, so that runs of several episodes share no seeds."""
 FIRST_DOMAIN, DOMAINS = 100, 100
 ERRORS = ("velocity_error", "yaw_error")
-"""m/s, rad/s"""
+"""Tracking errors in the results, m/s and rad/s."""
 STANDING = 0.95
 """Minimum share of runs that end standing."""
 
@@ -39,7 +39,7 @@ STANDING = 0.95
 def one_run(
     index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int, first: int
 ) -> dict[str, Any]:
-    """Walk for one episode and return its results; if a process failed, only the seed and the status."""
+    """Walk for one episode and return its results. If a process failed, return only the seed and the exit status."""
     out = folder / str(index)
     values = {
         "robot": "go2", "twin": "true", "task": TASK, "policy": bundle, "out": out, "episodes": 1, "seconds": seconds,
@@ -68,7 +68,7 @@ def one_run(
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the share of runs that ended standing, with its Wilson interval; falls, errors, stops, events by reason.
+    """Return the number of runs that ended standing, its share's Wilson interval, falls, errors, stops and events.
 
     A run that ends early for any reason counts as not standing. Errors are averaged over complete runs only.
     """
@@ -96,7 +96,7 @@ def missed(total: dict[str, Any]) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
-    """Return a table with a line for each run, and the summary."""
+    """Return a table with a line for each run, and the summary `total`."""
     line = "{:>4}  {:>6}  {:>6}  {:>12}  {:>12}  {:>7}  {}".format
     lines = [line("seed", "falls", "s", "velocity m/s", "yaw rad/s", "late %", "stops and events")]
     for row in rows:
@@ -117,7 +117,8 @@ def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run all and write the table; return 1 if a run failed, stopped by anything but a tilt, or under 95 % stood."""
+    """Make all runs and write the table; return 1 if a run failed or was stopped for another reason than a tilt, or if
+    under 95 % of the runs ended standing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--runs", type=int, default=20, help="number of runs")

@@ -24,7 +24,7 @@ TASK = "go2-velocity"
 EPISODES = {"mujoco": 1000, "genesis": 200}
 SIDE_BY_SIDE = {"mujoco": 250, "genesis": 100}
 MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
-"""m/s, rad/s, m/s, m, W"""
+"""Metrics in the results, in m/s, rad/s, m/s, m and W."""
 LONGEST = 360.0
 """Maximum training time, s."""
 THRESHOLDS = {
@@ -33,7 +33,7 @@ THRESHOLDS = {
 }
 """Upper thresholds of the means over each seed's episodes."""
 LEAST_SWING = 0.03
-"""Minimum mean swing height, m; lower means shuffling."""
+"""Minimum mean height of a swinging foot, m; a robot with a lower mean shuffles."""
 
 
 def robot_rl(*words: str) -> None:
@@ -42,7 +42,7 @@ def robot_rl(*words: str) -> None:
 
 
 def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int], first: int) -> dict[str, Any]:
-    """Train, and evaluate in each engine; `seconds` is the wall-clock time of the whole `train` process."""
+    """Train and evaluate one seed in each engine; `seconds` is the wall-clock time of the whole `train` process."""
     start = time.monotonic()
     more = ("--training.steps", str(steps)) if steps else ()
     robot_rl("train", TASK, "--recipe", "ppo", "--out", str(folder), "--seed", str(seed), *more)
@@ -51,7 +51,7 @@ def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int], firs
 
 
 def measured(policy: str, engine: str, count: int, folder: Path, first: int) -> dict[str, Any]:
-    """Return the results of a bundle, or of zero:TASK, over `count` episodes from `first` on."""
+    """Return the results of a bundle, or of zero:TASK, over `count` episodes with seeds from `first` on."""
     out = folder / f"{engine}.json"
     size = ("--episodes", str(count), "--num-envs", str(min(SIDE_BY_SIDE[engine], count)), "--seed", str(first))
     robot_rl("evaluate", policy, "--engine", engine, *size, "--out", str(out))
@@ -59,7 +59,7 @@ def measured(policy: str, engine: str, count: int, folder: Path, first: int) -> 
 
 
 def reported(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Return the reported results; an episode that ended early counts as a fall."""
+    """Return the results that the table reports; an episode that ended early counts as a fall."""
     falls = {
         "fall_rate": 1 - evaluation["success"],
         "fall_rate_low": 1 - evaluation["success_high"],

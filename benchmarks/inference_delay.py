@@ -37,12 +37,12 @@ from sim.tasks import tasks
 RESULTS = Path(__file__).parent / "results" / "inference_delay.json"
 MODES: tuple[Mode, ...] = ("receding", "asynchronous", "realtime", "ensemble")
 DELAYS = (0, 50, 150, 300)
-"""ms"""
+"""Inference delays, ms."""
 KEYS = ("episodes", "success", "success_low", "success_high", "steps_of_successes", "action_change", "held_share")
 
 
 def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict[str, Any], list[bool]]:
-    """Return the results of one cell, and which episodes succeeded."""
+    """Return the results of one execution mode at one delay, ms, and whether each episode succeeded."""
     env = TaskEnv(bundle.task, min(100, episodes))
     periods = math.ceil(delay * env.rate / 1000)
     result = evaluate(bundle.policy, env, episodes, execution=Execution(mode, periods))
@@ -52,7 +52,7 @@ def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict
 
 
 def study(path: Path, episodes: int) -> list[dict[str, Any]]:
-    """Return the rows of one policy; `gain` is the paired difference to receding execution at the same delay."""
+    """Return one policy's rows; `gain` is the paired difference in success to receding execution at the same delay."""
     bundle, rows = load_bundle(path), []
     for delay in DELAYS:
         waited: list[bool] = []
@@ -79,7 +79,7 @@ class Slowed:
         self.reset = policy.reset
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return the policy's chunk after the time has passed."""
+        """Return the policy's chunk, but not before `seconds` have passed since the call."""
         begin = time.monotonic()
         chunk: Chunk = self.policy.infer(observation, rng, prefix)
         time.sleep(max(0.0, begin + self.seconds - time.monotonic()))
@@ -93,7 +93,7 @@ PLAIN = HiddenArm(
 
 
 def serve() -> None:
-    """Run the twin until SIGTERM."""
+    """Run the twin with nominal dynamics until SIGTERM."""
 
     torch.set_num_threads(1)
     with open_node("twin") as node:
@@ -105,7 +105,7 @@ def serve() -> None:
 
 
 class Trips:
-    """Count stale goals during episodes; none are due between episodes."""
+    """Count stale goals during episodes only, because no goals are due between episodes."""
 
     def __init__(self, env: Any):
         self.env, self.count, self._before = env, 0, 0
@@ -117,7 +117,7 @@ class Trips:
 
 
 def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
-    """Return the rows of one policy on a twin in a process of its own, on a ROS domain of this machine alone."""
+    """Return the rows of one policy on a twin, which has its own process, on a ROS domain limited to this machine."""
 
     os.environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(100 + os.getpid() % 100)}
     bundle, rows = load_bundle(path), []

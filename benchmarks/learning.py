@@ -1,9 +1,9 @@
-"""Learning curves of sac and rlpd, and what is learned on held-out episodes.
+"""Measure learning curves of sac and rlpd, and the learned policies on held-out episodes.
 
     python -m benchmarks.learning --work /tmp/learning [--only rlpd-cheetah]
 
-rlpd's prior data on Gymnasium tasks are 10 episodes of the sac policy before it, on panda-lift 50 demonstrations. Cases
-that --work holds already are not run again. Curves, evaluations, machine and versions go to
+The prior data of rlpd are 10 episodes of the task's sac policy on Gymnasium tasks, and 50 demonstrations on panda-lift.
+Finished cases in --work are not run again. Curves, evaluations, machine and versions go to
 benchmarks/results/learning.json.
 """
 
@@ -19,12 +19,12 @@ from robot_rl.training.run import provenance, read_metrics, write_json
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
 POINTS = 40
-"""Most points of a curve."""
+"""Maximum number of points of a curve, besides the last point."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run; `data` are the words of `collect`, WORK stands for the folder of all."""
+    """One training run; `data` are the options of `collect` for its dataset, in which WORK stands for --work."""
 
     task: str
     recipe: str
@@ -61,7 +61,7 @@ def robot_rl(*words: str) -> None:
 
 
 def run(name: str, case: Case, work: Path) -> dict[str, Any]:
-    """Return the curve and the evaluation of one case, after running what is missing."""
+    """Return the curve and the evaluation of one case, after running the stages that are missing."""
     folder, data = work / name, work / f"{name}-data"
     words = case.options.split()
     if case.data:

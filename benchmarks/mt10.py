@@ -2,12 +2,12 @@
 
     python -m benchmarks.mt10 --work runs/mt10 --env-python PYTHON [--tasks mt50]
 
-Collects scripted demonstrations, trains `vla-sft` on them from scratch, and evaluates held-out episodes of every task,
-with goals and objects drawn anew. Stages that --work holds are not run again. Results go to benchmarks/results.
-Passed: the lower end of the interval over all tasks is above 0.3.
+The benchmark collects scripted demonstrations, trains `vla-sft` on them from scratch, and evaluates held-out episodes
+of every task, with goals and objects drawn anew. Finished stages in --work are not run again. Results go to
+benchmarks/results. Passed: the lower end of the interval of success over all tasks is above 0.3.
 
-For comparison, on all 50 tasks, the mean of the four groups' success: SmolVLA (0.45B parameters) 57.3 %, pi0 (3.5B)
-47.9 % (Shukor et al. 2025, arXiv 2506.01844); both begin with the weights of a pretrained vision-language model.
+For comparison, the mean success of the four groups of all 50 tasks is 57.3 % for SmolVLA (0.45B parameters) and 47.9 %
+for pi0 (3.5B) (Shukor et al. 2025, arXiv 2506.01844), which begin with a pretrained vision-language model's weights.
 """
 
 import argparse
@@ -37,11 +37,11 @@ VERY_HARD = (
     "carry the puck over the wall to the dot", "pull the thermos with the stick", "push the thermos with the stick",
     "put the puck onto the shelf", "take the ring off the peg",
 )  # fmt: skip
-"""Groups of tasks (Seo et al. 2023, arXiv 2206.14244); the others are easy."""
+"""Instructions of the tasks in each group (Seo et al. 2023, arXiv 2206.14244); all other tasks are easy."""
 
 
 def success(found: dict[str, Any], texts: Collection[str]) -> dict[str, Any]:
-    """Return the success in the episodes of some instructions, with its 95 % Wilson interval."""
+    """Return the success rate in the episodes of the instructions `texts`, with its 95 % Wilson interval."""
     count = sum(found[text]["episodes"] for text in texts)
     won = round(sum(found[text]["episodes"] * found[text]["success"] for text in texts))
     low, high = wilson(won, count)
@@ -49,7 +49,7 @@ def success(found: dict[str, Any], texts: Collection[str]) -> dict[str, Any]:
 
 
 def grouped(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the success of each group, of all, and the mean of the groups, of results by instruction."""
+    """Return the success of each group and of all tasks, and the mean over groups, from results by instruction."""
     other = {*MEDIUM, *HARD, *VERY_HARD}
     groups = {"easy": [text for text in found if text not in other], "medium": MEDIUM, "hard": HARD,
               "very hard": VERY_HARD}  # fmt: skip

@@ -1,14 +1,14 @@
-"""OGBench's single tasks, offline and then online.
+"""Measure methods on OGBench's single tasks, trained offline and then online.
 
     python -m benchmarks.ogbench --work runs/ogbench [--task ogbench:cube-double-singletask-v0] [--method qc-fql]
 
-Success on 50 held-out episodes after 0, 25,000 and 100,000 environment steps.
+The methods are evaluated on 50 held-out episodes after 0, 25,000 and 100,000 environment steps:
 
 resfit   600 demonstrations of the task, with the noise of the suite's datasets; a clone, corrected online from success
-dsrl     the same clone, steered online by its noise
-qc-fql   the oracles' play, which aims elsewhere, and the dense reward, as Q-chunking has them (Li et al. 2025, arXiv
-         2507.07969): at most 150,000 transitions and 50,000 offline updates, where the paper has 1,000,000 of each
-qc       the same, and 15 times slower per update
+dsrl     the clone of resfit, steered online by its noise
+qc-fql   data of oracles that play towards other goals, and dense reward, as in the paper on Q-chunking (Li et al. 2025,
+         arXiv 2507.07969), with at most 150,000 transitions and 50,000 offline updates, not 1,000,000 of each
+qc       the data and reward of qc-fql; each update takes 15 times as long
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""Measure one-step distillation: success and latency, compared with the base.
+"""Measure one-step distillation: success and latency, compared with the base policy.
 
     python -m benchmarks.one_step --seeds 3
 
-For each task and seed: collect, clone a diffusion policy of ten steps, distill it, play both on the same held-out
-episodes. Latency is one inference for one robot on one thread, both policies in turn in one process. Passed: mean
-success at most 5 points below the base's, and at least 5 times faster. Results go to benchmarks/results/one_step.json.
+For each task and seed: collect, clone a diffusion policy of ten steps (base), distill it, evaluate both policies on the
+same held-out episodes. Latency is one inference for one robot on one thread, the policies in turn in one process. The
+distilled policy passes if its mean success is at most 5 points below the base's and it is at least 5 times faster.
+Results go to benchmarks/results/one_step.json.
 """
 
 import argparse
@@ -31,9 +32,9 @@ TASKS = {
     "testbed:insert": ("--skill", "STEADY", "--episodes", "200", "--num-envs", "50"),
     "panda-lift": ("--episodes", "100"),
 }
-"""Options of `collect` by task."""
+"""Options of `robot-rl collect` for each task."""
 LOSS, FASTER = 0.05, 5.0
-"""Largest loss of success, and least speed-up."""
+"""Largest loss of success, and least speed-up, with which the distilled policy passes."""
 
 
 def command(*words: object) -> None:
@@ -58,7 +59,7 @@ def latencies(policies: list[ChunkPolicy], inferences: int) -> list[float]:
 
 
 def measure(task: str, seed: int, work: Path, episodes: int, first: int) -> dict[str, Any]:
-    """Return the results of one task and seed."""
+    """Run the stages of one task and seed; return the results."""
     folder = work / task.replace(":", "-") / f"seed-{seed}"
     data, base, student = folder / "data", folder / "base", folder / "one-step"
     common = ("--seed", seed, "--resume")

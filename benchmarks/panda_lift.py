@@ -2,10 +2,10 @@
 
     python -m benchmarks.panda_lift --seeds 3
 
-Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, evaluate both on the
-same 200 held-out episodes. Then it measures the fastest way to 0.95 success: demonstrations without pictures, a clone,
-and `resfit` until nearly all training episodes succeed. Results go to benchmarks/results/panda_lift.json
-with machine, versions and commit.
+Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, and evaluate both
+policies on the same 200 held-out episodes. The fastest way to 0.95 success is then measured: demonstrations without
+pictures, a clone, and `resfit` until nearly all training episodes succeed. Results go to
+benchmarks/results/panda_lift.json with machine, versions and commit.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from robot_rl.util.seeds import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
 ENOUGH = 0.99
-"""Training stops at this success rate of the last 200 episodes; with 0.98 one of three policies missed 0.95."""
+"""Success rate of the last 200 episodes at which training stops; with 0.98, one of three policies missed 0.95."""
 KEYS = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
 
 
 def one_seed(seed: int, folder: Path) -> dict[str, Any]:
-    """Run the stages for one seed; times are wall clock from the start of `collect`, s."""
+    """Run the demo's stages for one seed; times are wall-clock times from the start of `collect`, s."""
     robot_rl("demo", "--no-robot", "--seed", seed, "--out", folder)
     stages = json.loads((folder / "demo.json").read_text())
     cloned, improved = (json.loads((folder / n / "evaluation.json").read_text()) for n in ("imitate", "improve"))
@@ -42,7 +42,8 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def early(seed: int, folder: Path, first: int = HELD_OUT) -> dict[str, Any]:
-    """Take the fastest way for one seed; seconds count from the start of `collect`, episodes from `first` on."""
+    """Take the fastest way to 0.95 success for one seed; seconds count from the start of `collect`. `first` is the seed
+    of the first evaluation episode."""
     data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
     robot_rl("collect", "panda-lift", "--episodes", 15, "--image-size", 0, "--seed", seed, "--out", data)
     collected = time.monotonic() - begun

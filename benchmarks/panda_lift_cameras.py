@@ -3,8 +3,8 @@
     python -m benchmarks.panda_lift_cameras --seeds 1 --work runs/cameras
 
 Each seed collects, clones and improves by the commands a user would type, then plays both policies on the same
-held-out episodes. Seconds count from the start of `collect`. Stages that
---work holds are not run again. Results go to benchmarks/results/panda_lift_cameras.json.
+held-out episodes. Finished stages in --work are not run again. Results, with the duration of each stage, s, go to
+benchmarks/results/panda_lift_cameras.json.
 """
 
 import argparse
@@ -22,7 +22,7 @@ KEYS = ("success", "success_low", "success_high", "steps_of_successes")
 
 
 def one_seed(seed: int, folder: Path, episodes: int, first: int) -> dict[str, Any]:
-    """Run the stages of one seed; return their seconds and both evaluations."""
+    """Run the stages of one seed; return the duration of each stage, s, and the evaluations of both policies."""
     stages, data, clone, better = Stages(folder), folder / "data", folder / "clone", folder / "improved"
     train = ["train", TASK, "--dataset", data, "--seed", seed, "--resume"]
     commands: dict[str, list[object]] = {

@@ -3,9 +3,9 @@
     python -m benchmarks.record
 
 A simulated person types on a terminal: one key at a time, with keyboard repeats, a reaction time, and position
-estimates that are 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time; `diffusion-bc` learns from
-the dataset with its defaults, and 200 held-out episodes are counted: in the task's 5 s, and in 15 s, since typing is
-slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
+estimates that are 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time. `diffusion-bc` learns from
+the dataset with its defaults. Success is measured on 200 held-out episodes with the task's time limit of 5 s and with
+15 s, since typing is slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
 """
 
 import argparse
@@ -40,7 +40,7 @@ REACTION = 0.25
 REPEAT_AFTER, REPEAT = 0.4, 1 / 30
 """Delay of a held key's first repeat, and time between repeats, s."""
 TAP = 0.3
-"""Minimum time between decisions, s."""
+"""Minimum time between the person's decisions, s."""
 EYE = 0.003
 """Standard deviation of the person's estimate of the cube position, sampled per episode, m."""
 COAST = 0.10
@@ -49,9 +49,9 @@ AXES = (("w", "s"), ("a", "d"), ("r", "f"))
 
 
 class Typist:
-    """Lift the cube with keys: move above it, go down, close, lift. Called every control period, before and after it.
+    """Lift the cube with keys: move above it, go down, close, lift. Called before and after every control period.
 
-    A far goal is reached with a held key at full speed, a near one with taps of Shift and the key (1.2 cm each).
+    A held key moves the tool to a far goal at full speed; taps of Shift and the key (1.2 cm each) reach a near goal.
     """
 
     def __init__(self, terminal: int, seed: int):
@@ -66,7 +66,7 @@ class Typist:
         self.frames: list[np.ndarray] = []
 
     def __call__(self, env: Any) -> None:
-        """Observe the simulation and type."""
+        """Observe the simulation and type the person's next keys."""
         now, steps = time.monotonic(), int(env.steps)
         if steps < self.steps or self.steps < 0:  # another episode
             self.seen.clear()
@@ -121,7 +121,7 @@ class Typist:
 
 
 def record(out: Path, episodes: int, seed: int, film: Path | None) -> tuple[dict[str, Any], Typist]:
-    """Record with the command `robot-rl record`, whose terminal the typist's keys come from."""
+    """Record with the command `robot-rl record`, on whose terminal the typist types."""
     hands, terminal = pty.openpty()
     before = os.dup(0)
     os.dup2(terminal, 0)
@@ -151,7 +151,7 @@ def record(out: Path, episodes: int, seed: int, film: Path | None) -> tuple[dict
 
 
 def success(bundle: Path, horizon: int, episodes: int) -> dict[str, Any]:
-    """Evaluate held-out episodes of `horizon` control periods."""
+    """Return the success of a bundle on held-out episodes with a time limit of `horizon` control periods."""
     task = tasks.get("panda-lift")
     env = TaskEnv(replace(task, interface=replace(task.interface, horizon=horizon)), min(100, episodes))
     result = evaluate(load_bundle(bundle).policy, env, episodes).summary()

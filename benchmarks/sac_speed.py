@@ -2,7 +2,8 @@
 
     python -m benchmarks.sac_speed
 
-Both: 2x256 networks, 2 critics, batch 256, sampling included, observations and actions of HalfCheetah's size.
+Both agents have 2x256 networks, 2 critics, batch size 256, and observations and actions of HalfCheetah's size. A step
+includes sampling from the replay buffer.
 """
 
 import argparse
@@ -27,14 +28,14 @@ OBSERVATION, ACTION, ROWS, BATCH = 17, 6, 50_000, 256
 
 
 class Blank(gym.Env):  # type: ignore[type-arg]
-    """Environment with spaces only: just the buffer's contents matter."""
+    """Environment that defines only spaces, because SAC trains on a given replay buffer."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
 
 
 def ours() -> tuple[ActorCritic, Replay, torch.Generator]:
-    """Return an agent and a replay of random transitions."""
+    """Return robot-rl's SAC agent and a replay buffer of random transitions."""
     recipe, rng = SAC(), torch.Generator().manual_seed(0)
     agent = ActorCritic(GaussianPolicy(Size(OBSERVATION, ACTION), recipe.policy), recipe.agent)
     replay = Replay(ROWS + 100, 1, agent.columns)
@@ -51,7 +52,7 @@ def ours() -> tuple[ActorCritic, Replay, torch.Generator]:
 
 
 def theirs() -> object:
-    """Return stable-baselines3's SAC with a buffer of random transitions."""
+    """Return stable-baselines3's SAC with a replay buffer of random transitions."""
     import stable_baselines3
     from stable_baselines3.common.logger import configure
 
@@ -67,7 +68,7 @@ def theirs() -> object:
 
 
 def main() -> int:
-    """Time both in turns and write the result."""
+    """Time the gradient steps of both libraries in turns and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="turns of each")
     parser.add_argument("--steps", type=int, default=200, help="gradient steps per turn")

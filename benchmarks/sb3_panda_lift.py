@@ -1,12 +1,13 @@
-"""Measure the time to reliable success in panda-lift: SAC of stable-baselines3 against our fastest way.
+"""Measure the time to reliable success in panda-lift: SAC of stable-baselines3 against robot-rl's fastest way.
 
     python -m benchmarks.sb3_panda_lift --seeds 3 --work /tmp/sb3
 
-Both have the same task, reward (1 for success, which ends the episode) and demonstrations; SAC starts with these in its
-replay. Ours is the fastest way of `benchmarks.panda_lift`. SAC has its defaults, except for the number of environments,
-which is ours, stepped as one batch, and --updates-per-step. It is stopped every --every seconds, and evaluated on the
-200 held-out episodes until the lower end of the 95 % interval reaches 0.95, at most --limit seconds. Evaluation is not
-counted, and stopping at the first time that it succeeds favours SAC. Finished runs in --work are not repeated.
+Both methods have the same task, reward (1 for success, which ends the episode) and demonstrations, with which SAC's
+replay starts. Robot-rl's way is the fastest of `benchmarks.panda_lift`. SAC has its defaults, except for
+--updates-per-step and the number of environments, which is robot-rl's (stepped as one batch). Every --every seconds,
+SAC is evaluated on the 200 held-out episodes, until the lower end of the 95 % interval reaches 0.95, for at most
+--limit seconds, without evaluation time. Stopping at the first such interval favours SAC. Finished runs in --work are
+not repeated.
 """
 
 import argparse
@@ -36,21 +37,21 @@ TASK, STATE, ENOUGH = "panda-lift", "observation.state", 0.95
 
 
 class Batched(VecEnv):
-    """Adapter of our batched environment to stable-baselines3, with success as the reward."""
+    """Adapter of robot-rl's batched environment to stable-baselines3, with success as the reward."""
 
     def __init__(self, env: TaskEnv, seed: int):
         self.env, self.first = env, seed
         super().__init__(env.num_envs, env.single_observation_space[STATE], env.single_action_space)
 
     def reset(self) -> np.ndarray:
-        """Begin episodes everywhere."""
+        """Begin an episode in every environment."""
         return self.env.reset(seed=self.first)[0][STATE].numpy()
 
     def step_async(self, actions: np.ndarray) -> None:
         self.actions = torch.from_numpy(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Step all; infos have an episode's last observation, and whether it was truncated."""
+        """Step all environments; for an episode that ends, infos have its last observation and if it was truncated."""
         observation, _, terminated, truncated, infos = self.env.step(self.actions)
         told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in (terminated | truncated).nonzero().flatten().tolist():
@@ -90,7 +91,7 @@ class Mode(Policy):
 
 
 def remember(model: SAC, episodes: list[dict[str, torch.Tensor]]) -> int:
-    """Put demonstrations into the replay; return the number of transitions. Terminal ones do not bootstrap."""
+    """Put demonstrations into the replay buffer; return the number of transitions. Terminal states do not bootstrap."""
     rows = [(e[STATE], torch.cat([e[STATE][1:], e[STATE][-1:]]), e["action"], e["reward"], e["terminated"].float())
             for e in episodes]  # fmt: skip
     columns = [torch.cat(part).numpy() for part in zip(*rows, strict=True)]
@@ -106,7 +107,7 @@ class Clock(BaseCallback):
     """Evaluate periodically; stop at the target success or the time limit. Evaluation time does not count."""
 
     def __init__(self, every: float, limit: float, since: float, first: int):
-        """Evaluation is of the episodes from `first` on."""
+        """Evaluate every `every` seconds, from `since` seconds on, on the episodes with seeds from `first` on."""
         super().__init__()
         self.first = first
         self.every, self.limit, self.spent, self.before = every, limit, since, time.monotonic()
@@ -127,7 +128,7 @@ class Clock(BaseCallback):
 
 
 def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace, first: int) -> dict[str, Any]:
-    """Train SAC; times are from the start of `collect`, as ours are, s."""
+    """Train stable-baselines3's SAC; times count from the start of `collect`, s, as for robot-rl."""
     start = time.monotonic()
     env = TaskEnv(TASK, a.num_envs)
     model = SAC(

@@ -1,4 +1,4 @@
-"""Run one suite: collect with its demonstrators, train, and evaluate after several numbers of environment steps.
+"""Run a benchmark suite: collect with its demonstrators, train, and evaluate after several counts of environment steps.
 
 Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
 stages in --work are not repeated, and training continues from its last checkpoint.
@@ -26,8 +26,8 @@ CORRECTED = (
     "--training.keep-successes --training.warmup 5000 --agent.exploration.warmup-noise 0.1 --agent.pooling min "
     "--residual.scale"
 )
-"""Correct a clone from success, in episodes of 50 to 300 steps; the largest correction follows. With the recipe's own
-warm-up and the mean of the values, a good clone of pick-place became worse at first (100 % to 78 %)."""
+"""Recipe and options that correct a clone from success, in episodes of 50 to 300 steps; to be followed by the largest
+correction. With default warm-up and the critics' mean, a good clone of pick-place first got worse (100 % to 78 %)."""
 KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_of_successes")
 
 
@@ -38,11 +38,11 @@ class Method:
     train: str
     """Recipe and options, without the number of steps."""
     collect: str
-    """Options of `collect`."""
+    """Options of `robot-rl collect` for the demonstrations."""
     base: str = ""
     """Recipe and options of the initial policy, trained on the same data; empty: from scratch."""
     reads_demos: bool = True
-    """Whether the method itself reads the demonstrations, not only its base."""
+    """Whether the method itself reads the demonstrations, and not only its initial policy."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Suite:
     points: tuple[int, ...]
     """Environment steps after which the policy is evaluated."""
     own_python: bool = False
-    """Whether the suite needs a separate Python."""
+    """Whether the suite needs another Python environment."""
 
 
 def robot_rl(*words: object) -> None:
@@ -66,12 +66,12 @@ def robot_rl(*words: object) -> None:
 
 
 def first_episode(out: Path, published: Path) -> int:
-    """Return the first evaluation seed: held-out only if the output is the published file."""
+    """Return the seed of the first evaluation episode: a held-out seed only if `out` is the published file."""
     return evaluation_seed(out.resolve() == published.resolve())
 
 
 class Stages:
-    """Run each stage once and keep its duration."""
+    """Run each stage once and keep the stage's duration, s, in a file."""
 
     def __init__(self, folder: Path):
         self.file = folder / "stages.json"
@@ -87,7 +87,7 @@ class Stages:
 
 
 def thinned(rows: list[Any]) -> list[Any]:
-    """Return about CURVE rows of a curve, with the last one."""
+    """Return about CURVE rows of a curve, including the last row."""
     return rows[:: -(-len(rows) // CURVE)] + rows[-1:] if rows else []
 
 
@@ -102,7 +102,7 @@ def measure(
     suite: Suite, task: str, work: Path, name: str, points: Sequence[int], episodes: int, first: int, seed: int,
     python: Path | None, more: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Finish the stages of one task; return data, curve and evaluations, from episode `first` on."""
+    """Finish the stages of one task; return data, curve and evaluations, whose episode seeds start at `first`."""
     called, method = f"gym:{task}", suite.methods[name]
     folder = work / file_name(task)
     data, base, run = folder / f"data-{seed}", folder / f"{name}-base-{seed}", folder / f"{name}-{seed}"
@@ -141,7 +141,7 @@ def measure(
 
 
 def main(suite: Suite, description: str | None) -> int:
-    """Run the tasks and write benchmarks/results/<suite>.json after each."""
+    """Run the tasks and write benchmarks/results/<suite>.json after each task."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder of datasets and runs")
     parser.add_argument("--task", nargs="*", default=list(suite.tasks), help="tasks; default: all of the benchmark")

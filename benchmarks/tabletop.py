@@ -2,10 +2,10 @@
 
     python -m benchmarks.tabletop --work runs/tabletop
 
-Collects, trains `vla-sft` with and without reading instructions (`--policy.encoder.blind`), and evaluates each verb's
-training instructions, the held-out ones, and changing ones, in --episodes episodes each. Finished stages in --work are
-not repeated. Results go to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy
-above the blind one.
+The benchmark collects demonstrations and trains two `vla-sft` policies on them, of which one is blind to instructions
+(`--policy.encoder.blind`). It evaluates each verb's training instructions, the held-out instructions, and changing
+instructions, in --episodes episodes each. Finished stages in --work are not repeated. Results go to
+benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, and above the blind policy.
 """
 
 import argparse
@@ -24,11 +24,11 @@ VERBS = ("touch", "lift", "push", "put")
 CHANGES = 0.4
 """Share of demonstrations whose instruction changes."""
 CHANGED = "changed"
-"""Training instructions that all change; episodes count if the change came before success of the first."""
+"""Evaluation in which every instruction changes; an episode counts if the first instruction had not succeeded then."""
 
 
 def ask(run: Path, instructions: str, episodes: int, first: int) -> dict[str, Any]:
-    """Return a policy's success on instructions, measuring it if necessary; a verb means its training instructions."""
+    """Return a policy's success on `instructions`, measured if missing; a verb stands for its training instructions."""
     out = run / f"asked-{instructions}-{first}.json"
     if not out.exists():
         how = ("--changes", 1) if instructions == CHANGED else ("--instructions", instructions)

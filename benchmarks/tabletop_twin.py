@@ -2,14 +2,14 @@
 
     python -m benchmarks.tabletop_twin runs/vla --work runs/tabletop-twin
 
-Each instruction is asked in --episodes episodes: in simulation as in training; on a plain twin, in the middle of what
-training varies, and in simulation with its dynamics; and on the twin of `robot-rl twin`, whose servos and delays lie
-beyond training, and in simulation with its dynamics. Twins run in real time, so the machine must have nothing else to
-do: `machine` in the results tells. Their judge gets the true places of the objects in place of the tracker's. In
-further episodes a second instruction comes while the arm is on its way, whose own test judges. The policy behind
-`robot-rl serve` is compared with the local one. Stages that --work holds are not run again. Results:
-benchmarks/results/tabletop_twin.json. Passed: on both twins at most 10 points below simulation with their dynamics, on
-the plain one most changed instructions followed, served and local chunks equal.
+Each instruction is asked in --episodes episodes: in simulation as in training; on a plain twin, whose dynamics are in
+the middle of the training ranges, and in simulation with these dynamics; and on the twin of `robot-rl twin`, whose
+servos and delays are beyond the training ranges, and in simulation with these dynamics. Twins run in real time, so the
+machine must have no other load: `machine` in the results shows whether it had. On twins, success is judged by the true
+object poses, not the tracker's. In further episodes, a second instruction, by which success is judged, comes while the
+arm is on its way. Chunks of the policy behind `robot-rl serve` are compared with the local policy's. Finished stages in
+--work are not run again. Results: benchmarks/results/tabletop_twin.json. Passed: success on each twin at most 10 points
+below simulation with its dynamics; most changed instructions followed on the plain twin; served and local chunks equal.
 """
 
 import argparse
@@ -54,19 +54,19 @@ CHANGES = (
     ("push the red cube to the left", "touch the green ball"), ("lift the red cube", "lift the blue cylinder"),
 )  # fmt: skip
 CHANGED_AFTER = 1.0
-"""s; by then the arm is halfway to the first object"""
+"""Time in an episode at which the instruction changes, s; the arm is then halfway to the first object."""
 SEEDS = 900_000
-"""First seed; not held out."""
+"""Seed of the first episode; these seeds are not held out."""
 ROBOT_RL = [sys.executable, "-m", "robot_rl.cli.main"]
 PLAIN = HiddenArm(
     action_delay=0.03, stiffness_scale=1.0, damping_scale=1.0, joint_friction=0.2, object_mass=0.06,
     object_friction=1.0, object_bias=(0.0, 0.0, 0.0), object_noise=0.001, object_latency=0.03, joint_noise=0.0003,
 )  # fmt: skip
-"""A twin in the middle of what training varies."""
+"""Dynamics of the plain twin, in the middle of the ranges that training randomizes."""
 
 
 def twin_of(task: Task, hidden: HiddenArm) -> Task:
-    """Return the task with the twin's dynamics and objects, nominal looks, and places as in training."""
+    """Return the task with the dynamics and objects of a twin, nominal appearance, and object places as in training."""
     control = 1 / task.interface.controller.rate
     fixed = {
         "robot.action_delay": hidden.action_delay, "robot.stiffness_scale": hidden.stiffness_scale,
@@ -84,18 +84,18 @@ def twin_of(task: Task, hidden: HiddenArm) -> Task:
 
 
 def counted(won: int, episodes: int) -> dict[str, Any]:
-    """Return a success rate with its interval."""
+    """Return a success rate with its 95 % Wilson interval."""
     low, high = wilson(won, episodes)
     return {"episodes": episodes, "success": won / max(1, episodes), "success_low": low, "success_high": high}
 
 
 def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the success of all episodes of some rows."""
+    """Return the success rate over the episodes of all `rows`."""
     return counted(round(sum(r["success"] * r["episodes"] for r in rows)), sum(r["episodes"] for r in rows))
 
 
 def simulated(run: Path, task: Task, episodes: int) -> dict[str, Any]:
-    """Return the success of each instruction in simulation, with this mean number of episodes each."""
+    """Return the success of each instruction in simulation, in `episodes` episodes each on average."""
     count = episodes * len(ASKED)
     env = TaskEnv(task, min(count, 100))
     texts = [each.text for each in task.interface.instructions]
@@ -128,7 +128,7 @@ TWINS = {
 
 @contextmanager
 def process(*command: object, environment: dict[str, str], ready: str) -> Iterator[re.Match[str]]:
-    """Run a command in the background; yield the match of its ready line."""
+    """Run a command in the background; yield the match of the pattern `ready` in its output."""
     started = subprocess.Popen(
         [*map(str, command)], env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True
     )
@@ -150,7 +150,7 @@ def process(*command: object, environment: dict[str, str], ready: str) -> Iterat
 def deployed(
     policy: object, out: Path, text: str, episodes: int, environment: dict[str, str], *more: object
 ) -> dict[str, Any]:
-    """Run a policy on the running twin; return its success and the timing of its control loop."""
+    """Run a policy on the running twin; return its success and the timing of the control loop."""
     ros, remaps = robots.get(TASK.interface.robot).ros, []
     for thing in TASK.scene.objects:
         remaps += ["-r", f"{ros.object_pose.format(object=thing.name)}:={TRUTH_TOPIC.format(object=thing.name)}"]
@@ -167,7 +167,7 @@ def deployed(
 
 
 def changed(policy: Path, out: Path, first: str, second: str, episodes: int, environment: Any) -> dict[str, Any]:
-    """Return the number of changes before the first instruction was done, and the successes of the second one."""
+    """Return how many changes came after success in the first instruction, and the success in all other episodes."""
     words = (*ROBOT_RL, "tell", first, second, "--after", CHANGED_AFTER)
     longer = ("--seconds", CHANGED_AFTER + TASK.interface.horizon / TASK.interface.controller.rate)
     with process(*words, environment=environment, ready="tells"):
@@ -199,7 +199,7 @@ def served(run: Path, chunks: int) -> dict[str, Any]:
 
 
 def on_twin(name: str, hidden: HiddenArm, run: Path, work: Path, simulations: int, episodes: int) -> dict[str, Any]:
-    """Return success on a twin, in simulation with its dynamics, and after a change of instructions."""
+    """Return success on a twin, in simulation with the twin's dynamics, and on the twin with changing instructions."""
     task, environment = twin_of(TASK, hidden), os.environ | private_domain()
     result = {"properties": dataclasses.asdict(hidden)}
     result["simulation"] = once(work / f"{name}.json", partial(simulated, run, task, simulations))

@@ -1,10 +1,10 @@
-"""Measure the live view of a twin: scene updates received, frames drawn, late ticks of the twin.
+"""Measure the live view of a twin: scene updates that the browser receives, frames it draws, late ticks of the twin.
 
     python -m benchmarks.view --out benchmarks/results/view.json
 
-A twin runs in its own process: alone; for an arm, with a camera subscriber, so that it renders; with a view without a
-browser; and with a view in a headless Chromium. These cases alternate, so that machine noise affects all. The browser
-has no GPU, so software rendering limits drawn frames, but not received updates.
+A twin runs in its own process: alone; for an arm, with a camera subscriber, so that the twin renders; with a view that
+no browser shows; and with a view in a headless Chromium. These cases alternate, so that machine noise affects all
+cases. The browser has no GPU, so software rendering limits drawn frames, but not received updates.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.chromium import Browser
 
 BAR = 20.0
-"""Minimum scene updates per second."""
+"""Minimum number of scene updates that the browser must receive per second."""
 CASES = ("alone", "cameras", "view", "browser")
 TWIN = """
 import json, signal, sys, torch
@@ -65,7 +65,7 @@ FRAMES = """new Promise(done => {
 
 
 def moves(message: bytes) -> bool:
-    """Return whether a message of viser moves the scene: sizes (8 + 8 bytes), then messages as msgpack in zstd."""
+    """Return whether a viser message moves the scene; a message has two sizes (8 bytes each), then msgpack in zstd."""
     import zstandard
 
     length = int.from_bytes(message[8:16], "little")
@@ -73,7 +73,7 @@ def moves(message: bytes) -> bool:
 
 
 def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
-    """Run a twin for some seconds; return its timing and what the page got."""
+    """Run a twin for `seconds`; return the twin's timing and, with a browser, the rates of updates and drawn frames."""
     domain = str(random.SystemRandom().randint(100, 199))
     environment = os.environ | {"ROS_DOMAIN_ID": domain, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     row: dict[str, Any] = {"robot": robot, "case": case}
@@ -110,7 +110,7 @@ def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Stop a process if it still runs."""
+    """Stop a process if it is still running."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     process.communicate(timeout=30.0)
@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians over the runs of each robot and case."""
+    """Return the medians of the measurements over the runs of each robot and case."""
     found: dict[str, Any] = {}
     for row in rows:
         found.setdefault(f"{row['robot']} {row['case']}", []).append(row)

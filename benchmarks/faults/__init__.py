@@ -1,1 +1,1 @@
-"""Fault injection: kills, full disks, forged files. `python -m benchmarks.faults` runs all of them."""
+"""Fault injection: kills, full disks, forged files. `python -m benchmarks.faults` injects all of these."""

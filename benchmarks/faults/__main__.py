@@ -3,7 +3,7 @@
     python -m benchmarks.faults                        # all: hours on two cores; a kill takes 5 s, a full disk 15 s
     python -m benchmarks.faults --only forged --count 200
 
-Continues where it was stopped: each attempt is a line of WORK/attempts.jsonl. The table goes to
+The command continues where it was stopped: each attempt is a line of WORK/attempts.jsonl. The table goes to
 benchmarks/results/faults.json; the exit status is 1 if anything was lost, left half-written or answered by a traceback.
 """
 
@@ -27,7 +27,7 @@ GOOD = ("read", "refused", "nothing lost", "said so", "it fitted")
 
 
 def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield attempts until there are `count` of each case of this kind."""
+    """Yield attempts of one kind of fault until each case has `count`, those in `done` included."""
     made = prepare(work)
     if kind == "forged":
         uses = {"dataset": (forged.use_dataset, made["demos"]), "bundle": (forged.use_bundle, made["base"] / "bundle")}
@@ -62,7 +62,7 @@ def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the count of each outcome, by case."""
+    """Return the number of attempts with each outcome, by case."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
         result = row["result"] if row["result"].startswith(GOOD) else "failure"

@@ -21,7 +21,7 @@ OFF_POLICY = [
     "--training.num-envs", "4", "--training.checkpoint-every", "80", "--training.log-every", "40",
     "--training.warmup", "80", "--training.learning-starts", "80", "--training.capacity", "600", *NETWORK,
 ]  # fmt: skip
-"""Offline updates and environment steps, with a replay that overflows."""
+"""Training by rlpd with offline updates and environment steps, and with a replay buffer that overflows."""
 ON_POLICY = [
     "train", PUSH, "--recipe", "ppo", "--training.num-envs", "16", "--training.steps", "12000",
     "--training.checkpoint-every", "800", "--threads", "1",
@@ -35,7 +35,7 @@ PRELOAD = [
     "torch.utils.tensorboard", "robot_rl.recipes.rlpd", "robot_rl.recipes.hil_serl", "robot_rl.recipes.ppo",
     "robot_rl.cli.collect", "robot_rl.cli.train", "robot_rl.cli.evaluate", "plotly.offline", "sim.testbeds.push",
 ]  # fmt: skip
-"""Imports of the fork server, so that processes start in milliseconds."""
+"""Modules that the fork server imports, so that the commands' processes start in milliseconds."""
 
 _server: Any = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOAD)
@@ -52,7 +52,7 @@ def _command(argv: list[str], log: str) -> None:
 
 
 def start(argv: list[str | Path], log: Path) -> Any:
-    """Start a robot-rl command; its output goes to a file."""
+    """Start a robot-rl command whose output goes to the file `log`; return the process."""
     log.parent.mkdir(parents=True, exist_ok=True)
     process = _server.Process(target=_command, args=([str(word) for word in argv], str(log)))
     process.start()
@@ -71,7 +71,7 @@ def run(argv: list[str | Path], log: Path, seconds: float = 600) -> int:
 
 
 def prepare(work: Path) -> dict[str, Path]:
-    """Return demonstrations of the arm and of the testbed, and a cloned policy of the arm, made once."""
+    """Return folders of arm demonstrations, testbed demonstrations and a cloned arm policy; make them if missing."""
     demos, push, base, log = work / "demos", work / "push", work / "base", work / "prepare.log"
     if not (base / "bundle" / "policy.json").exists():
         for folder in (demos, push, base):
@@ -87,7 +87,7 @@ def prepare(work: Path) -> dict[str, Path]:
 
 
 def loops(work: Path) -> dict[str, list[str | Path]]:
-    """Return the training command of each loop, without --out."""
+    """Return the command, without --out, for each kind of training loop."""
     made = prepare(work)
     return {
         "train, supervised": [*SUPERVISED, "--dataset", made["push"]],

@@ -1,7 +1,8 @@
-"""Full disk during each writing command: it must report this in one sentence, and continue once there is space.
+"""Fill the disk during each writing command: the command must report this in one sentence, and continue once there is
+space.
 
-Each command writes to a small tmpfs in its own mount namespace. This needs no root if the kernel lets users create
-namespaces (`unshare --user --map-root-user --mount`), as usual on Ubuntu before 24.04, Debian and Fedora.
+Each command writes to a small tmpfs in its own mount namespace. This needs no root rights if the kernel lets users
+create namespaces (`unshare --user --map-root-user --mount`), as usual on Ubuntu before 24.04, Debian and Fedora.
 """
 
 import json
@@ -28,7 +29,7 @@ def available(work: Path) -> bool:
 
 
 def writers(work: Path) -> dict[str, list[str | Path]]:
-    """Return the commands that write, each to --out."""
+    """Return the commands that write files, without their --out."""
     made = prepare(work)
     found: dict[str, list[str | Path]] = {"collect": [*COLLECT, "--episodes", "6"]}
     found |= loops(work)
@@ -38,7 +39,7 @@ def writers(work: Path) -> dict[str, list[str | Path]]:
 
 
 def attempt(name: str, work: Path, seed: int) -> str:
-    """Run a writer on a full disk in a new namespace; return the outcome."""
+    """Run a writing command on a full disk in a new mount namespace; return the outcome."""
     (work / "mount").mkdir(parents=True, exist_ok=True)
     words = [*UNSHARE, sys.executable, "-m", "benchmarks.faults.disk", name, str(work), str(seed)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
@@ -48,7 +49,7 @@ def attempt(name: str, work: Path, seed: int) -> str:
 
 
 def inside(name: str, work: Path, rng: random.Random) -> str:
-    """Run a writer on a disk of a random size, then again with enough space."""
+    """Run a writing command on a disk of a random size, then again with enough space; return the outcome."""
     argv, disk, log = writers(work)[name], work / "mount", work / "disk.log"
     single = name in ("evaluate", "report")
     sizes = work / "sizes.json"

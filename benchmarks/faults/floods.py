@@ -2,9 +2,9 @@
 
     python -m benchmarks.faults.floods --seconds 10 --out floods.json
 
-One process publishes the robot's topics, another floods. This one runs driver, operator input and command loop, and
-posts a goal every control period. Quiet and flooded intervals alternate; a bare loop measures the machine's own
-lateness.
+One process publishes the robot's topics, a second one floods. The main process runs driver, operator input and command
+loop, and posts a goal every control period. Quiet and flooded intervals alternate; a bare loop measures the machine's
+own lateness.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from typing import Any
 
 KINDS = ("quiet", "joy", "joint states", "pictures")
 RATES = {"quiet": 200.0, "joy": 5000.0, "joint states": 5000.0, "pictures": 200.0}
-"""Hz; a flood of pictures is as fast as its process can send, at most this."""
+"""Message rate of each kind of flood, Hz; pictures are sent at this rate or as fast as their process can."""
 
 
 def _steadily(rate: float) -> Any:
-    """Yield at a rate; after a delay, catch up the missed times."""
+    """Yield at `rate`, Hz; after a delay, catch up on the missed times."""
     due = time.monotonic()
     while True:
         due += 1 / rate
@@ -31,7 +31,7 @@ def _steadily(rate: float) -> Any:
 
 
 def send(kind: str) -> None:
-    """Send until stdin closes or the process is terminated; the robot process itself floods joint states."""
+    """Send messages until the process is terminated. The robot's process itself floods joint states."""
     import numpy as np
 
     from real.bus import encode, make, open_node, qos
@@ -60,7 +60,7 @@ def send(kind: str) -> None:
 
 
 def measure(kind: str, seconds: float) -> dict[str, Any]:
-    """Return the loop's timing during one flood, and the number of received messages."""
+    """Return the command loop's timing during one kind of flood, and the number of received messages."""
     import torch
 
     from real.bus import open_node

@@ -1,7 +1,7 @@
-"""Random mutations of a valid dataset and a valid bundle: each must be read, or refused with one sentence.
+"""Random mutations of a valid dataset and a valid bundle: each result must be read, or refused with one sentence.
 
 Every mutation is tried in its own process, with limits of time and memory. An audit hook reports what Python opens for
-writing, removes, renames or starts outside the folder; a canary file beside it must not change.
+writing, removes, renames or starts outside the mutated folder; a canary file beside this folder must not change.
 """
 
 import json
@@ -46,7 +46,7 @@ STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 
 
 def nasty(rng: random.Random, canary: Path) -> Any:
-    """Return a random invalid value."""
+    """Return a random value that is invalid in most places, such as a huge number or a path to the canary."""
     deep: Any = []
     for _ in range(rng.choice((1, 50, 300))):
         deep = [deep]
@@ -75,7 +75,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def mutate_json(file: Path, rng: random.Random, canary: Path) -> str:
-    """Change one to three values of a JSON file, or their names; return what was done."""
+    """Change one to three values of a JSON file, or the names of values; return what was done."""
     tree, done = json.loads(file.read_text()), []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         paths = places(tree)
@@ -99,7 +99,7 @@ def mutate_json(file: Path, rng: random.Random, canary: Path) -> str:
 
 
 def mutate_bytes(file: Path, rng: random.Random, canary: Path) -> str:
-    """Cut a file, flip or insert bytes, or replace it."""
+    """Cut a file short, flip or insert bytes, or replace its header or content; return what was done."""
     data = bytearray(file.read_bytes())
     what = rng.choice(("cut", "flip", "insert", "replace", "header"))
     at = rng.randrange(max(1, len(data)))
@@ -119,7 +119,7 @@ def mutate_bytes(file: Path, rng: random.Random, canary: Path) -> str:
 
 
 def mutate_parquet(file: Path, rng: random.Random, canary: Path) -> str:
-    """Drop a column, or fill it with values of any type."""
+    """Drop a column of a parquet file, or write values of any type into it; return what was done."""
     table = pq.read_table(file)
     name = rng.choice(table.column_names)
     at, value = table.column_names.index(name), nasty(rng, canary)
@@ -158,7 +158,7 @@ def mutate(folder: Path, rng: random.Random, canary: Path) -> str:
 
 
 def use_dataset(folder: Path) -> None:
-    """Use a dataset like `verify`, `train` and `collect --resume`."""
+    """Use a dataset as the commands `dataset verify`, `train` and `collect --resume` do."""
     verify(folder)
     data = Dataset(folder)
     data.columns([key for key, feature in data.features.items() if feature.dtype in DTYPES])
@@ -170,13 +170,13 @@ def use_dataset(folder: Path) -> None:
 
 
 def use_bundle(folder: Path) -> None:
-    """Load a bundle like `evaluate` and `deploy`."""
+    """Load a bundle as the commands `evaluate` and `deploy` do."""
     bundle = load_bundle(folder)
     bundle.check_robot(robots.get("panda"))
 
 
 def child(use: Callable[[Path], None], folder: Path, said: Path) -> None:
-    """Use a mutated folder and write the outcome: read, refused, or a failure."""
+    """Use a mutated folder and write the outcome to the file `said`: read, refused, or a failure."""
     home, outside = os.path.realpath(folder), []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,7 +1,7 @@
-"""kill -9 at random moments, then --resume, until the command finishes: nothing recorded may be lost.
+"""Commands get kill -9 at random moments, then --resume, until they finish: nothing recorded may be lost.
 
-Training in simulation must end with the weights of an uninterrupted run. With a human in the loop, whose operator
-starts again after a kill, it must continue from its checkpoint. Counted demonstrations must not change.
+Training in simulation must end with the weights of an uninterrupted run. Training with a human in the loop, whose
+operator starts again after a kill, must continue from its checkpoint. Demonstrations in a dataset must not change.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from benchmarks.faults.commands import COLLECT, loops, prepare, run, start
 
 EPISODES = 6
 ANEW = "train, human in the loop"
-"""Resumes with new episodes, so its end differs from that of a run without a kill."""
+"""Case that resumes with new episodes, so that its final weights differ from those of a run without a kill."""
 
 
 def weights(folder: Path) -> str:
@@ -30,7 +30,7 @@ def weights(folder: Path) -> str:
 
 
 def counted(folder: Path) -> list[str]:
-    """Return a hash of each episode that a dataset counts; problems other than those of a kill are raised."""
+    """Return a hash of each episode that a dataset counts. Raises AssertionError for damage that no kill explains."""
     from robot_rl.data import Dataset, verify
 
     if not (folder / "meta" / "info.json").exists():
@@ -47,14 +47,14 @@ def counted(folder: Path) -> list[str]:
 
 
 def check_collect(folder: Path, before: list[str]) -> list[str]:
-    """Check that the earlier episodes are unchanged; return all current ones."""
+    """Check that the episodes with the hashes `before` are unchanged; return the hashes of all current episodes."""
     now = counted(folder)
     assert now[: len(before)] == before, f"{len(before)} episodes were counted, and now are others"
     return now
 
 
 def check_training(folder: Path, before: int) -> int:
-    """Check that the checkpoint is readable and not of an earlier step; return its step."""
+    """Check that the checkpoint is readable and its step is not less than `before`; return its step."""
     from robot_rl.training.checkpoint import load_state
 
     file = folder / "checkpoint.safetensors"
@@ -64,7 +64,7 @@ def check_training(folder: Path, before: int) -> int:
 
 
 def check_single_publisher(group: int) -> None:
-    """Check that no process of a group outlives its first one, which is reaped a moment after its end."""
+    """Check that no process of a process group outlives the first one, which is reaped a moment after its end."""
     end = time.monotonic() + 5
     while time.monotonic() < end:
         try:
@@ -77,7 +77,7 @@ def check_single_publisher(group: int) -> None:
 
 
 def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, wanted: int) -> Iterator[dict[str, Any]]:
-    """Start a command, kill it at a random moment and resume it until it finishes; yield up to `wanted` kills."""
+    """Kill a command at random moments and resume it until it finishes; yield the results of up to `wanted` kills."""
     reference, out = work / "reference", work / "victim"
     took = work / "seconds"
     if not took.exists():
@@ -121,7 +121,7 @@ def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, w
 
 
 def cases(work: Path) -> dict[str, list[str | Path]]:
-    """Return the commands to kill."""
+    """Return the commands to kill, by the name of the case, without --out."""
     made = prepare(work)
     collect: list[str | Path] = [*COLLECT, "--episodes", str(EPISODES), "--seed", "5"]
     return {"collect": collect, **loops(work)} if made else {}

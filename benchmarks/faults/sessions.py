@@ -20,7 +20,7 @@ START, LONGEST = 60.0, 12.0
 
 
 def processes(out: Path) -> dict[int, str]:
-    """Return command lines of the processes of a session, found by a variable of their environment."""
+    """Return ids and command lines of a session's processes, found by a variable in their environment."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
@@ -35,13 +35,13 @@ def processes(out: Path) -> dict[int, str]:
 
 
 def victim(found: dict[int, str], name: str) -> int | None:
-    """Return the process of this name."""
+    """Return the id of the process that runs the command `name`; None if there is none."""
     pattern = r"cli[./]learner" if name == "learner" else rf"cli\.main {name}\b|robot-rl {name}\b"
     return next((pid for pid, line in sorted(found.items()) if re.search(pattern, line)), None)
 
 
 def attempt(work: Path, number: int) -> tuple[int, str]:
-    """Kill one process of a session at a random moment; return the count of episodes before, and the outcome."""
+    """Kill one process of a session at a random moment; return the number of episodes before that, and the outcome."""
     rng, made, out = random.Random(number), prepare(work), work / "session"
     name = VICTIMS[number % len(VICTIMS)]
     before: list[str] = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class MakeBundle:
-    """Make a bundle from the latest checkpoint of a training run, whether running, stopped or crashed."""
+    """Make a bundle from the latest checkpoint of a training run, which may be running, stopped or crashed."""
 
     run_folder: tyro.conf.Positional[Path]
     """Run folder of `robot-rl train`."""
@@ -65,13 +65,13 @@ class MakeBundle:
 
 @dataclass
 class Export:
-    """Write a bundle's policy as policy.onnx, compare its actions with torch, and time both.
+    """Write a bundle's policy as policy.onnx, compare its actions with those of torch, and time both runtimes.
 
     `deploy`, `evaluate` and `serve` run the file with --runtime onnx. Policies with a state (resfit) have no export."""
 
     bundle: BundlePath
     calls: PositiveInt = 1000
-    """Timed calls of each runtime for one robot, alternating, on one thread."""
+    """Number of timed inferences of each runtime, in alternation, at batch size 1 on one thread."""
     json: Json = False
 
     def run(self) -> int:
@@ -95,7 +95,7 @@ class Export:
 def latency(policies: dict[str, Policy], reads: Policy, calls: int) -> dict[str, float]:
     """Return the median and 99th percentile latency of each policy at batch size 1, us.
 
-    The policies alternate after a warm-up; their random observations have the inputs of `reads`.
+    After a warm-up, the policies are called in turn on random observations with the inputs of the policy `reads`.
     """
     import time
 

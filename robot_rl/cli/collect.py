@@ -12,11 +12,11 @@ from robot_rl.util.limits import Interval, PositiveInt, Seed
 
 @dataclass
 class Collect:
-    """Record demonstrations by a task's scripted demonstrator or by a policy as a LeRobot v3.0 dataset."""
+    """Record demonstrations of a task as a LeRobot v3.0 dataset, by a scripted demonstrator or a policy."""
 
     task: tyro.conf.Positional[str]
-    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID, with --policy if it has no
-    demonstrator."""
+    """Task name, see `robot-rl tasks`; import path, my_lab.drawer:TASK; or gym:ID, which needs --policy if the
+    environment has no demonstrator."""
     policy: Path | None = None
     """Bundle or run folder of a policy that acts instead of the demonstrator."""
     episodes: PositiveInt = 20
@@ -24,17 +24,17 @@ class Collect:
     out: Path | None = None
     """Dataset folder; default datasets/<task>."""
     seed: Seed = 0
-    """Seed of everything random. Different seeds share no episodes, and none is a held-out episode."""
+    """Seed of everything random. Different seeds share no episodes, and no seed gives a held-out episode."""
     num_envs: PositiveInt = 8
-    """Parallel simulations; each records the same number of demonstrations."""
+    """Number of parallel simulations; each records the same number of demonstrations."""
     image_size: Annotated[int, Interval(ge=0, le=960)] = 96
     """Image height and width for cameras that the policy does not use, pixels; 0 leaves these cameras out."""
     skill: str = "CLUMSY"
     """Demonstrator skill: CLUMSY or STEADY; for a testbed also WEAK, MIXED or RANDOM; for OGBench also PLAY."""
     keep_failures: bool = False
-    """Keep failed episodes too."""
+    """Write failed episodes to the dataset too."""
     resume: bool = False
-    """Continue an interrupted dataset."""
+    """Continue the interrupted recording of the dataset in --out."""
     log: Path | None = None
     """Folder for copies of the dataset's meta/dataset.json, randomization.json and provenance.json, for `report`."""
     engine: opt.Engine = "mujoco"

@@ -15,7 +15,7 @@ from rich.text import Text
 from robot_rl.util import strict_json
 
 LEAST = 40
-"""Minimum width, columns: with COLUMNS=0, rich would print nothing."""
+"""Minimum width of the output, columns: with COLUMNS=0, rich would print nothing."""
 
 
 def printer(stderr: bool = False) -> Console:
@@ -30,7 +30,7 @@ console = printer(stderr=True)
 
 @contextmanager
 def bar(title: str) -> Iterator[Any]:
-    """Show a progress bar, or without a terminal a line every 10 s. Yield the update function (done, total, text)."""
+    """Show a progress bar, or, without a terminal, a line every 10 s. Yield its update function (done, total, text)."""
     if not console.is_terminal:
         last = [time.monotonic()]
 
@@ -54,7 +54,7 @@ def bar(title: str) -> Iterator[Any]:
 
 
 def say_nominal(engine: str, nominal: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Print on stderr which parameters an engine cannot randomize, unless the user `excluded` them; return these."""
+    """Print on stderr and return the parameters that an engine cannot randomize (`nominal`), except `excluded` ones."""
     names = [name for name in nominal if name not in excluded]
     if names:
         said = f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode"
@@ -89,7 +89,7 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return steps and training metrics of the last row."""
+    """Return the steps and training metrics in the last of a run's metric `rows`, under the names that tables show."""
     last = rows[-1] if rows else {}
     names = {
         "train/steps" if "train/steps" in last else "step": "steps", "train/success": "success",
@@ -99,7 +99,7 @@ def learned(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
-    """Print a table of runs with their mean in the last line, or one JSON object that also contains `more`."""
+    """Print a table of runs with their mean in the last line, or one JSON object with the runs, the mean and `more`."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     means = {name: mean for name in names if (mean := _mean(rows, name)) is not None}
     if as_json:
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of a numeric column; None for seeds, interval bounds and other columns."""
+    """Return the mean of the column `name`; None for seeds, interval bounds and columns that are not numeric."""
     if name == "seed" or name.endswith(("_low", "_high")):
         return None
     values = [_plain(row[name]) for row in rows if name in row]

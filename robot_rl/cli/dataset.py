@@ -58,8 +58,8 @@ class Info:
 
 @dataclass
 class Verify:
-    """Check every file and row of a dataset; exit status 1 if any is damaged. Optional files that are absent get a
-    note."""
+    """Check every file and row of a dataset. Exit status 1 if a file or row is damaged. Optional files that are absent
+    get a note."""
 
     path: DatasetPath
     json: bool = False
@@ -85,7 +85,7 @@ class Verify:
 
 @dataclass
 class Stats:
-    """Recompute a dataset's meta/stats.json, which LeRobot needs for training (robot-rl does not)."""
+    """Recompute a dataset's meta/stats.json, which training with LeRobot needs and training with robot-rl does not."""
 
     path: DatasetPath
 

@@ -1,4 +1,4 @@
-"""`robot-rl demo`: from training to the twin of a robot; each stage is a command."""
+"""`robot-rl demo`: train a policy, evaluate it, and run it on the robot's twin; each stage is a `robot-rl` command."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import tyro
 from robot_rl.util.limits import Seed
 
 Stage = tuple[str, list[str]]
-"""Name, and arguments of `robot-rl`."""
+"""Name of a stage, and the arguments of its `robot-rl` command."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Options:
     folder: Path
     seed: int
     quick: bool
-    """Run small stages."""
+    """Whether to run small stages, which take a few minutes."""
     robot: bool
-    """Include the stages on the twin."""
+    """Whether to include the stages on the twin."""
 
 
 @dataclass(frozen=True)
 class Journey:
-    """A demonstration."""
+    """A demonstration: its stages, and a test of what the policy learned."""
 
     stages: Callable[[Options], list[Stage]]
     check: Callable[[Path], bool]
-    """Return whether a quick demonstration learned."""
+    """Function (folder) that returns whether the policies of a quick demonstration learned."""
 
 
 def evaluation(
     policy: str, label: str, episodes: int, film: int, folder: Path, *options: str, name: str = ""
 ) -> list[str]:
-    """Return the command that evaluates a policy; `folder` gets its result and a video of `film` episodes."""
+    """Return the command that evaluates a policy and writes the result and a video of `film` episodes to `folder`."""
     suffix = f"_{name}" if name else ""
     video = ["--video", str(folder / "videos" / f"simulation{suffix}.mp4"), "--video-episodes", str(film)]
     out = ["--out", str(folder / f"evaluation{suffix}.json")]
@@ -53,7 +53,7 @@ def evaluation(
 
 
 def success(file: Path) -> float:
-    """Return the success rate of an evaluation."""
+    """Return the success rate in the evaluation's JSON file."""
     return float(json.loads(file.read_text())["success"])
 
 
@@ -166,11 +166,11 @@ class VLAScale:
     batch: int = 64
     steps: int = 16_000
     episodes: int = 60
-    """Episodes per evaluation."""
+    """Number of episodes per evaluation."""
     robot_episodes: int = 5
     video_episodes: int = 3
     taught: str = "training"
-    """Instructions of the demonstrations."""
+    """Instructions that are demonstrated: "training" for all training instructions, or a common prefix."""
 
 
 QUICK_VLA = VLAScale(75, 1000, 32, 1_600, 32, 1, 2, "touch the")
@@ -248,7 +248,7 @@ class Demo:
     seed: Seed = 0
     """Seed of everything random, except the held-out episodes, which never change."""
     out: Path | None = None
-    """Folder; default runs/<date>-<time>-demo."""
+    """Output folder; default runs/<date>-<time>-demo."""
     robot: bool = True
     """Include the stages on the twin."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)
@@ -293,7 +293,7 @@ class Demo:
 def _finish(command: list[str], environment: dict[str, str]) -> int:
     """Run a stage to its end, even after a signal, so that it saves its work; return its exit status.
 
-    Signals raise no exception here: between the stage's end and the record of its status, the status would be lost.
+    A signal raises no exception here: raised after the stage's end, it would lose the stage's exit status.
     """
     stage: subprocess.Popen[bytes] | None = None
     received: set[int] = set()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def limited(interface: Interface, seconds: float) -> Interface:
-    """Return the interface with episodes of `seconds`, in whole control periods; 0: unchanged."""
+    """Return the interface with a time limit of `seconds`, in whole control periods; 0 keeps the interface's limit."""
     return replace(interface, horizon=max(1, round(seconds * interface.controller.rate))) if seconds else interface
 
 
@@ -38,7 +38,7 @@ class Deploy:
     seed: Seed = HELD_OUT
     """Seed of the first episode; episode k uses seed + k for object poses on a twin and for scheduled commands."""
     seconds: NonNegativeFloat = 0.0
-    """Episode length, s; 0: the task's."""
+    """Episode length, s; 0: the task's time limit."""
     commands: Literal["schedule", "person"] = "person"
     """Velocity commands of a legged robot while neither a teleop device nor cmd_vel sends any: schedule follows the
     task's schedule, person keeps the robot standing."""
@@ -49,11 +49,11 @@ class Deploy:
     label: str = ""
     """Policy name in the report."""
     video_episodes: NonNegativeInt = 3
-    """Episodes to film with the task's first camera; error if the camera sends nothing. 0 needs no camera."""
+    """Number of episodes to film with the task's first camera; error if the camera sends nothing. 0 needs no camera."""
     runtime: opt.Runtime = "torch"
     execution: opt.ExecutionMode = "receding"
-    """Execution of an arm's chunks during inference: receding stops and waits; the others continue the previous chunk,
-    for inference longer than a control period."""
+    """Execution of an arm's action chunks during inference: receding stops and waits; the other modes continue the
+    previous chunk, for policies whose inference takes longer than a control period."""
     task: str | None = None
     """For a server other than `robot-rl serve`: task whose contract defines the policy's inputs and actions."""
     keys: opt.ServerKeys = ()
@@ -166,7 +166,7 @@ class Deploy:
         return int(failed)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
-        """Return the velocity commands of a seed's episode, the same as in simulation; None for person."""
+        """Return a function (seed, step) with the velocity commands as in simulation; None if a person commands."""
         if not interface.command or self.commands == "person":
             return None
         from robot_rl.interface.spec import VectorSpec

@@ -35,7 +35,7 @@ class Diagnosis:
 
     name: str
     status: str
-    """ok, warn or fail."""
+    """One of ok, warn and fail."""
     detail: str
     remedy: str = ""
 
@@ -74,7 +74,7 @@ def run_all() -> Iterator[Diagnosis]:
 
 
 def packages() -> Iterator[Diagnosis]:
-    """Compare the installed packages with pyproject.toml, one check per group."""
+    """Compare the installed packages with pyproject.toml, one check per dependency group."""
     from packaging.requirements import Requirement
 
     try:
@@ -101,7 +101,7 @@ def _problem(name: str, specifier: Any) -> str:
 
 
 def resources() -> Diagnosis:
-    """Check cores, memory and disk."""
+    """Check the machine's cores, memory and disk."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     memory, disk = int(lines["MemAvailable"].split()[0]) * 1024 / _GIB, shutil.disk_usage(".").free / _GIB
     cores = len(os.sched_getaffinity(0))
@@ -117,7 +117,7 @@ def resources() -> Diagnosis:
 
 
 def rendering() -> Diagnosis:
-    """Render a frame without a display."""
+    """Check that a frame can be rendered without a display."""
     if importlib.util.find_spec("mujoco") is None:
         return Diagnosis("EGL rendering", "warn", "not tried, mujoco is missing", INSTALL)
     ok, said = _probe("egl")
@@ -127,7 +127,7 @@ def rendering() -> Diagnosis:
 
 
 def transport() -> Diagnosis:
-    """Send a ROS message over the loopback interface."""
+    """Check that a ROS message can be sent over the loopback interface."""
     if importlib.util.find_spec("rclpy"):
         name = f"rclpy of ROS 2 {os.environ.get('ROS_DISTRO', '(ROS_DISTRO is not set)')}"
     elif importlib.util.find_spec("cyclonedds"):
@@ -141,7 +141,7 @@ def transport() -> Diagnosis:
 
 
 def _probe(name: str) -> tuple[bool, str]:
-    """Run a probe in its own process, since broken GL or DDS may hang or crash; return success and the last line."""
+    """Run a probe in its own process, as broken GL or DDS may hang or crash; return success and last output line."""
     command = [sys.executable, "-m", "robot_rl.cli.doctor", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=8, stdin=subprocess.DEVNULL)
@@ -152,7 +152,7 @@ def _probe(name: str) -> tuple[bool, str]:
 
 
 def realtime() -> Diagnosis:
-    """Try real-time priority and check the limit of locked memory."""
+    """Check that this user can get real-time priority, and the limit of locked memory."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -195,7 +195,7 @@ def gpu() -> Diagnosis:
 
 
 def gamepad() -> Diagnosis:
-    """Open the gamepad like `teleop`."""
+    """Check that the gamepad can be opened, as `robot-rl teleop` opens it."""
     if not list(Path("/dev/input").glob("js*")):
         remedy = "plug one in, or use the keyboard: teleop:=keyboard"
         return Diagnosis("gamepad", "warn", "none at /dev/input/js*", remedy)
@@ -260,7 +260,7 @@ class RobotsCheck:
     robot: tyro.conf.Positional[str]
     """Robot name, see `robot-rl robots`, or import path, my_lab.arm:ARM."""
     mjcf: str = ""
-    """Model file (MJCF or URDF) instead of the spec's."""
+    """Model file (MJCF or URDF) instead of the spec's model file."""
     json: Json = False
 
     def run(self) -> int:

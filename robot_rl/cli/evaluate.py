@@ -24,7 +24,7 @@ SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
     "changes", "mjcf", "episode_steps",
 )  # fmt: skip
-"""Options of `Evaluate` that do not apply to a dataset."""
+"""Options of `Evaluate` that do not apply with --dataset."""
 
 
 @dataclass
@@ -36,18 +36,18 @@ class Evaluate:
     """Bundles, run folders that contain one, or folders of seed runs; random:TASK for uniformly random actions,
     zero:TASK for zero actions, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a policy server."""
     episodes: PositiveInt = 200
-    """Number of episodes. Episode k has seed + k, the same for all policies."""
+    """Number of episodes. For every policy, episode k has the seed --seed + k."""
     seed: Seed = HELD_OUT
-    """First seed. Held-out seeds start at 1000000000, seeds of development episodes at 1500000000."""
+    """Seed of the first episode. Held-out seeds start at 1000000000, seeds of development episodes at 1500000000."""
     num_envs: PositiveInt = 100
-    """Parallel simulations."""
+    """Number of parallel simulations."""
     dataset: Path | None = None
     """Dataset of recorded episodes with which to compare the policy and simple baselines. Of the policy's own training
     dataset, only episodes that were held out or recorded after training count."""
     all_episodes: bool = False
-    """With --dataset: include training episodes."""
+    """With --dataset: also evaluate on the episodes with which the policy was trained."""
     rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """With --dataset: as in `robot-rl train`; default: the training run's."""
+    """With --dataset: new names of columns and cameras, as in `robot-rl train`; default: the training run's names."""
     video: Path | None = None
     """Also record the first episodes to this mp4 file."""
     video_episodes: PositiveInt = 3
@@ -55,20 +55,20 @@ class Evaluate:
     label: str = ""
     """Policy name in the report."""
     out: Path | None = None
-    """JSON file of the result; default: evaluation.json in the bundle's run folder, if any, or for other than default
-    physics or execution evaluation-genesis.json and the like."""
+    """JSON file of the result. Default: evaluation.json in the bundle's run folder, if any; physics and execution that
+    are not the default are part of the name, as in evaluation-genesis.json."""
     skill: str = "CLUMSY"
-    """Skill of expert:TASK."""
+    """Skill of the scripted demonstrator expert:TASK, see `robot-rl collect`."""
     runtime: opt.Runtime = "torch"
     execution: opt.ExecutionMode = "receding"
-    """Execution of chunks during inference: receding stops and waits; see docs/deploy.md."""
+    """Execution of action chunks during inference: receding stops and waits; for the other modes see docs/deploy.md."""
     inference_delay: NonNegativeFloat = 0.0
     """Simulated inference time of a slower machine, ms, rounded up to whole control periods."""
     interval: PositiveInt | None = None
     """Control periods between decisions: number of actions executed per chunk; a shorter chunk's last action is held.
-    Default: the policy's own."""
+    Default: the policy's own number."""
     task: str | None = None
-    """For a server other than `robot-rl serve`: the task."""
+    """For a server other than `robot-rl serve`: task whose contract defines the policy's inputs and actions."""
     keys: opt.ServerKeys = ()
     execute: opt.ServerExecute = 0
     episode_steps: PositiveInt | None = None
@@ -83,7 +83,7 @@ class Evaluate:
     changes: opt.Changes = 0.0
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
-    """Policy threads; physics uses all cores."""
+    """Number of policy threads; physics uses all cores."""
     json: opt.Json = False
 
     def run(self) -> int:
@@ -217,7 +217,7 @@ class Evaluate:
         return summary
 
     def _measured(self, policy: Path, quiet: bool) -> dict[str, Any]:
-        """Compare one policy with a dataset, write the result, show it unless `quiet`, and return it."""
+        """Compare one policy's actions with a dataset, write the result, show it unless `quiet`, and return it."""
         import time
 
         from robot_rl.cli.console import show
@@ -233,7 +233,7 @@ class Evaluate:
         return summary
 
     def _keep(self, result: dict[str, Any], out: Path | None) -> None:
-        """Write a result to --out, or to the run's folder if that is writable."""
+        """Write a result to --out if given, else to the file `out` in the run folder if this folder is writable."""
         from contextlib import suppress
 
         from robot_rl.training.run import write_json
@@ -246,7 +246,7 @@ class Evaluate:
                 write_json(out, result)
 
     def _beside_run(self, policy: Path, other: Sequence[str] = ()) -> Path | None:
-        """Return the file in the policy's run folder in which `report` looks for the result; None without a run."""
+        """Return the file in the policy's run folder where `report` looks for the result; None without a run folder."""
         from policies.bundle import bundle_folder
         from robot_rl.util.files import file_name
 
@@ -281,7 +281,8 @@ def _caption(video: Path, text: str) -> None:
 
 
 def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Return one policy's summary, its errors per episode, and whether it was trained on a dataset without a task."""
+    """Compare a policy with a dataset; return the summary, the task and errors per episode, and whether the policy was
+    trained on a dataset without a task."""
     from policies.base import RunnablePolicy
     from robot_rl.cli.console import bar
     from robot_rl.cli.remote import open_policy, server_report
@@ -319,7 +320,8 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
 
 
 def means(found: Evaluation, numbers: list[str], units: list[str]) -> dict[str, Any]:
-    """Return errors with 95 % intervals over episodes: overall as fractions of the ranges, and per action dimension."""
+    """Return action errors with 95 % intervals over episodes: overall, as fractions of the action ranges, and for each
+    action dimension in its unit."""
     from robot_rl.util.statistics import mean_interval
 
     errors = {name: mean_interval(values) for name, values in found.metrics.items()}
@@ -333,8 +335,8 @@ def means(found: Evaluation, numbers: list[str], units: list[str]) -> dict[str, 
 def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, int]:
     """Return the dataset, and the number of its first episode that the policy was not trained on.
 
-    The training dataset is recognized by its first episodes, in whatever folder. Raises ConfigError if the policy was
-    trained on all episodes.
+    The policy's training dataset is recognized by the contents of its first episodes, whatever its folder. Raises
+    ConfigError if the policy was trained on all episodes.
     """
     from robot_rl.data import Dataset
     from robot_rl.data.recording import numbers_digest
@@ -361,7 +363,7 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
 
 
 def show_errors(summary: dict[str, Any]) -> None:
-    """Print a result as a table with a row for each action dimension."""
+    """Print a policy's errors on a dataset as a table with a row for each action dimension and one for all."""
     from robot_rl.cli.console import print_table
 
     which, kinds = "held-out " if summary["held_out"] else "", ("action", "hold", "mean")

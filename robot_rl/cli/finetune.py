@@ -17,8 +17,8 @@ R = TypeVar("R")
 class Finetune(Generic[R]):
     """Run a policy on a robot or its twin while a learner process improves it.
 
-    Run a teleop device in another terminal (`robot-rl teleop keyboard`). Its enable button takes over at once; the
-    correction passes the shield, is recorded, and becomes training data."""
+    Run a teleop device in another terminal (`robot-rl teleop keyboard`). The device's enable button takes over at once;
+    your correction passes the shield, is recorded, and becomes training data."""
 
     bundle: opt.BundlePath
     config: Annotated[R, tyro.conf.arg(name="")]
@@ -40,7 +40,7 @@ class Finetune(Generic[R]):
     camera: bool = True
     """Record the task's cameras; error if a camera sends nothing."""
     film: NonNegativeInt = 2
-    """Corrected episodes to film."""
+    """Number of corrected episodes to film."""
     json: opt.Json = False
     ros_args: opt.RosArgs = field(default_factory=list)
 

@@ -28,7 +28,7 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue")
 
 
 class _Output(Console):
-    """Console that raises if its pipe is closed, instead of exiting: the caller must stop its processes."""
+    """Console that raises, instead of exiting, if its pipe is closed: the caller must then stop what it launched."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -78,7 +78,7 @@ def parse(words: list[str]) -> dict[str, str]:
 
 
 def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
-    """Raise if the launch file has no guard for a legged robot, or a guard for an arm."""
+    """Raise LaunchError if the launch file starts no guard although the robot is legged, or a guard for an arm."""
     legged, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
     if any(node.commands_robot for node in nodes) and legged != guarded:
         raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(legged)}, or name another robot:=")
@@ -90,7 +90,7 @@ def _fitting(legged: bool) -> str:
 
 
 def _check_known(values: Mapping[str, str]) -> None:
-    """Raise for a policy or task that a launched process would refuse later."""
+    """Raise an error for a policy or task that a launched process would refuse later."""
     if "policy" in values:
         _check_policy(Path(values["policy"]), values["robot"])
     if values["task"]:
@@ -100,7 +100,7 @@ def _check_known(values: Mapping[str, str]) -> None:
 
 
 def _check_policy(folder: Path, robot: str) -> None:
-    """Raise unless the bundle exists and is for the robot. The process that loads it checks the rest, with torch."""
+    """Raise unless the bundle exists and is for the robot. The process that loads the bundle checks its other parts."""
     file = next((f for f in (folder / "bundle" / "policy.json", folder / "policy.json") if f.is_file()), None)
     if file is None:
         raise NoBundle(folder)

@@ -1,4 +1,4 @@
-"""`robot-rl tasks`, `robots` and `recipes [NAME]`."""
+"""`robot-rl tasks`, `robots` and `recipes [NAME]`: list what is registered, or print a recipe."""
 
 import inspect
 import json
@@ -40,7 +40,7 @@ def robots_main(argv: list[str]) -> int:
 
 
 def recipes_main(argv: list[str]) -> int:
-    """List the recipes, or print one: docstring of its module, and source of its class; --json prints one object."""
+    """List the recipes, or print the module docstring and class source of a named recipe; --json prints one object."""
     from robot_rl.recipes import recipes
 
     if len(argv) != 1 or argv[0].startswith("-"):

@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 OURS = ("robot_rl", "policies", "sim", "real")
-"""Our packages: a missing one is a defect, not a missing dependency."""
+"""Packages of robot-rl itself: if one of these cannot be imported, that is a defect, not a missing dependency."""
 HELP = ("-h", "--help", "help")
 
 

@@ -33,11 +33,11 @@ class Record:
 
     task: opt.TaskName
     teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
-    """Input in simulation: a device in this terminal, or the topic teleop/<robot>/joy, from `robot-rl teleop` or your
-    own node. On a robot, always the topic."""
+    """Input in simulation: a device in this terminal, or the topic teleop/<robot>/joy, which `robot-rl teleop` or your
+    own node publishes. A robot always gets its input from this topic."""
     instruction: str = ""
-    """In a task with instructions, the ones to demonstrate: on a robot this instruction; in simulation all with this
-    prefix, or the training instructions if empty."""
+    """For a task with instructions: on a robot, the instruction to demonstrate; in simulation, the prefix of the
+    instructions to demonstrate, or empty for all training instructions."""
     robot: str | None = None
     """Record on this robot or its twin through its topics; default: in simulation."""
     episodes: PositiveInt = 20
@@ -78,7 +78,7 @@ class Record:
             return self.record(view)
 
     def record(self, on_step: Callable[[Any], None] = lambda _env: None) -> int:
-        """Record and return the exit status; `on_step` gets the environment after every control period."""
+        """Record demonstrations; return the exit status. After every control period, `on_step` gets the environment."""
         from signal import Signals
 
         import torch
@@ -184,7 +184,7 @@ class Record:
 
 
 def _check_movable(task: Task) -> None:
-    """Raise ConfigError if the task's actions move no tool: no device can then demonstrate them."""
+    """Raise ConfigError if the task's actions move no tool, because no input device can then demonstrate the task."""
     from robot_rl.interface.pipeline import Pipeline
     from robot_rl.util.errors import ConfigError
 
@@ -198,7 +198,7 @@ def _check_movable(task: Task) -> None:
 
 
 def _check_columns(root: Path, pipeline: Any, images: Any) -> Dataset:
-    """Return the dataset to continue. Raises DatasetError if its columns differ from those to record."""
+    """Return the dataset to continue. Raises DatasetError if its columns differ from those that would be recorded."""
     from robot_rl.data import Dataset, DatasetError
     from robot_rl.data.recording import check, features
     from robot_rl.interface.environment import EnvInfo
@@ -225,7 +225,7 @@ KEYS = (
 
 @contextmanager
 def display(interface: Interface, seconds: float) -> Iterator[Any]:
-    """Show a recording's state in a live line, or without a terminal a new line per state change.
+    """Show a recording's state in a line that updates in place, or, without a terminal, in a new line per change.
 
     Yield the update function, which takes the recording's `Progress`.
     """

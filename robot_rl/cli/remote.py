@@ -1,4 +1,4 @@
-"""Policies from the command line: a bundle, or a policy server at ws://HOST:PORT; and `robot-rl serve`."""
+"""Loading of the policy that a command line names, a bundle or a server at ws://HOST:PORT; and `robot-rl serve`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def open_policy(
     source: Path, runtime: Runtime, task: str | None = None, keys: tuple[str, ...] = (), execute: int = 0,
     timeout: float = PATIENCE,
 ) -> Bundle:  # fmt: skip
-    """Load a bundle, or connect to a policy server and return a bundle that calls it.
+    """Load a bundle, or connect to a policy server and return a bundle whose policy calls the server.
 
     Args:
         task: for a foreign server (not `robot-rl serve`), the task whose contract it follows; for `robot-rl serve`,
             must be the policy's task.
         keys: for a foreign server, its observation names, `OURS=THEIRS`.
-        execute: for a foreign server, actions to execute per chunk; 0: all.
+        execute: for a foreign server, the number of actions to execute per chunk; 0: all actions.
         timeout: longest wait for an answer, s.
 
     Raises:
@@ -64,7 +64,7 @@ def open_policy(
 
 
 def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:
-    """Return a foreign server's policy with the contract of one of our tasks."""
+    """Return a bundle with a foreign server's policy and the contract of `task`, one of robot-rl's tasks."""
     from policies.remote.client import ForeignPolicy, translation
     from policies.remote.contract import ServedBundle, size_of
     from robot_rl.interface.pipeline import Pipeline
@@ -84,7 +84,7 @@ def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: 
 
 
 def server_report(policy: Any) -> dict[str, Any]:
-    """Return the report's summary of a policy's server; {} for a local policy."""
+    """Return the summary of a policy's server for the evaluation's result; {} for a local policy."""
     connection = getattr(policy, "connection", None)
     return {} if connection is None else {"server": connection.summary()}
 
@@ -97,14 +97,14 @@ class Serve:
 
     bundle: BundlePath
     host: str = "127.0.0.1"
-    """Listening address. The default accepts connections from this machine only; 0.0.0.0 from the whole network."""
+    """Listening address. The default accepts connections from this machine only, 0.0.0.0 from the whole network."""
     port: Annotated[int, Interval(ge=0, le=65535)] = 8000
     """Port; 0: any free port."""
     runtime: Runtime = "torch"
     device: str = "cpu"
     """Policy device: cpu, cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: PositiveInt = 2
-    """Policy threads."""
+    """Number of policy threads."""
 
     def run(self) -> int:
         import logging

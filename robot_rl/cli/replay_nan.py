@@ -14,7 +14,7 @@ _ROWS = 12
 class ReplayNan:
     """Replay an episode whose physics diverged; show the first diverging quantity and the preceding ticks.
 
-    These episodes are in RUN/diverged/ (train), DATASET/diverged/ (collect) and beside --out (evaluate)."""
+    Files of such episodes are in RUN/diverged/ (train), in DATASET/diverged/ (collect) and beside --out (evaluate)."""
 
     file: tyro.conf.Positional[Path]
     """File of the episode."""

@@ -15,7 +15,7 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, or folders of run folders, in display order."""
     out: Path | None = None
-    """HTML file; default report.html in the folder, or in the current folder if several are given."""
+    """HTML file; default: report.html in the run folder, or in the current folder if several run folders are given."""
     json: Json = False
 
     def run(self) -> int:
@@ -51,14 +51,15 @@ class Report:
 class Compare:
     """Compare evaluated runs of one task by means with 95 % intervals over seeds and episodes.
 
-    Each run's difference to the first run is paired by episode if both have the same seeds and held-out episodes."""
+    Each run's difference to the first run is paired by episode if the two runs have the same seeds and held-out
+    episodes."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, or folders of seed runs from `train --seeds`; the first is the reference."""
     figure: str = ""
-    """Figure to compare: success, return, or a metric of the task; default: success if reported, else return."""
+    """Success, return, or a metric of the task to compare; default: success if all runs report it, else return."""
     out: Path | None = None
-    """HTML file with learning curves."""
+    """HTML file to write, with the comparison and the learning curves; default: none."""
     json: Json = False
 
     def run(self) -> int:

@@ -30,18 +30,18 @@ class EpisodeOptions:
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
     threads: PositiveInt = 1
-    """Threads of the policy's networks."""
+    """Number of threads for the policy's networks."""
 
 
 @dataclass
 class _OnTask:
-    """Base of the commands on one task."""
+    """Base class of the commands that work on one task."""
 
     task: tyro.conf.Positional[str]
     """Task name, as for `robot-rl train`."""
 
     def opened(self, episodes: EpisodeOptions) -> tuple[Any, str]:
-        """Return the task's environments and its goal in words. Raises ConfigError if the goal is unknown."""
+        """Return the task's environments and the task's goal in words. Raises ConfigError if the goal is unknown."""
         import torch
 
         from robot_rl.rewards.written.file import written_reward_info
@@ -74,7 +74,7 @@ def played(env: Any, episodes: EpisodeOptions) -> Any:
 
 
 def finish(reward: Any, out: Path, as_json: bool, more: dict[str, Any]) -> int:
-    """Save a reward and show its vetting result; return 1 if it was refused, else 0."""
+    """Save a reward and show its vetting result; return exit status 1 if vetting refused the reward, else 0."""
     from robot_rl.cli.console import show
     from robot_rl.rewards.written.file import save_reward
 
@@ -88,14 +88,14 @@ def finish(reward: Any, out: Path, as_json: bool, more: dict[str, Any]) -> int:
 @dataclass
 class Write(_OnTask):
     """Let a language model write a reward for a task, report errors to the model, and vet the result on scripted
-    episodes. Exit status 1 if the reward ranks failures too high; training then refuses it."""
+    episodes. Exit status 1 if the reward ranks failures too high; training then refuses the reward."""
 
     out: Path | None = None
-    """Reward file; default rewards/<task>.py. The vetting result is written beside it as .json."""
+    """Reward file; default rewards/<task>.py. The vetting result is written beside the reward file as .json."""
     feedback: str = ""
     """Revise the reward in --out according to this feedback on the trained policy."""
     rounds: PositiveInt = 4
-    """Maximum number of answers of the model."""
+    """Maximum number of answers of the language model."""
     config: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
     json: opt.Json = False
@@ -132,13 +132,13 @@ class Write(_OnTask):
 
 @dataclass
 class Vet(_OnTask):
-    """Vet a reward on scripted episodes: Python code, or a model's answer with one fenced block. Exit status 1 if the
-    reward ranks failures too high; training then refuses it."""
+    """Vet a reward, given as Python code or as a language model's answer with one fenced code block, on scripted
+    episodes. Exit status 1 if the reward ranks failures too high; training then refuses the reward."""
 
     file: tyro.conf.Positional[Path]
     """File that contains the reward."""
     out: Path | None = None
-    """File for the vetted reward; default: the input's name with .py. The result is written beside it as .json."""
+    """File for the vetted reward; default: the input's name with .py. The vetting result is beside it, as .json."""
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
     json: opt.Json = False
 
@@ -186,7 +186,7 @@ class ShowReward:
 
 @dataclass
 class Prompt(_OnTask):
-    """Print the prompt for a language model, for pasting; vet the answer with `robot-rl reward vet`."""
+    """Print, for pasting, the prompt that asks a language model for a reward; vet the answer with `reward vet`."""
 
     episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
@@ -210,7 +210,7 @@ def default_file(task: str) -> Path:
 @dataclass
 class Fit:
     """Fit a success classifier to the marked frames of a dataset with successes and failures, and measure it on
-    held-out episodes. Exit status 1 if it is below the required precision and must not provide rewards."""
+    held-out episodes. Exit status 1 if the classifier is not precise enough to provide rewards."""
 
     dataset: tyro.conf.Positional[Path]
     """Dataset folder with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""
@@ -220,7 +220,7 @@ class Fit:
     device: str = "auto"
     """Torch device: cpu, cuda, cuda:1, mps and the like, or auto for cuda if available."""
     threads: PositiveInt = 1
-    """Number of threads."""
+    """Number of torch threads."""
     json: Json = False
 
     def run(self) -> int:

@@ -25,16 +25,17 @@ RATES = (20.0, 50.0)
 
 @dataclass
 class Teleop:
-    """Publish an operator's input for `robot-rl deploy` and `robot-rl finetune`; the keys are shown at the start.
+    """Publish an operator's input for `robot-rl deploy` and `robot-rl finetune`. The keys are printed at the start.
 
     Only the robot named by --robot receives the input: the topic is teleop/<robot>/joy (sensor_msgs/msg/Joy)."""
 
     device: tyro.conf.Positional[str]
-    """keyboard, gamepad, scripted (on the twin: corrects an arm, or steers and stops a legged robot), or none."""
+    """Input device: keyboard, gamepad, scripted (on the twin: corrects an arm, or steers and stops a legged robot), or
+    none, which publishes nothing."""
     task: str | None = None
-    """Task of an arm's scripted operator; default: the robot's first."""
+    """Task of an arm's scripted operator; default: the robot's first task."""
     robot: str = "panda"
-    """Robot that receives the input; for a legged robot, motion is its velocity command."""
+    """Robot that receives the input; for a legged robot, the operator's motion input is the velocity command."""
     rate: PositiveFloat = 30.0
     """Message rate, Hz, 20 to 50."""
     seed: Seed = 0
@@ -42,7 +43,7 @@ class Teleop:
     path: str = ""
     """Gamepad device file; default: the first /dev/input/js*."""
     map: str = ""
-    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need none."""
+    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need no such file."""
     check: bool = False
     """Show the gamepad's input and the resulting commands, but send nothing; create the --map file if absent."""
     ros_args: RosArgs = field(default_factory=list)
@@ -118,13 +119,13 @@ class Teleop:
 class Tell:
     """Send instructions to a robot or its twin that runs a policy that reads instructions.
 
-    A single instruction is sent at once. With several, the first is sent before each episode and the others during the
-    episode, until Ctrl-C. Without any, each typed line is sent."""
+    A single instruction is sent at once. Of several instructions, the first is sent before each episode and the others
+    during the episode, until Ctrl-C. If none is given, each line that you type is sent."""
 
     instructions: tyro.conf.Positional[tuple[str, ...]] = ()
     """Instructions, for example: robot-rl tell "lift the green ball"."""
     after: PositiveFloat = 3.0
-    """Time from the start of an episode to the second instruction, and between instructions, s."""
+    """Time from the start of an episode to the second instruction, and between later instructions, s."""
     ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:

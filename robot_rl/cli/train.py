@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 HELD_OUT = 0.1
-"""Held-out fraction of a dataset that is trained on without a task."""
+"""Fraction of a dataset's episodes that is held out if training has only the dataset and no task."""
 _SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
 
 
@@ -54,12 +54,12 @@ class Train(Generic[R]):
     """Fraction of the dataset's episodes, from the end, to hold out for `robot-rl evaluate --dataset`; default 0.1
     without a task, else 0."""
     base: Path | None = None
-    """Bundle of the initial or base policy."""
+    """Bundle of the recipe's initial or base policy."""
     classifier: Path | None = None
     """Success classifier that ends episodes and provides rewards instead of the task's own test; see `robot-rl
     classifier fit`."""
     reward: Path | None = None
-    """Vetted reward file that replaces the task's reward, with --training.reward task; see `robot-rl reward write`."""
+    """Vetted reward file that replaces the task's reward; needs --training.reward task; see `robot-rl reward write`."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: opt.RandomSeed = 0
@@ -82,8 +82,8 @@ class Train(Generic[R]):
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
     choose: NonNegativeFloat = 0.0
-    """Temperature for sampling instructions, for example 0.2: those with a success rate near 0.5 come most often. 0:
-    uniform."""
+    """Temperature for sampling instructions, for example 0.2: instructions with a success rate near 0.5 are sampled
+    most often. 0: uniform sampling."""
     mjcf: opt.Mjcf = ""
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
@@ -190,7 +190,7 @@ class Train(Generic[R]):
         return settings | {"config": asdict(recipe)}
 
     def read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings, with dataset options that are not given taken from the earlier run's settings."""
+        """Return the settings `config`; dataset options that were not given are those of the earlier run `before`."""
         default = {"rename": [], "image_size": 0, "held_out": None}
         if before.get("dataset") == config.get("dataset"):
             config = config | {k: before[k] for k, v in default.items() if k in before and config.get(k) == v}
@@ -199,7 +199,7 @@ class Train(Generic[R]):
         return config
 
     def _note_task(self, run: Any, data: Dataset | None) -> None:
-        """Write dataset.json and randomization.json, the report's description of data and simulation."""
+        """Write dataset.json and randomization.json, which describe data and simulation in the report."""
         from sim.tasks import tasks, without_robot
 
         if not without_robot(self.task):
@@ -215,8 +215,8 @@ class Train(Generic[R]):
         run.write("dataset.json", recorded if current else facts)
 
     def _name_task(self) -> None:
-        """Set the task's name if only a dataset is given. Raises ConfigError without a dataset, and for recipes that
-        need an environment."""
+        """Set the task's name to that of the dataset if no task is given. Raises ConfigError if there is no dataset
+        either, or if the recipe needs an environment."""
         from robot_rl.data.recording import task_of
 
         if self.task.startswith(DATASET):
@@ -245,7 +245,7 @@ class Train(Generic[R]):
                 raise ConfigError(f"recipe {self.recipe} does nothing with {flag}; leave it out")
 
     def _check_paid(self) -> None:
-        """Raise ConfigError if --reward is given and the recipe would ignore or misuse it."""
+        """Raise ConfigError if --reward is given but the recipe would ignore or misuse the reward."""
         recipe: Any = self.config
         if self.reward is None:
             return
@@ -262,7 +262,7 @@ class Train(Generic[R]):
 
 
 def recipe_named(argv: list[str], default: str) -> Any:
-    """Return the recipe class named by --recipe."""
+    """Return the recipe class named by --recipe in `argv`, or else by `default`."""
     from robot_rl.recipes import recipes
 
     name = default
@@ -275,7 +275,7 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 
 def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
-    """Return the first word that is a task name or an import path, but not a flag's value; else ""."""
+    """Return the first word that is a task name or import path and no flag's value; "" if there is no such word."""
     pairs = zip(["", *argv], argv, strict=False)
     words = [word for before, word in pairs if not before.startswith("--")]
     return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
@@ -300,8 +300,8 @@ def main(argv: list[str]) -> int:
 def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Sequence[str]) -> int:
     """Train the command's recipe with each seed in `folder`/seed-<seed>; return the exit status.
 
-    With --resume, finished runs are skipped; without it, an existing run raises ConfigError before any training. A seed
-    that diverges appears in the table with its error, and the next seed continues.
+    With --resume, finished runs are skipped. Without --resume, an existing run raises ConfigError before any training.
+    A seed that diverges appears in the table with its error, and training continues with the next seed.
     """
     if (folder / "config.json").exists():
         raise ConfigError(f"{folder} is a run itself; choose another --out for runs of several seeds")
@@ -331,7 +331,7 @@ def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Seque
 
 
 def _as_before(command: Any, run: Path, seed: int, without: Sequence[str]) -> bool:
-    """Return whether a run has the command's settings; otherwise `Run` extends the run or refuses."""
+    """Return whether a run has the command's settings. If not, `Run` extends the run or refuses to continue it."""
     try:
         before = json.loads((run / "config.json").read_bytes())
         now = as_json(command.read_as(before, command.settings(seed, without)))

@@ -9,18 +9,18 @@ from robot_rl.util.limits import NonNegativeFloat, Seed
 
 @dataclass
 class Twin:
-    """Run a simulated robot in real time behind the real robot's topics, with hidden dynamics."""
+    """Run a simulated robot, whose dynamics no policy knows, in real time behind the real robot's topics."""
 
     robot: opt.RobotName
     task: str | None = None
-    """Task whose objects are simulated; default: the robot's first, see `robot-rl tasks`."""
+    """Task whose objects are simulated; default: the robot's first task, see `robot-rl tasks`."""
     seed: Seed = 0
     """Seed of noise and of the objects' initial poses."""
     mjcf: opt.Mjcf = ""
     camera: bool = True
     """Publish camera images."""
     push_every: NonNegativeFloat = 0.0
-    """Interval between pushes of a legged robot, s; 0: none."""
+    """Interval between pushes of a legged robot, s; 0: no pushes."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
     ros_args: opt.RosArgs = field(default_factory=list)
@@ -68,7 +68,7 @@ class Guard:
     """Check a policy's motor commands and forward them to the robot; damp the robot if commands stop or are invalid.
 
     `robot-rl deploy` commands a legged robot only through a guard. Ctrl-C or closing the terminal ends the guard once
-    commands stop; a second Ctrl-C ends it at once. The guard leaves the robot damped."""
+    commands stop; a second Ctrl-C ends the guard at once. The guard leaves the robot damped."""
 
     robot: opt.RobotName
     wait: NonNegativeFloat = 60.0

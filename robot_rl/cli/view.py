@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from policies.bundle import Bundle
 
 LIVE = "robot:"
-"""Prefix of a robot's name."""
+"""Prefix of a robot's name on the command line, as in robot:panda."""
 ACTORS = ("expert", "zero", "random")
 """Sources of actions other than a policy."""
 
@@ -38,17 +38,17 @@ class View:
     seconds: NonNegativeFloat = 0.0
     """Robot or twin: duration, s; 0: until Ctrl-C."""
     seed: Seed = HELD_OUT
-    """Episode k has seed + k, as in `robot-rl evaluate`."""
+    """Seed of the first episode; episode k has seed + k, as in `robot-rl evaluate`."""
     speed: Literal["1/10", "1/4", "1/2", "1", "2", "max"] = "1"
     """Initial speed of simulated time; 1 is real time."""
     port: NonNegativeInt = 0
     """Port of the page; 0: 8080 or the next free port."""
     task: str | None = None
-    """Robot or twin: task whose objects and cameras are shown; default: the robot's first."""
+    """Robot or twin: task whose objects and cameras are shown; default: the robot's first task."""
     cameras: Literal["auto", "on", "off"] = "auto"
     """Robot or twin: show the task's cameras; auto: for arms only, because rendering makes a legged twin late."""
     odometry: str = "twin/odom"
-    """Legged robot or twin: topic of its position, nav_msgs/Odometry; without messages it is drawn at the origin."""
+    """Legged robot or twin: nav_msgs/Odometry topic of its position; without messages, it is drawn at the origin."""
     engine: opt.Engine = "mujoco"
     device: opt.PhysicsDevice = "auto"
     without: opt.Without = ()
@@ -167,7 +167,7 @@ class View:
         return task, kind, bundle
 
     def _actor(self, env: Any, kind: str, bundle: Bundle | None) -> tuple[Any, str]:
-        """Return the actor and its name."""
+        """Return the actor, of the bundle or of this kind (one of ACTORS), and its name for the page."""
         from policies.base import RandomPolicy
         from policies.execution import ChunkExecutor
         from robot_rl.util.errors import UserError

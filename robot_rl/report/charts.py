@@ -12,9 +12,9 @@ from typing import Any
 from robot_rl.report.figures import ABSENT, number
 
 POINTS = 800
-"""Maximum number of points of a curve; longer curves are averaged."""
+"""Maximum number of points of a curve; in longer curves, groups of points are averaged."""
 FRACTION = {"tickformat": ".0%", "hoverformat": ".1%", "range": [-0.06, 1.06]}
-"""Vertical axis from 0 to 100 %."""
+"""Settings of a vertical axis from 0 to 100 %."""
 
 Trace = dict[str, Any]
 Points = list[tuple[float, ...]]
@@ -44,14 +44,14 @@ def thinned(points: Points) -> Points:
 
 
 def line(name: str, x: Sequence[object], y: Sequence[float], colour: str = "c1", **more: Any) -> Trace:
-    """Return a curve; up to 20 points also get markers."""
+    """Return the trace of a curve; curves of up to 20 points also have markers."""
     look = {"line": {"width": 2, "color": colour}, "marker": {"size": 5, "color": colour}}
     mode = "lines+markers" if len(y) <= 20 else "lines"
     return {"type": "scatter", "mode": mode, "name": text(name), "x": list(x), "y": list(y), **look, **more}
 
 
 def markers(name: str, x: Sequence[float], y: Sequence[object], colour: str, symbol: str, **more: Any) -> Trace:
-    """Return a scatter plot of single markers."""
+    """Return a trace of markers without a line."""
     look = {"color": colour, "symbol": symbol, "size": 8, "line": {"color": colour, "width": 1.5}}
     return {
         "type": "scatter", "mode": "markers", "name": text(name), "x": list(x), "y": list(y), "marker": look, **more,
@@ -72,7 +72,7 @@ class Block:
 
 
 def heading(text: str) -> Block:
-    """Return a heading below the section's own."""
+    """Return a heading one level below the section's heading."""
     return Block("heading", {"text": text})
 
 
@@ -95,6 +95,6 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Block:
 
 
 def charts(figures: Iterable[dict[str, Any] | None], summary: str = "") -> list[Block]:
-    """Return charts side by side, folded away under `summary` unless it is empty; [] without a chart."""
+    """Return charts side by side, folded away under the line `summary` if this is given; [] if all figures are None."""
     found = [chart for chart in figures if chart is not None]
     return [Block("charts", {"charts": found, "summary": summary})] if found else []

@@ -1,4 +1,4 @@
-"""Compare policies on held-out episodes: intervals over seeds and episodes, and differences to the first one.
+"""Compare policies on held-out episodes: intervals over seeds and episodes, and differences to the first policy.
 
 The page has a table of differences, and learning curves as mean and range over seeds."""
 
@@ -21,18 +21,18 @@ from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
 
 @dataclass
 class RunGroup:
-    """Evaluated runs of one recipe with different seeds."""
+    """Arm of a comparison: evaluated runs of one recipe with different seeds."""
 
     name: str
     task: str
     recipe: str
     runs: list[RunFolder]
     evaluations: list[Row]
-    """evaluation.json of each run."""
+    """Content of evaluation.json for each run."""
 
     @property
     def seeds(self) -> list[str]:
-        """Return the training seeds; "" for policies without training."""
+        """Return the training seed of each run; "" for policies without training."""
         return [_seed(run) for run in self.runs]
 
     @property
@@ -41,7 +41,7 @@ class RunGroup:
         return [(row.get("seed"), row.get("episodes")) for row in self.evaluations]
 
     def outcomes(self, figure: str) -> Outcomes:
-        """Return each run's values of a figure by episode (E,). Raises ConfigError if a run did not measure it."""
+        """Return a figure's values per episode (E,) for each run. Raises ConfigError if a run lacks the figure."""
         found = []
         for run, row in zip(self.runs, self.evaluations, strict=True):
             values = row["per_episode"].get(figure)
@@ -116,7 +116,7 @@ def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
     """Return a figure of each arm and its difference to the first arm, with 95 % intervals.
 
     Args:
-        figure: success, return, or a metric of the task; empty: success if reported, else return.
+        figure: success, return, or a metric of the task; empty: success if all runs report it, else return.
     """
     reported = all("success" in row["per_episode"] for arm in arms for row in arm.evaluations)
     figure = figure or ("success" if reported else "return")
@@ -138,7 +138,7 @@ def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
 
 
 def says(found: Difference) -> str:
-    """Return a verdict on a difference: higher, lower, or undecided with the number of episodes or seeds needed."""
+    """Return a verdict on a difference: higher, lower, or not decided, with the number of episodes or seeds to add."""
     if found.decided:
         return "higher" if found.mean > 0 else "lower"
     more = [f"{found.more_episodes} more episodes per seed"] if found.more_episodes is not None else []
@@ -204,7 +204,7 @@ def _chart(arms: Sequence[RunGroup], title: str, names: tuple[str, ...], scale: 
 
 
 def band(name: str, arm: RunGroup, metric: str, colour: str) -> list[Trace]:
-    """Return a metric's mean and, for several seeds, range over the seeds; [] if a seed lacks the metric.
+    """Return traces of a metric's mean and, for several seeds, range over the seeds; [] if a seed lacks the metric.
 
     Each seed's curve is interpolated between its rows; the result ends where the shortest curve ends.
     """

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 ABSENT = "\u2013"
-"""Shown for a figure that was not recorded."""
+"""Text for a figure that was not recorded."""
 _THIN = "\u202f"
 
 

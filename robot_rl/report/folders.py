@@ -14,12 +14,12 @@ _PARTS = (
     "config.json", "provenance.json", "metrics.jsonl", "evaluation*.json", "dataset.json", "randomization.json",
     "loop.json", "episodes.jsonl", "videos/*.mp4", "bundle/policy.json",
 )  # fmt: skip
-"""A folder with any of these files is a run folder."""
+"""File patterns of a run; a folder that contains such a file is a run folder."""
 
 
 @dataclass
 class RunFolder:
-    """Contents of a run folder."""
+    """Contents of a run folder; a part is empty if its file is missing."""
 
     path: Path
     name: str
@@ -113,7 +113,7 @@ def read_folder(folder: Path) -> RunFolder:
 
 
 def read_json(path: Path, kind: type, notes: list[str]) -> Any:
-    """Return a file's content; an empty `kind` and a note if the file is damaged or of another type."""
+    """Return a JSON file's content; an empty `kind` if absent, or, with a note, if damaged or of another type."""
     if not path.is_file():
         return kind()
     try:
@@ -128,7 +128,7 @@ def read_json(path: Path, kind: type, notes: list[str]) -> Any:
 
 
 def _read_lines(path: Path, notes: list[str]) -> list[Row]:
-    """Return the rows of a JSON Lines file; a note counts unreadable lines, for example from a crash."""
+    """Return the rows of a JSON Lines file; add a note on the number of unreadable lines, if any, as after a crash."""
     if not path.is_file():
         return []
     rows: list[Any] = []

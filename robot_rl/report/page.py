@@ -21,11 +21,11 @@ from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
-"""Generator name in the page; files without it are never overwritten."""
+"""Generator name in the page; files without this name are never overwritten."""
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that are invalid in HTML or UTF-8: controls, lone surrogates, non-characters."""
 Section = tuple[str, str, list[Block]]
-"""Anchor, heading and content."""
+"""Section of the page: anchor, heading and blocks."""
 LIGHT = {
     "paper": "#fcfbf9", "raised": "#f4f2ee", "ink": "#1d1c1a", "soft": "#625e57", "rule": "#dfdbd3",
     "c1": "#1f5aa8", "c2": "#b0480f", "c3": "#2c7a57", "c4": "#8a3d8f", "c5": "#8a6a00", "c6": "#5b5f66",
@@ -34,7 +34,7 @@ DARK = {
     "paper": "#14161a", "raised": "#1d2026", "ink": "#e9e7e2", "soft": "#a6a39c", "rule": "#333840",
     "c1": "#82b4f5", "c2": "#f2a36b", "c3": "#7fcfa5", "c4": "#d79be0", "c5": "#e2c35a", "c6": "#b3b7bf",
 }  # fmt: skip
-"""Colours of page and charts in dark mode, as LIGHT by day; text colours have a contrast of at least 4.5."""
+"""Colours of page and charts in dark mode; LIGHT has those of light mode. Text has a contrast of at least 4.5."""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -42,10 +42,10 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Args:
         folders: run folders, or folders of run folders.
-        out: HTML file; replaced atomically, and only if it is a report.
+        out: HTML file; an existing file is replaced atomically, and only if it is a report.
 
     Returns:
-        report: written path; stages: evaluations in order; notes: files left out, with reasons.
+        Dict with report (path written), stages (evaluations in order) and notes (files left out, with reasons).
     """
     runs = read_folders(folders)
     found = results.stages(runs)
@@ -57,7 +57,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str) -> str:
-    """Return the page as text."""
+    """Return the report page of runs, with the stages `found` in them, as HTML text."""
     sections = [
         ("success", "Success at each stage", results.success_section(found)),
         ("instructions", "Success of each instruction", results.instructions_section(runs)),
@@ -81,7 +81,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str
 def assemble(
     title: str, lead: str, runs: Sequence[RunFolder], sections: Sequence[Section], missing: Sequence[str] = ()
 ) -> str:
-    """Return a page of sections as text; empty sections are left out."""
+    """Return a page of sections as HTML text; sections without blocks are left out."""
     started = min((run.started for run in runs if run.started), default="")
     machines = dict.fromkeys(
         f"{plain(machine.get('cpu'))}, {plain(machine.get('cores'))} cores"

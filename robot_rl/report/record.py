@@ -1,4 +1,4 @@
-"""Sections on datasets, randomization, provenance, settings, command loop timing and shield of runs."""
+"""Report sections on datasets, randomization, provenance, settings, command loop timing and shield of runs."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from robot_rl.util.statistics import wilson
 
 
 def dataset_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return facts about the demonstrations; a dataset of several runs is shown once."""
+    """Return facts about the demonstrations; a dataset that several runs share is shown once."""
     found = {json.dumps(run.dataset, sort_keys=True): run for run in reversed(runs) if run.dataset}
     return [block for run in reversed(found.values()) for block in (heading(run.name), facts(_dataset(run.dataset)))]
 
@@ -38,7 +38,7 @@ def _dataset(row: Row) -> list[tuple[str, object]]:
 
 
 def randomization_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return tables of the randomized parameters with ranges in physical units; equal tables are shown once."""
+    """Return tables of the randomized parameters with ranges in physical units; runs with equal tables share one."""
     keys = ("parameter", "low", "high", "unit", "distribution")
     groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for run in runs:
@@ -117,12 +117,12 @@ _COUNTED = {
     "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
     "pictures recorded again": ("stale picture",),
 }
-"""Units of the counts in loop.json, and the names of the counts."""
+"""Units of the counts in loop.json; for each unit, the names of its counts."""
 _TIMES = {"policy: from observation to action": "inference_ms", "command loop: age of the joint state": "state_age_ms"}
 
 
 def loop_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return lateness and other times of every command loop, and of a bare loop on the same machine."""
+    """Return lateness and other times of each run's command loop, and the lateness of a bare loop on its machine."""
     found = [run for run in runs if run.loop]
     if not found:
         return []
@@ -155,7 +155,7 @@ def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
 
 
 def histogram(run: RunFolder) -> dict[str, Any] | None:
-    """Return a chart of the lateness distribution, log scale: bars for the loop, a line for the bare loop."""
+    """Return a chart of a run's tick lateness, log scale: bars for the command loop, a line for the bare loop."""
     mine, bare = _fractions(run.loop), _fractions(_part(run.loop, "bare"))
     if mine is None:
         return None
@@ -175,7 +175,7 @@ def histogram(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _fractions(loop: Row) -> tuple[list[str], list[float], float] | None:
-    """Return bin names, fractions of the ticks, and the number of ticks; the last bin may be open."""
+    """Return names of the lateness bins (the last may be open), the fraction of ticks in each, and the tick count."""
     found = _part(loop, "histogram")
     edges, counts = found.get("edges_us"), found.get("counts")
     if not isinstance(edges, list) or not isinstance(counts, list) or not counts:
@@ -191,7 +191,7 @@ def _fractions(loop: Row) -> tuple[list[str], list[float], float] | None:
 
 
 def shield_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return a table of the interventions of shield and watchdogs by reason."""
+    """Return a table of the number of interventions of shield and watchdogs by reason and run."""
     found = [(run, run.loop["shield"]) for run in runs if isinstance(run.loop.get("shield"), dict)]
     if not found:
         return []

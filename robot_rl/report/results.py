@@ -1,4 +1,4 @@
-"""Sections on success at each stage, success of each instruction, evaluations, and the task's other metrics."""
+"""Report sections on success at each stage and of each instruction, evaluations, and the task's other metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from robot_rl.util.statistics import wilson
 
 LOOKS = {"simulation": ("c1", "circle"), "twin": ("c2", "diamond")}
 OTHER = ("c3", "square")
-"""Colour and symbol of a place in charts; both differ, for black-and-white prints and colour blindness."""
+"""Colour and symbol of places not in LOOKS. Places differ in both, for black-and-white prints and colour blindness."""
 _ROW = 52
-"""Height per stage in the chart, pixels."""
+"""Height of a stage in the chart of success rates, pixels."""
 _UNITS = {
     "velocity_error": "m/s", "yaw_error": "rad/s", "foot_slip": "m/s", "swing_height": "m", "air_time": "s",
     "power": "W", "base_height": "m",
@@ -22,7 +22,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Stage:
-    """Evaluation with a success rate."""
+    """Evaluation that has a success rate."""
 
     run: str
     label: str
@@ -34,7 +34,7 @@ class Stage:
 
     @property
     def shown(self) -> str:
-        """Success with its interval."""
+        """Success rate with its interval, as text."""
         if self.success_low is None:
             return percent(self.success)
         return f"{percent(self.success)} ({interval(self.success_low, self.success_high)})"
@@ -59,7 +59,7 @@ def _stage(run: RunFolder, row: Row) -> Stage | None:
 
 
 def sentence(found: Sequence[Stage]) -> str:
-    """Return a sentence on the success rates at each place with two to four stages of different labels."""
+    """Return a sentence on success at each place (such as the twin) with two to four stages whose labels all differ."""
     parts = []
     for where in dict.fromkeys(stage.where for stage in found):
         group = [stage for stage in found if stage.where == where]
@@ -135,7 +135,7 @@ def seed(value: Any) -> str:
 
 
 def measures_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return a table of the evaluations with metrics other than success, such as tracking error or power."""
+    """Return a table of metrics other than success, such as tracking error or power, for evaluations that have any."""
     found = [(run, row) for run in runs for row in run.evaluations if _measured(row)]
     names = list(dict.fromkeys(name for _, row in found for name in _measured(row)))
     titles = [name.replace("_", " ").capitalize() + (f", {_UNITS[name]}" if name in _UNITS else "") for name in names]
@@ -184,7 +184,7 @@ def _by_instruction(row: Row) -> Row:
 
 
 def _cell(value: object) -> str:
-    """Format a success rate with its number of episodes; empty without a rate."""
+    """Format a success rate with its number of episodes; empty if `value` contains no rate."""
     if not isinstance(value, dict) or number(value.get("success")) is None:
         return ""
     return f"{percent(value['success'], 0)} ({figure(value.get('episodes'))})"

@@ -1,4 +1,4 @@
-"""Sections on learning curves and on interventions of an operator."""
+"""Report sections on learning curves and on interventions of an operator."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 NAMES = {"critic/q": "of actions in the replay", "actor/q": "of the policy\u2019s actions"}
 CLOCKS = {"step", "seconds", "train/steps"}
 _WINDOW = 10
-"""Episodes in the moving average."""
+"""Number of episodes in the moving average."""
 
 
 def learning_section(runs: Sequence[RunFolder]) -> list[Block]:
@@ -57,7 +57,7 @@ def _curves(group: list[RunFolder]) -> list[Block]:
 def metric_charts(
     runs: Iterable[RunFolder], draw: Callable[[str, tuple[str, ...], str], dict[str, Any] | None]
 ) -> list[Block]:
-    """Return the charts of all metrics by `draw`(title, metrics, scale); metrics outside PANELS are folded away."""
+    """Return charts of all metrics, made by `draw`(title, metrics, scale); metrics outside PANELS are folded away."""
     known = CLOCKS | {name for _, names, _ in PANELS for name in names}
     others = sorted({name for run in runs for row in run.metrics for name in row} - known)
     more = [chart for name in others if (chart := draw(name, (name,), "linear"))]
@@ -75,7 +75,7 @@ def _panel(group: list[RunFolder], title: str, names: tuple[str, ...], scale: st
 
 
 def panel(title: str, traces: Sequence[Trace], scale: str) -> dict[str, Any] | None:
-    """Return a chart of curves, or None without a curve; `scale` is fraction, log or linear."""
+    """Return a chart of curves, or None without a curve; `scale` of the vertical axis is fraction, log or linear."""
     values = [v for trace in traces for v in trace["y"]]
     if not values:
         return None
@@ -91,14 +91,14 @@ def panel(title: str, traces: Sequence[Trace], scale: str) -> dict[str, Any] | N
 
 
 def curve_points(rows: Sequence[Row], metric: str) -> tuple[Points, bool]:
-    """Return (step, minutes, value) of a metric, and whether the minutes are known; unknown minutes are 0."""
+    """Return a metric's points (step, minutes, value), and whether all minutes are known; unknown minutes are 0."""
     found = [[drawable(row.get(key)) for key in ("step", "seconds", metric)] for row in rows]
     timed = all(seconds is not None for _, seconds, _ in found)
     return [(a, (b or 0.0) / 60, c) for a, b, c in found if a is not None and c is not None], timed
 
 
 def _curve(name: str, rows: Sequence[Row], metric: str, colour: str) -> Trace | None:
-    """Return a metric against steps and minutes; None for fewer than two points."""
+    """Return the trace of a metric over steps and minutes; None for fewer than two points."""
     points, timed = curve_points(rows, metric)
     points = thinned(points)
     if len(points) < 2:
@@ -109,7 +109,7 @@ def _curve(name: str, rows: Sequence[Row], metric: str, colour: str) -> Trace | 
 
 
 def interventions_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return the operator's share of the steps and the success by episode, for each run on a robot."""
+    """Return charts of the operator's share of the steps and of success by episode, for each run on a robot."""
     return [block for run in runs if run.episodes for block in _episodes(run)]
 
 
@@ -157,7 +157,7 @@ def _episodes(run: RunFolder) -> list[Block]:
 
 
 def _averaged(title: str, x: list[float], y: list[float], colour: str, axis: Row, signs: list[Trace]) -> dict[str, Any]:
-    """Return a chart of a marker for each episode and their moving average."""
+    """Return a chart of the markers `signs`, one per episode, and the moving average of `y`."""
     mean = moving_average(y)
     alt = f"{title}, moving average: {percent(mean[0], 0)} at first, {percent(mean[-1], 0)} at the end"
     average = line("moving average", x, mean, colour, mode="lines")
@@ -165,7 +165,7 @@ def _averaged(title: str, x: list[float], y: list[float], colour: str, axis: Row
 
 
 def moving_average(values: Sequence[float], window: int = _WINDOW) -> list[float]:
-    """Return the mean of the last `window` values at each index; of fewer values at the start."""
+    """Return, for each index, the mean of the last `window` values, or of fewer values at the start."""
     parts = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
     return [sum(part) / len(part) for part in parts]
 

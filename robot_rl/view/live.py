@@ -24,7 +24,7 @@ RATE = 30.0
 OLD = 0.5
 """Age above which a state counts as old, s."""
 SHAPE = (96, 96)
-"""Height and width of the placeholder for a picture, pixels."""
+"""Height and width of the placeholder before a camera's first picture, pixels."""
 
 
 class LiveView:
@@ -70,7 +70,7 @@ class LiveView:
         """Number of scenes drawn."""
 
     def run(self, wait: Callable[[float], Any], seconds: float = 0.0) -> None:
-        """Draw until `wait`(seconds) returns true, at most for `seconds`; 0: no limit."""
+        """Draw until `wait`(time to the next frame) returns true, for at most `seconds`; 0: no limit."""
         ends = time.monotonic() + seconds if seconds else math.inf
         due = time.monotonic()
         while (now := time.monotonic()) < ends:
@@ -109,7 +109,7 @@ class LiveView:
             self._qpos[start : start + 3] = self._place()
 
     def _place(self) -> np.ndarray:
-        """Return the position (3,) of the trunk, m."""
+        """Return the trunk's position (3,), m: from odometry if recent, else with the lowest foot on the ground."""
         assert self.robot.base is not None
         place, received = self._base
         if time.monotonic() - received < OLD:

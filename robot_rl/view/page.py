@@ -14,9 +14,9 @@ from robot_rl.util.errors import UserError
 HOST = "127.0.0.1"
 """Listening address: only this machine can connect."""
 PORT = 8080
-"""First port to try."""
+"""First port that the server tries."""
 PICTURE_RATE = 5.0
-"""Maximum rate of pictures per camera, Hz; each is a JPEG of several kilobytes."""
+"""Maximum rate of pictures per camera, Hz; a picture is a JPEG of several kilobytes."""
 TEXT_RATE = 10.0
 """Maximum rate of text updates, Hz."""
 _STYLE = "font-size:0.8em;line-height:1.45;margin:0.4em 1em 0.4em 0.75em"
@@ -26,7 +26,7 @@ class Page:
     """Viser server with a panel of texts and pictures, shared by all browsers that open the page."""
 
     def __init__(self, title: str, port: int = 0):
-        """Start the server; port 0: 8080 or the next free. Raises UserError without viser or for a port in use."""
+        """Start the server; port 0: 8080 or the next free port. Raises UserError without viser or for a used port."""
         try:
             import viser
         except ImportError as error:
@@ -66,7 +66,7 @@ class Page:
         self._pictures[name] = self.server.gui.add_image(np.zeros((height, width, 3), np.uint8), label=name), -np.inf
 
     def text(self, name: str, content: str, now: bool = False) -> None:
-        """Set a named text to HTML; skipped above TEXT_RATE unless `now`."""
+        """Set a named text to HTML; updates faster than TEXT_RATE are skipped unless `now`."""
         handle, changed = self._texts[name]
         clock = time.monotonic()
         if now or clock - changed >= 1 / TEXT_RATE:

@@ -1,7 +1,7 @@
 """A robot's scene as meshes in the browser, posed by the positions of its MuJoCo model.
 
 The package mjviser is no alternative: versions since 0.0.13 need pillow 12.2, which genesis-world's moviepy excludes,
-and randomized boxes have their nominal size.
+and mjviser draws randomized boxes at nominal size.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from trimesh import Trimesh
 
 GROUPS = (0, 1, 2)
-"""Geom groups that are drawn; excludes collision shapes."""
+"""MuJoCo's geom groups that are drawn; collision shapes are in other groups."""
 GROUND, LINES = (231, 234, 238), (205, 210, 217)
 EDGE = 0.5
 """Angle between faces above which an edge is drawn sharp, rad."""
 FACES = 1200
 """Maximum number of faces per mesh: a browser without a GPU draws a Panda's 135,000 faces at 1 Hz."""
 _DEFAULT = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo's default colour of a geom; such a geom takes its material's colour."""
+"""MuJoCo's default colour of a geom; a geom with this colour is drawn in its material's colour."""
 
 
 class SceneView:
@@ -46,7 +46,7 @@ class SceneView:
         scene.add_frame("/world", show_axes=False)
         self._bodies: list[tuple[int, Any]] = []
         self._shapes: list[tuple[int, Any]] = []
-        """Boxes (geom, handle) whose sizes may differ between episodes."""
+        """Geom index and viser handle of each box whose size may differ between episodes."""
         for body in range(model.nbody):
             self._add_body(body)
         self._size = model.geom_size.copy()
@@ -55,7 +55,7 @@ class SceneView:
         server.initial_camera.fov = np.radians(40.0)
 
     def show(self, qpos: np.ndarray, sizes: np.ndarray | None = None) -> None:
-        """Draw positions (nq,); `sizes` (ngeom, 3), m, replaces the model's geom sizes."""
+        """Draw the model at positions `qpos` (nq,); `sizes` (ngeom, 3), m, replaces the model's geom sizes."""
         self.data.qpos[:] = qpos
         mujoco.mj_kinematics(self.model, self.data)
         centre = self.data.xpos[self._trunk] * (1.0, 1.0, 0.0)
@@ -70,7 +70,7 @@ class SceneView:
                     self._size[geom], handle.dimensions = size, 2 * size
 
     def heights(self, qpos: np.ndarray, bodies: Sequence[str]) -> np.ndarray:
-        """Return the heights (k,) of bodies at positions (nq,), m."""
+        """Return the heights (k,), m, of the origins of k bodies at the model's positions `qpos` (nq,)."""
         self.data.qpos[:] = qpos
         mujoco.mj_kinematics(self.model, self.data)
         heights: np.ndarray = self.data.xpos[[self.model.body(name).id for name in bodies], 2]
@@ -124,7 +124,7 @@ def _opacity(colour: tuple[float, ...]) -> float | None:
 
 
 def _mesh(model: mujoco.MjModel, geom: int) -> Trimesh | None:
-    """Return a geom's mesh in its body's frame; None for other geom types."""
+    """Return the mesh of a geom in its body's frame; None for geoms without such a shape, for example planes."""
     import trimesh
     from trimesh.transformations import quaternion_matrix
 

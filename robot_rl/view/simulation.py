@@ -59,7 +59,7 @@ class SimulationView:
         self.next = 0
         """Number of the next episode after `wait` returns False."""
         self.episodes = self.successes = 0
-        """Numbers of episodes that ended without a reset, and of successes."""
+        """Number of episodes that ended without a reset, and number of successes among them."""
         self.asked = ""
         """Instruction of the running episode."""
         self.number = self.seed = self.step = 0
@@ -67,7 +67,7 @@ class SimulationView:
         self._stands = False
         """Whether the simulation is paused and no step is in progress."""
         self._steps = 0
-        """Requested single steps that are still to do."""
+        """Number of single steps that were requested in the page and not yet taken."""
         self._reset = False
         self._changed = threading.Event()
         self._note, self._due, self._drawn = "", time.monotonic(), 0.0
@@ -113,7 +113,7 @@ class SimulationView:
 
     # ---- controls of the page ----------------------------------------------------------------------------------
     def pause(self, paused: bool = True) -> None:
-        """Pause or continue, like the page's button."""
+        """Pause the simulation, or continue it if not `paused`, like the page's button."""
         self.paused, self._stands, self._steps = paused, False, 0
         self._pause.label = "Go on" if paused else "Pause"
         self._changed.set()
@@ -163,7 +163,7 @@ class SimulationView:
         return False
 
     def show(self, observation: dict[str, Tensor], action: Tensor | None = None) -> None:
-        """Show the state after a step with actions (n, A) in [-1, 1]."""
+        """Show the state of environment 0 after a step with actions (n, A) in [-1, 1]."""
         self.step += 1
         if action is not None:
             values = self.env.pipeline.actions.to_physical(action[:1].cpu())[0].tolist()
@@ -276,10 +276,10 @@ class RecordingView:
 
 
 class Person:
-    """Operator for `InterventionWrapper`; in control while the enable button is held, as on a robot."""
+    """Person as the operator of `InterventionWrapper`, in control while the enable button is held, as on a robot."""
 
     def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
-        """Call `reset` when the device's reset is pressed. Raises ConfigError if the task's actions move no tool."""
+        """Call `reset` when the device's reset button is pressed. Raises ConfigError if the actions move no tool."""
         if not env.pipeline.controller.twist_limit.any():
             raise ConfigError(
                 f"{NO_TOOL}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "

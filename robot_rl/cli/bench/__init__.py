@@ -1,4 +1,4 @@
-"""`robot-rl bench sim` and `bench methods`: simulation speed against other libraries, and methods against controls."""
+"""`robot-rl bench sim` measures simulation speed; `bench methods` compares each learning method with its control."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 @dataclass
 class Sim:
-    """Measure environment steps per second against bare physics and Gymnasium's vector environments.
+    """Compare the steps per second of task environments with bare physics and with Gymnasium's vector environments.
 
-    Bare physics is `mujoco.Batch` with the same model, states (including delay lines and solver) and commands. The
+    Bare physics is `mujoco.Batch` with the task's model, states (including delay lines and solver) and commands. The
     measurements alternate, so that other load on the machine affects all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
     sizes: tuple[PositiveInt, ...] = (256, 1024)
-    """Numbers of environments for the comparison with bare physics."""
+    """Numbers of parallel environments for the comparison with bare physics."""
     peers: NonNegativeInt = 64
-    """Number of environments for the comparison with Gymnasium; 0 skips it."""
+    """Number of parallel environments for the comparison with Gymnasium; 0 skips this comparison."""
     seconds: PositiveFloat = 10.0
     """Duration of each measurement, s."""
     threads: PositiveInt = 2
-    """Threads outside the physics, which uses all cores."""
+    """Number of torch threads; the physics uses all cores."""
     json: Json = False
 
     def run(self) -> int:
@@ -75,13 +75,13 @@ class Bare:
                 self.batch.bind(name)[:] = values
 
     def follow(self, commands: Sequence[Any]) -> None:
-        """Step through controls (n, steps, actuators) from `recording`."""
+        """Step the physics through arrays of controls (envs, steps, actuators) from the engine's `recording`."""
         for control in commands:
             self.batch.rollout(control.shape[1], control=control, record=())
 
 
 def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Return steps/s of the task environment and of bare physics, and their ratio."""
+    """Return steps/s of the task environment and of bare physics, and the first divided by the second."""
     import torch
 
     from sim.env import TaskEnv
@@ -114,7 +114,7 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Return steps/s of the task environment and of Gymnasium's vector environments of the same registered task."""
+    """Return steps/s of the task's vector environment and of Gymnasium's (sync, async), and the first over the best."""
     import gc
 
     import gymnasium as gym
@@ -144,7 +144,7 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 _ROUND, _BURST = 8, 10
-"""Environment steps per time measurement."""
+"""Environment steps per time measurement, against bare physics and against Gymnasium."""
 
 
 def _burst(step: Callable[[Any], Any], sample: Callable[[], Any]) -> float:
@@ -160,19 +160,19 @@ def _timed(work: Callable[[], Any]) -> float:
 
 @dataclass
 class Methods:
-    """Train and evaluate each method and its control on the task on which they should differ, with the same data, seeds
-    and episodes. After Ctrl-C or a kill, the same command continues; finished runs are not repeated."""
+    """Train and evaluate each method and its control on a task on which the two should differ, with the same data,
+    seeds and episodes. After Ctrl-C or a kill, the same command continues and does not repeat finished runs."""
 
     only: tuple[str, ...] = ()
-    """Checks to run; default: all."""
+    """Checks (a method and its control) to run; default: all checks."""
     seeds: PositiveInt = 3
     """Number of training seeds: 0, 1, ..."""
     work: Path = Path("runs/methods")
     """Folder of the runs, their logs and results.json."""
     jobs: PositiveInt = 1
-    """Seeds to run in parallel, one core each."""
+    """Number of seeds to train in parallel, one core each."""
     episodes: PositiveInt = 200
-    """Episodes per seed: held-out episodes with --publish, else development episodes."""
+    """Evaluation episodes per seed: held-out episodes with --publish, else development episodes."""
     publish: bool = False
     """Also write the results to benchmarks/results/methods.json."""
     table: bool = False
@@ -217,7 +217,7 @@ class Methods:
 
 
 def _line(record: dict[str, Any]) -> str:
-    """Return a one-line summary of a check."""
+    """Return a check's verdict, means and difference in one line, or the errors of its failed runs."""
     arms = record["method"], record["control"]
     if "difference" not in record:
         return "; ".join(f"{arm['recipe']}: {arm['error']}" for arm in arms if "error" in arm)

@@ -30,7 +30,7 @@ class Loop:
     policy: Path | None = None
     """Bundle, or a run folder that contains one; default: a network with zero actions."""
     seconds: Annotated[float, Interval(ge=1)] = 60.0
-    """Episode length, s; the loop also runs before and after the episode."""
+    """Episode length, and total duration of the bare loop, s."""
     json: Json = False
 
     def run(self) -> int:
@@ -87,7 +87,7 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
 
 
 def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> dict[str, Any]:
-    """Run one episode of the robot's launch file; return the timing of the command loop and of any guard."""
+    """Run one episode with the robot's launch file; return the timing of the command loop and of the guard, if any."""
     import os
     import tempfile
 
@@ -132,7 +132,7 @@ def _first_to_end(output: list[tuple[str, str]]) -> str:
 
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
-    """Print a table with a row for each loop."""
+    """Print a table of the lateness of each loop, us; `above` has each loop's p99 above that of the bare loop."""
     from robot_rl.cli.console import print_table
 
     rows = []

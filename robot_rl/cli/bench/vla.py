@@ -17,29 +17,29 @@ SMOLVLM: dict[str, dict[str, Any]] = {
         "image_size": 512, "patch_size": 16,
     },
 }  # fmt: skip
-"""Sizes of SmolVLM2-500M; SmolVLA (Shukor et al. 2025, arXiv 2506.01844) uses its first 16 layers."""
+"""Network sizes of SmolVLM2-500M. SmolVLA (Shukor et al. 2025, arXiv 2506.01844) uses the first 16 text layers."""
 
 
 @dataclass
 class Vla:
-    """Measure training speed, memory and the inference latency of one chunk for SmolVLA's network.
+    """Measure training speed, memory and the inference latency of one action chunk for SmolVLA's network.
 
-    The weights are random: speed does not depend on them. Without a GPU, the measurement is skipped."""
+    The weights are random: speed does not depend on them. On a machine without a GPU, nothing is measured."""
 
     batch: PositiveInt = 8
     """Batch size of a training step."""
     steps: PositiveInt = 20
-    """Timed training steps."""
+    """Number of timed training steps."""
     chunks: PositiveInt = 100
-    """Timed chunks."""
+    """Number of timed chunk inferences."""
     cameras: PositiveInt = 2
-    """Camera images per observation, 512x512 pixels."""
+    """Number of camera images per observation, 512x512 pixels each."""
     words: PositiveInt = 16
-    """Tokens of the instruction."""
+    """Number of tokens of the instruction."""
     device: str = "auto"
     """Torch device: cuda, cuda:1 and the like, or auto for cuda if available."""
     threads: NonNegativeInt = 0
-    """Torch threads; 0: torch's default."""
+    """Number of torch threads; 0: torch's default number."""
     json: Json = False
 
     def run(self) -> int:
@@ -62,7 +62,7 @@ class Vla:
         return 0
 
     def measure(self, device: Any, sizes: dict[str, dict[str, Any]] = SMOLVLM, layers: int = 16) -> dict[str, Any]:
-        """Return parameter counts, training steps/s, memory (GB) and latencies (ms) on a device."""
+        """Return parameter counts (millions), training steps/s, memory (GB) and chunk latencies (ms) on a device."""
         import torch
 
         from policies.networks.pretrained import require
