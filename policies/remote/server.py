@@ -50,7 +50,9 @@ class PolicySession:
 
     @torch.no_grad()
     def answer(self, message: bytes | str, previous: float | None = None) -> bytes:
-        """Return the answer to a message, with the duration, s, of the `previous` answer; ConfigError if invalid."""
+        """Return the answer to a message; raise ConfigError for an invalid message.
+
+        `previous`: duration of the preceding answer, s, which the answer reports."""
         if isinstance(message, str):
             raise ConfigError("a request is msgpack in a binary message, not a text")
         try:

@@ -30,7 +30,7 @@ Schedule = Callable[[int, int], Tensor]
 
 class Steering:
     """Choose the velocity command once per control period and limit its change. A schedule's commands change as in
-    training; commands of other sources change at most from one end of a range to zero within `COMMAND_RAMP`."""
+    training. Commands of other sources need at least `COMMAND_RAMP` s from one end of a range to zero."""
 
     def __init__(
         self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None,

@@ -1,4 +1,4 @@
-"""Report sections on success at each stage and of each instruction, evaluations, and the task's other metrics."""
+"""Sections of the report: success by stage and by instruction, all evaluations, and the task's other metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Loop:
     """Measure the lateness of the command loop of `robot-rl launch` on the twin, and of the guard of a legged robot.
 
-    Twin, guard and policy are separate processes in a private ROS domain on this machine. A bare loop at the same rate
-    runs for half the time before and half after the episode: it measures the machine's own lateness."""
+    Twin, guard and policy are separate processes in a private ROS domain on this machine. As a baseline, an
+    empty loop at the same rate runs before and after the episode, each time for half of the episode's length."""
 
     robot: tyro.conf.Positional[str] = "go2"
     """Robot name, see `robot-rl robots`."""
