@@ -258,7 +258,7 @@ def test_view_swaps_columns_and_shrinks_pictures(seen: Path) -> None:
 @pytest.mark.parametrize(("pairs", "said"), [
     (["a"], "OLD=NEW"),
     (["observation.stat=x"], "did you mean observation.state"),
-    (["observation.state=action"], "has a column 'action' already"),
+    (["observation.state=action"], "column 'action' already"),
     (["action=a", "observation.state=a"], "twice"),
     (["action/elbow=x"], "did you mean elbow.pos"),
     (["action/elbow.pos=shoulder.pos"], "already"),

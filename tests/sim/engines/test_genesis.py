@@ -22,7 +22,7 @@ from sim.tasks.panda_lift import TASK as LIFT
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
 pytestmark = [pytest.mark.timeout(600), needs_genesis]
 
-N, G, PANDA = 16, 9.81, robots.get("panda")
+N, G, PANDA = 6, 9.81, robots.get("panda")  # N as in test_engines.py: Genesis compiles for each number of environments
 
 
 def test_an_episode_starts_as_in_mujoco_and_the_expert_lifts_the_cube() -> None:
@@ -44,7 +44,7 @@ def test_an_episode_starts_as_in_mujoco_and_the_expert_lifts_the_cube() -> None:
         lifted |= terminated & running
         running &= ~done
         expert.reset(done.nonzero().squeeze(-1))
-    assert lifted.sum() >= 14 and ours.divergences == 0
+    assert lifted.sum() >= 5 and ours.divergences == 0
     ours.close()
 
 
