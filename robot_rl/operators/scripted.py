@@ -56,7 +56,7 @@ CORRECTIONS = OperatorConfig("miss", patience=24, length=100)
 
 @dataclass(frozen=True)
 class OperatorView:
-    """What an operator sees before a step."""
+    """Inputs of an operator before a step."""
 
     observation: Observation
     action: Tensor
