@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from xdist.scheduler import LoadFileScheduling
 
 import sim  # noqa: F401 - selects MuJoCo's GL library before MuJoCo is imported
 
@@ -32,6 +33,7 @@ REALTIME = (
     "tests/robot_rl/data/lerobot/test_round_trip.py::test_encodes_faster",
 )
 """Tests that are judged by the clock, and run alone."""
+ENGINES = "tests/sim/engines/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(REALTIME):
             item.add_marker("realtime")
+
+
+class Scheduler(LoadFileScheduling):
+    """Runs a file's tests in one process, and all tests of engines too, because Genesis compiles for minutes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ENGINES if nodeid.startswith(ENGINES) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
+    return Scheduler(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -71,7 +71,7 @@ class Scale:
     video_episodes: int = 3
 
 
-QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
+QUICK = Scale(5, 500, 12_000, 100, 1, 0.2, 1)
 """Sizes for three minutes in total: enough to show that each stage works and learns."""
 
 
