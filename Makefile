@@ -3,6 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, which would compile every module again
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := install

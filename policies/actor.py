@@ -118,7 +118,8 @@ class FrozenFeatures:
 
     @torch.no_grad()
     def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
-        """Return the base's features for `rows` (n,) bool (None: all), 0 in other rows; {} if the encoder is new."""
+        """Return the base policy's features of the rows in `rows` (n,) bool (None: all), and 0 in others. Return {} if
+        the actor has an encoder of its own."""
         if self.base is None:
             return {}
         if rows is None:

@@ -55,7 +55,7 @@ def read(file: Path) -> tuple[dict[str, Any], Tensor]:
 
 
 def replay(file: Path, *, device: str = "", mjcf: str = "", task: Task | None = None) -> EpisodeReplay:
-    """Replay the kept episode in a single environment; arguments that are given replace recorded settings."""
+    """Replay the diverged episode in `file`, in a single environment. Arguments override the recorded settings."""
     head, actions = read(file)
     env = TaskEnv(
         task or head["task"], 1, engine=head["engine"], seed=head["seed"], threads=1, mjcf=mjcf or head["mjcf"],

@@ -61,7 +61,8 @@ class BinCodec(Codec):
 
 @dataclass(frozen=True)
 class CosineCodec(Codec):
-    """Tokens of the `kept` lowest frequencies, lowest first; each is scaled to its range for chunks in [-1, 1]."""
+    """Tokens of each action dimension's `kept` lowest DCT coefficients, lowest frequency first. Each coefficient is
+    divided by its largest magnitude for chunks in [-1, 1]."""
 
     kept: int
 

@@ -14,8 +14,9 @@ FIRMEST = 1.5
 STATE_TIMEOUT = 0.05
 """Maximum age of a state with which a robot may still be moved, s."""
 GUARD_TOPIC = "guard"
-"""Reports of the guard, std_msgs/String with JSON, at every change and at `GUARD_RATE`. `damping`: its reason, empty
-while commands pass; `latched`: damping ends only with standing up; `damped`: number of dampings by reason; `stalls`."""
+"""Topic of the guard's reports, JSON in std_msgs/String, at every change and at `GUARD_RATE`. `damping`: reason of the
+damping, empty while commands pass; `latched`: the damping lasts until the robot stands up again; `damped`: number of
+dampings by reason; `stalls`: number of ticks that came too late."""
 GUARD_RATE = 50.0
 """Rate of the guard's reports, Hz."""
 ARMING = 0.3

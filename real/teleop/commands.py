@@ -183,7 +183,8 @@ class OperatorInput:
         return f"{' and '.join(writers)} send on {self._subscriptions[1].topic}" if len(writers) > 1 else ""
 
     def _take(self, sample: Stamped) -> None:
-        """Store a sample, unless it is a duplicate. Of a resent sample older than the newest, only presses count."""
+        """Store a sample, unless it is a duplicate. Of a sample that arrives after a newer one, use only the button
+        presses."""
         key = sample.source_ns, bytes(sample.raw)
         if key in self._seen:
             return

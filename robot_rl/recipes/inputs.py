@@ -64,7 +64,8 @@ def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
 
 
 def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> Inputs:
-    """Return the sha256 of a run's inputs, except the dataset. If `simulated`, the task's code is one of the inputs."""
+    """Return the sha256 of each input of a run, by name, without the dataset. If `simulated`, the task's files (code
+    and robot model) are included."""
     contract = info.interface.to_json() | {"robot": info.robot} if info.interface else info.to_json()
     inputs = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
     if settings.get("base"):

@@ -51,7 +51,7 @@ class Engine(ABC):
         "robot.joint_friction", "robot.armature_scale",
     )  # fmt: skip
     base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
-    """Further parameters of robots with a floating base."""
+    """Randomizable parameters of robots with a floating base, in addition to `robot_parameters`."""
     longest_delay: ClassVar[float] = 0.08
     """Maximum action delay, s."""
     object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
