@@ -3,7 +3,7 @@
     python -m benchmarks.corrections RUN --operators 2
 
 RUN is a folder of `robot-rl demo`. The scripted operator corrects the policy of RUN/improve, `hil-serl` learns after
-each episode, and 200 development episodes are evaluated before and after the session. Results: docs/methods.md.
+each episode, and 200 development episodes are evaluated before and after the session. Results: docs/results.md.
 """
 
 import argparse

@@ -9,8 +9,10 @@ from robot_rl.evaluation import evaluate
 
 twin = subprocess.Popen(["robot-rl", "twin", "panda", "--no-camera"])
 bundle = load_bundle("runs/clone")
-with open_node("example") as node:
-    env = RobotEnv(node, bundle.interface)
-    print(evaluate(bundle.policy, env, episodes=2, seed=0).summary())
-    env.close()
-twin.terminate()
+try:
+    with open_node("example") as node:
+        env = RobotEnv(node, bundle.interface)
+        print(evaluate(bundle.policy, env, episodes=2, seed=0).summary())
+        env.close()
+finally:
+    twin.terminate()

@@ -56,7 +56,7 @@ def demonstrator(env: Any, skill: str, seed: int, policy: Bundle | None = None) 
         return PolicyDemonstrator(env, policy, seed)
     if not env.info.demonstrator:
         raise ConfigError(
-            f"task {env.info.task!r} has no scripted demonstrator; record a policy with --policy BUNDLE, or "
+            f"task {env.info.task!r} has no scripted demonstrator; collect with --policy BUNDLE, or "
             "learn it with train --recipe ppo or sac"
         )
     if skill not in env.skills:

@@ -142,12 +142,12 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
     if path:
         model = Path(path)
         if not model.is_file():
-            raise ConfigError(f"robot model {path}: no such file; name an MJCF or URDF file of {robot.name!r}")
+            raise ConfigError(f"robot model {path} is not a file; name an MJCF or URDF file of {robot.name!r}")
         return model
     if Path(robot.model).is_absolute():
         if not Path(robot.model).is_file():
             raise ConfigError(
-                f"robot model {robot.model}: no such file; correct `model` of robot {robot.name!r} in its spec"
+                f"robot model {robot.model} is not a file; correct `model` of robot {robot.name!r} in its spec"
             )
         return Path(robot.model)
     looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"

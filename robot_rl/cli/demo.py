@@ -72,7 +72,7 @@ class Scale:
 
 
 QUICK = Scale(5, 500, 12_000, 100, 1, 0.2, 1)
-"""Sizes for three minutes in total: enough to show that each stage works and learns."""
+"""Sizes for about four minutes in total: enough to show that each stage works and learns."""
 
 
 def _panda(o: Options) -> list[Stage]:
@@ -244,7 +244,7 @@ class Demo:
     name: tyro.conf.Positional[str] = "panda-lift"
     """Demonstration: panda-lift, go2 or vla."""
     quick: bool = False
-    """Run small stages, three minutes in total, and check that the policy learned."""
+    """Run small stages, four to five minutes in total, and check that the policy learned."""
     seed: Seed = 0
     """Seed of everything random, except the held-out episodes, which never change."""
     out: Path | None = None

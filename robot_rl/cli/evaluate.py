@@ -93,6 +93,8 @@ class Evaluate:
 
         if not self.policies:
             raise ConfigError("name a policy to evaluate: a bundle, a run folder, or random:TASK")
+        if self.out and self.out.is_dir():
+            raise ConfigError(f"{self.out} is a folder; name a file with --out")
         policies = [run for policy in self.policies for run in seed_runs(policy) or [policy]]
         if policies == list(self.policies[:1]):
             self.evaluate(policies[0])
@@ -287,7 +289,7 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
     from robot_rl.cli.console import bar
     from robot_rl.cli.remote import open_policy, server_report
     from robot_rl.data.recorded import RecordedEnv
-    from robot_rl.data.recording import check, episodes_of
+    from robot_rl.data.recording import ACTION, check, episodes_of
     from robot_rl.evaluation import ActionRepeat, evaluate
     from robot_rl.util.errors import ConfigError
     from robot_rl.util.registry import DATASET
@@ -304,7 +306,8 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
     if not episodes:
         raise ConfigError(f"none of the episodes of {data.root} from number {first} on succeeded; record some")
     acts: RunnablePolicy = policy if command.interval is None else ActionRepeat(policy, command.interval)
-    env = RecordedEnv(episodes, info, min(command.num_envs, len(episodes)), acts.execute, command.seed)
+    learned = data.columns([ACTION])[ACTION][: data.episodes[first].start].float().mean(0) if first else None
+    env = RecordedEnv(episodes, info, min(command.num_envs, len(episodes)), acts.execute, command.seed, learned)
     with bar("evaluate") as update:
         found = evaluate(acts, env, len(episodes), command.seed, lambda k, _: update(k, len(episodes), "episodes"))
     summary: dict[str, Any] = {"label": command.label or path.name, "where": "dataset", "dataset": str(data.root)}

@@ -90,9 +90,12 @@ def _fitting(legged: bool) -> str:
 
 
 def _check_known(values: Mapping[str, str]) -> None:
-    """Raise an error for a policy or task that a launched process would refuse later."""
+    """Raise an error for a policy, folder or task that a launched process would refuse later."""
     if "policy" in values:
         _check_policy(Path(values["policy"]), values["robot"])
+    out, kept = values.get("out", ""), ("config.json", "meta/info.json")  # of a session, and of a dataset
+    if out and values.get("resume") == "false" and any((Path(out) / name).exists() for name in kept):
+        raise LaunchError(f"out:={out} holds a session or dataset; add resume:=true, or name another folder")
     if values["task"]:
         from sim.tasks import task_of  # imported here: a robot's computer has no simulator
 

@@ -159,7 +159,8 @@ def answer(command: Callable[[], int], debug: bool = False) -> int:
         if debug:
             raise
         remedy = "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
-        return _say(f"{error.strerror or error}: {error.filename or 'no file named'}; {remedy}", 1)
+        wrong = isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError))  # for example, --out FILE
+        return _say(f"{error.strerror or error}: {error.filename or 'no file named'}; {remedy}", 2 if wrong else 1)
     except Exception as error:
         if debug:
             raise

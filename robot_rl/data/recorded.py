@@ -16,7 +16,7 @@ from robot_rl.interface.symmetry import Mirror
 Episode = dict[str, Tensor]
 CONTROLS = ("hold", "mean")
 """Baselines of a policy. hold: last recorded action before a decision; at the first decision, the initial state if
-state and action have the same names, else the mean action. mean: mean action of all episodes."""
+state and action have the same names, else the mean action. mean: mean action of the episodes to train on."""
 
 
 class RecordedEnv:
@@ -30,16 +30,20 @@ class RecordedEnv:
     privileged_size = 0
     mirror: Mirror | None = None
 
-    def __init__(self, episodes: Sequence[Episode], info: EnvInfo, num_envs: int, decides: int = 1, seed: int = 0):
+    def __init__(
+        self, episodes: Sequence[Episode], info: EnvInfo, num_envs: int, decides: int = 1, seed: int = 0,
+        mean: Tensor | None = None,
+    ):  # fmt: skip
         """Episode k is played for seed `seed` + k.
 
         Args:
             episodes: observations (T, ...) and `action` (T, A) in physical units.
             decides: control periods between decisions of the policy, which baseline hold needs.
+            mean: action (A,) of baseline mean, in physical units; by default the mean of `episodes`.
         """
         self.info = replace(info, horizon=max(len(episode[ACTION]) for episode in episodes))
         self.episodes, self.num_envs, self.decides, self.seed = episodes, num_envs, decides, seed
-        self.mean = torch.cat([episode[ACTION] for episode in episodes]).mean(0)
+        self.mean = torch.cat([episode[ACTION] for episode in episodes]).mean(0) if mean is None else mean
         self._follows = info.state.names == info.actions.names
         self._at = [(0, 0)] * num_envs
         """Episode number and row in the episode of each environment."""

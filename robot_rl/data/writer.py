@@ -62,10 +62,7 @@ class DatasetWriter:
         """Start a dataset in a new or empty folder."""
         root = Path(root)
         info = lerobot.new_info(fps, features, robot_type)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DatasetError(f"{root} cannot be made ({error}); choose another folder") from error
+        root.mkdir(parents=True, exist_ok=True)
         check_inside(root)
         lock = WriterLock(root)
         try:

@@ -151,7 +151,8 @@ class Run:
         except OSError as error:
             with suppress(OSError):
                 folder.rmdir()  # an empty folder: a full disk may have room for a folder but not for a file
-            raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
+            kind = ConfigError if isinstance(error, (FileExistsError, NotADirectoryError)) else UserError
+            raise kind(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
         now = as_json(config)
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")

@@ -92,8 +92,8 @@ def test_clone_of_a_linear_dataset_beats_simple_baselines(run: Call, plain: Path
     cuts = [held[: data.episodes[18].length], held[data.episodes[18].length :]]
     for k, name in enumerate(ACTION):
         row = found["by_number"][name]
-        mean = np.mean([(part[:, k] - held[:, k].mean()).abs().mean() for part in cuts])
-        last = [torch.cat([held[:, k].mean()[None], part[:-1, k]]) for part in cuts]
+        mean = np.mean([(part[:, k] - learned[:, k].mean()).abs().mean() for part in cuts])
+        last = [torch.cat([learned[:, k].mean()[None], part[:-1, k]]) for part in cuts]
         hold = np.mean([(part[:, k] - before).abs().mean() for part, before in zip(cuts, last, strict=True)])
         assert row["mean"]["mean"] == pytest.approx(mean, rel=1e-4)
         assert row["hold"]["mean"] == pytest.approx(hold, rel=1e-4)

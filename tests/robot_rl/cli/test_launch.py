@@ -53,6 +53,7 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("finetune policy:=walk teleop:=none", "for robot 'go2', which walks: use launch quadruped robot:=go2"),
     ("quadruped policy:=arm", "bundle arm is for robot 'panda', which does not walk: use launch arm robot:=panda"),
     ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
+    ("finetune policy:=arm teleop:=none out:=stopped", "out:=stopped holds a session or dataset; add resume:=true"),
     ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_early(bundles: None, started: Any, capsys: Any, words: str, message: str) -> None:

@@ -48,12 +48,15 @@ def test_an_episode_starts_as_in_mujoco_and_the_expert_lifts_the_cube() -> None:
     ours.close()
 
 
-def test_masses_gains_and_gripper_force_reach_the_solver_from_a_users_model_file(tmp_path: Path) -> None:
-    """The gripper's 40 N are 20 N per finger, as MuJoCo's tendon distributes them."""
+def test_masses_gains_and_forces_reach_the_solver_from_a_users_model_file(tmp_path: Path) -> None:
+    """The gripper's 40 N are 20 N per finger, as MuJoCo's tendon distributes them. A joint's torque limit is the
+    smaller one of spec (87 and 12 N m) and file."""
     source = robot_model(PANDA)
     spec = mujoco.MjSpec.from_file(str(source))
     spec.meshdir = str(source.parent / spec.meshdir)
     spec.actuator("actuator7").gainprm[0], spec.actuator("actuator7").biasprm[1] = 1000, -1000
+    spec.actuator("actuator1").forcerange, spec.actuator("actuator3").forcerange = [-50, 50], [-500, 500]
+    spec.joint("joint2").actfrcrange = [-30, 30]
     spec.compile()
     (tmp_path / "mine.xml").write_text(spec.to_xml())
     scene = Scene((Object("cube", size=0.02, mass=0.1),))
@@ -64,14 +67,17 @@ def test_masses_gains_and_gripper_force_reach_the_solver_from_a_users_model_file
     assert PANDA.gripper.force == 40 and torch.allclose(high, torch.tensor(20.0)) and torch.allclose(low, -high)
     masses = np.array([0.03, 0.05, 0.1, 0.15, 0.2, 0.3])
     engine.parameters["cube.mass"](np.arange(6), masses)
+    engine.parameters["robot.strength_scale"](np.arange(6), np.array([1, 1, 1, 1, 1, 0.5]))
     engine.reset(np.arange(6), np.tile(PANDA.home, (6, 1)), {"cube": np.tile([0.5, 0.15, 0.02, 1, 0, 0, 0], (6, 1))})
+    low, high = engine.solver.get_dofs_force_range(engine.world.joints)
+    assert high[0].tolist() == [50, 30, 87, 87, 12, 12, 12] == (2 * high[5]).tolist() and torch.equal(low, -high)
     engine.step(torch.tensor(PANDA.home).expand(6, 200, 7), torch.full((6, 200, 1), 0.08))
     cube = engine.world.objects["cube"]
     assert cube.get_links_net_contact_force()[:, -1, 2].numpy() == pytest.approx(masses * G, rel=0.01)
     inertia = engine.solver.get_links_inertia([cube.links[-1].idx])[:, 0].numpy()
     assert inertia == pytest.approx(masses[:, None, None] * 0.04**2 / 6 * np.eye(3), rel=1e-5)
     engine.close()
-    with pytest.raises(UserError, match="nowhere.xml: no such file"):
+    with pytest.raises(UserError, match="nowhere.xml is not a file"):
         GenesisEngine(PANDA, Scene(), 1, mjcf="nowhere.xml", device="cpu")
 
 

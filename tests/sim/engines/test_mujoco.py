@@ -35,7 +35,7 @@ def test_images_show_their_own_environment(engine: Build) -> None:
 def test_a_model_file_is_found_without_genesis_or_named(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "genesis", raising=False)
     assert robot_model(panda).is_file() and "genesis" not in sys.modules
-    with pytest.raises(UserError, match="nowhere.xml: no such file"):
+    with pytest.raises(UserError, match="nowhere.xml is not a file"):
         robot_model(panda, "nowhere.xml")
     with pytest.raises(UserError, match="gone.xml is not beside the spec of 'panda'.*--mjcf"):
         robot_model(replace(panda, model="gone.xml"))

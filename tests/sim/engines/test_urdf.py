@@ -123,7 +123,7 @@ def test_a_quadrupeds_folder_can_be_moved(go2: Any, tmp_path: Path) -> None:
     moved = replace(go2, model=str(tmp_path / "go2" / "urdf" / "go2.urdf"))
     ours, shipped = compile_model(moved, Scene()), compile_model(go2, Scene())
     assert np.array_equal(ours.body_inertia, shipped.body_inertia) and ours.ngeom == shipped.ngeom
-    with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; correct `model` of robot 'go2'"):
+    with pytest.raises(ConfigError, match=r"gone\.urdf is not a file; correct `model` of robot 'go2'"):
         robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))
 
 

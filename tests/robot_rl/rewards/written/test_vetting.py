@@ -62,6 +62,7 @@ def test_all_behaviours_play_the_same_starts(played: Played) -> None:
     for row, episode in enumerate(played.episode.tolist()):
         target.setdefault(episode, played.transitions["before"]["target_position"][row])
     assert all(torch.equal(target[k], target[k % STARTS]) for k in range(count))
+    assert played.transitions["action"].abs().max() <= 1
     success = dict(zip(BEHAVIOURS, played.success.float().view(-1, STARTS).mean(1).tolist(), strict=True))
     assert success["shown"] > 0.9 and success["still"] == 0 and success["given up late"] < 0.5
 
