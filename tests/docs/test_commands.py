@@ -176,7 +176,10 @@ def check_module(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """Check that the extras of `pip install -e ".[extra]"` exist."""
+    """Check that the extras of `pip install -e ".[extra]"` exist, and the file of `-c FILE`."""
+    if words[1] == "-c":
+        assert (ROOT / words[2]).is_file()
+        words = words[:1] + words[3:]
     assert words[:2] == ["install", "-e"] and len(words) == 3
     extras = re.fullmatch(r"\.\[([\w,]+)\]", words[2])
     assert extras is not None
