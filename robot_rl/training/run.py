@@ -41,14 +41,22 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
+def commit_of(folder: Path) -> str:
+    """Return the commit of the git repository around `folder`, with "-dirty" if tracked files differ, except published
+    results, which a series of checks writes; "unknown" without a repository."""
+    changes = ["diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
+    try:
+        commit, differ = (
+            subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
+            for words in (["rev-parse", "HEAD"], changes)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return "unknown" if commit.returncode else commit.stdout.strip() + "-dirty" * (differ.returncode == 1)
+
+
 def provenance() -> dict[str, Any]:
     """Return the provenance of a run: commit, versions and machine."""
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        folder = Path(__file__).parent
-        commit = subprocess.run(describe, cwd=folder, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        commit = ""
     packages = ("robot-rl", "torch", "mujoco", "genesis-world", "diffusers", "gymnasium", "numpy")
     versions = {}
     for name in packages:
@@ -59,7 +67,7 @@ def provenance() -> dict[str, Any]:
     program = Path(sys.argv[0]).name  # main.py if run as a module
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
-        "commit": commit or "unknown", "versions": versions, "python": platform.python_version(),
+        "commit": commit_of(Path(__file__).parent), "versions": versions, "python": platform.python_version(),
         "machine": {"cpu": _cpu(), **gpu, "cores": os.cpu_count(), "system": platform.system()},
         "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),

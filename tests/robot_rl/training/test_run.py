@@ -17,7 +17,14 @@ import pytest
 import torch
 
 from robot_rl.recipes import recipes
-from robot_rl.training.run import latest_folder, learner_threads, learning_floats, read_metrics, resume_command
+from robot_rl.training.run import (
+    commit_of,
+    latest_folder,
+    learner_threads,
+    learning_floats,
+    read_metrics,
+    resume_command,
+)
 from robot_rl.util.errors import Interrupted, UserError
 
 Build = Callable[..., Any]
@@ -35,6 +42,22 @@ def test_run_records_config_and_provenance(run: Build) -> None:
     assert provenance["versions"]["genesis-world"] == metadata.version("genesis-world")
     assert provenance["commit"] and provenance["machine"]["cores"]
     assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
+
+
+def test_commit_is_dirty_with_changed_code_but_not_with_new_results(tmp_path: Path) -> None:
+    code, results = tmp_path / "lab" / "code.py", tmp_path / "benchmarks" / "results" / "methods.json"
+    assert commit_of(tmp_path) == "unknown"
+    for file in (code, results):
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    clean = commit_of(code.parent)
+    results.write_text("2")
+    assert len(clean) == 40 and commit_of(code.parent) == clean
+    code.write_text("2")
+    assert commit_of(code.parent) == f"{clean}-dirty"
 
 
 def test_open_folder_is_locked(run: Build) -> None:
