@@ -69,13 +69,16 @@ def test_masses_gains_and_forces_reach_the_solver_from_a_users_model_file(tmp_pa
     engine.parameters["cube.mass"](np.arange(6), masses)
     engine.parameters["robot.strength_scale"](np.arange(6), np.array([1, 1, 1, 1, 1, 0.5]))
     engine.reset(np.arange(6), np.tile(PANDA.home, (6, 1)), {"cube": np.tile([0.5, 0.15, 0.02, 1, 0, 0, 0], (6, 1))})
-    low, high = engine.solver.get_dofs_force_range(engine.world.joints)
+    low, high = (limit.clone() for limit in engine.solver.get_dofs_force_range(engine.world.joints))
     assert high[0].tolist() == [50, 30, 87, 87, 12, 12, 12] == (2 * high[5]).tolist() and torch.equal(low, -high)
     engine.step(torch.tensor(PANDA.home).expand(6, 200, 7), torch.full((6, 200, 1), 0.08))
     cube = engine.world.objects["cube"]
     assert cube.get_links_net_contact_force()[:, -1, 2].numpy() == pytest.approx(masses * G, rel=0.01)
     inertia = engine.solver.get_links_inertia([cube.links[-1].idx])[:, 0].numpy()
     assert inertia == pytest.approx(masses[:, None, None] * 0.04**2 / 6 * np.eye(3), rel=1e-5)
+    engine.step(torch.tensor(PANDA.home).expand(6, 2, 7) + 0.2, torch.full((6, 2, 1), 0.08))
+    forces = engine.solver.get_dofs_control_force(engine.world.joints)
+    assert torch.allclose(forces, high), "far from their targets, motors give all of their torque"
     engine.close()
     with pytest.raises(UserError, match="nowhere.xml is not a file"):
         GenesisEngine(PANDA, Scene(), 1, mjcf="nowhere.xml", device="cpu")
