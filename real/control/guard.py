@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from real.bus import Node, Stamped, encode, make, qos
-from real.control.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
-from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-from robot_rl.interface.robot import RobotSpec, UnitreeInterface
+from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
+from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Guard(CommandCheck):
     """Send motor commands at the robot's command rate from `run()` until `close()`; damp first and last."""
 
     def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
-        if not isinstance(robot.ros, UnitreeInterface):
+        if not isinstance(robot.driver, UnitreeLowLevel):
             raise UserError(
                 f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
             )
@@ -144,9 +145,9 @@ class Guard(CommandCheck):
         self._closing: float | None = None
         self._hurry = threading.Event()
         self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never blocks
-        self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
-        self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
-        self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
+        self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
+        self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from real.bus import Node, Stamped, qos
-from real.robots.arm import ArmDriver
+from real.drivers import open_driver
 from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
 from robot_rl.interface.environment import Demonstrator
@@ -29,10 +29,10 @@ class ArmOperator:
         """Number and phase of the episode."""
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
-        self.driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
+        self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
         self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         pose = "geometry_msgs/msg/PoseStamped"
-        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.poses}
+        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.scene.poses}
 
     def _on_episode(self, sample: Stamped) -> None:
         message = json.loads(sample.msg.data)
@@ -40,7 +40,7 @@ class ArmOperator:
 
     def read(self) -> Operator:
         """Return the operator's input."""
-        now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
+        now, state, (episode, phase) = self.clock(), self.driver.observe(self._action), self._now
         if state is None or phase not in ("waiting", "running"):
             self._watched = -1
             return RELEASED

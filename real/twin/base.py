@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
-from real.control.clock import STALL, Ticker, prefer_realtime
+from real.control.timing import STALL, Ticker, prefer_realtime
 from real.topics import RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
@@ -48,7 +48,7 @@ class Twin(ABC):
         self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
         self.rng = np.random.default_rng(seed)
         names = [c.name for c in scene.cameras] if cameras else []
-        image = self.robot.ros.image
+        image = self.robot.driver.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self._rendering: dict[str, Future[np.ndarray]] = {}
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from real.bus import Node, Stamped, qos
-from real.robots import open_driver
-from real.robots.base import JointReading
+from real.drivers import open_driver
+from real.drivers.state import JointReading
 from real.topics import EPISODE_TOPIC, TRUTH_TOPIC
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
@@ -100,7 +100,7 @@ class LiveView:
         self._qpos[self._joints] = reading.position
         if self._fingers:
             self._qpos[self._fingers] = reading.gripper / len(self._fingers)
-        for name, pose in self.driver.object_poses()[0].items():
+        for name, pose in self.driver.scene.object_poses()[0].items():
             start = self._objects[name]
             self._qpos[start : start + 7] = pose[0].numpy()
         if self.robot.base:
@@ -133,11 +133,11 @@ class LiveView:
     # ---- text and pictures -------------------------------------------------------------------------------------
     def _show_pictures(self) -> None:
         for name, shown in self._pictures.items():
-            received = self.driver.image_received(name)
+            received = self.driver.scene.image_received(name)
             if received > shown and self.page.due(name):
                 self._pictures[name] = received
                 try:
-                    picture = self.driver.image(name)
+                    picture = self.driver.scene.image(name)
                 except (UserError, ValueError):  # not decodable
                     continue
                 if picture is not None:
@@ -145,12 +145,13 @@ class LiveView:
 
     def _status(self, reading: JointReading | None) -> str:
         received = -math.inf if reading is None else reading.received
-        arrivals = {self.driver.joints.topic: received}
-        for subscription in self.driver.poses.values():
+        arrivals = {self.driver.state.joints.topic: received}
+        for subscription in self.driver.scene.poses.values():
             arrivals[subscription.topic] = subscription.latest.received if subscription.latest else -math.inf
         if self.robot.base:
             arrivals[self.odometry.topic] = self._base[1]
-        arrivals |= {self.driver.images[name].topic: self.driver.image_received(name) for name in self._pictures}
+        scene = self.driver.scene
+        arrivals |= {scene.images[name].topic: scene.image_received(name) for name in self._pictures}
         now = time.monotonic()
         rows = [("asked", self.asked)] if self.asked else []
         rows += [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]

@@ -19,8 +19,8 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from real.bus import Node, Stamped, qos
-from real.robots.lowlevel import FIRMEST, Motors
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.drivers.lowlevel import FIRMEST, Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin import HiddenQuadruped, QuadrupedTwin
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.go2 import GO2

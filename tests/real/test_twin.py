@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from real.bus import Node, make, open_node, qos
+from real.drivers import open_driver
+from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
-from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
 from real.twin import ArmTwin, HiddenArm
+from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.robots.panda import PANDA
 from sim.env import TaskEnv
 from sim.experts.lift import STEADY, LiftExpert
@@ -38,15 +39,15 @@ def twin(private_domain: int, twin_process: Build) -> Iterator[subprocess.Popen[
 # ---- the process -------------------------------------------------------------------------------------------------
 @realtime
 def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventually: Build) -> None:
-    driver = ArmDriver(node, PANDA, ("cube",))
-    driver.wait_ready(30)
-    state = driver.state(torch.zeros(1, 4))
+    driver = open_driver(node, PANDA, ("cube",))
+    driver.preflight.wait_ready(30)
+    state = driver.observe(torch.zeros(1, 4))
     assert state is not None and all(view.isfinite().all() for view in state.views.values())
     assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.05
     assert state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
     begin = time.monotonic()
-    first = driver.joints.latest
-    eventually(lambda: driver.joints.latest.count >= first.count + 200)
+    first = driver.state.joints.latest
+    eventually(lambda: driver.state.joints.latest.count >= first.count + 200)
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
 
@@ -54,6 +55,7 @@ def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventuall
 def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> None:
     """Reset, observation over DDS, and actions through controller, shield and command stream."""
     env = RobotEnv(node, LIFT.interface)
+    env.activate()
     expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, 1, STEADY, 0)
     executed: list[torch.Tensor] = []
     try:
@@ -90,12 +92,13 @@ def test_second_twin_of_a_domain_refuses_to_start(twin: Any) -> None:
 @realtime
 def test_killed_twin_is_reported_and_the_command_loop_holds(twin: Any, node: Node, eventually: Build) -> None:
     env = RobotEnv(node, LIFT.interface)
+    env.activate()
     sent: list[np.ndarray] = []
     send = env.driver.send
 
-    def keep(position: np.ndarray, gripper: float) -> None:
-        sent.append(position.copy())
-        send(position, gripper)
+    def keep(command: Command, rate: torch.Tensor, gripper: GripperCommand) -> None:
+        sent.append(command.values[0].numpy().copy())
+        send(command, rate, gripper)
 
     env.driver.send = keep  # type: ignore[method-assign]
     try:
@@ -216,8 +219,8 @@ def test_twin_and_driver_agree_on_prefixed_names(private_domain: int) -> None:
     args = ["--ros-args", "-p", "joint_prefix:=fr3_", "-r", "__ns:=/fr3"]
     with open_node("twin", ros_args=args) as node, open_node("policy", ros_args=args) as policy:
         robot = ArmTwin(node, LIFT, cameras=False)
-        driver = ArmDriver(policy, PANDA, ("cube",), dry_run=True)
-        ears = (driver.joints, driver.poses["cube"])
+        driver = open_driver(policy, PANDA, ("cube",), dry_run=True)
+        ears = (driver.state.joints, driver.scene.poses["cube"])
         assert policy.wait_for(lambda: all(ear.matched for ear in ears), 30)
         for _ in range(2):
             robot.tick(0)
@@ -225,5 +228,5 @@ def test_twin_and_driver_agree_on_prefixed_names(private_domain: int) -> None:
         state, pose = (ear.latest.msg for ear in ears)  # type: ignore[union-attr]
         assert state.name[0] == "fr3_joint1" and state.name[-1] == "fr3_finger_joint2"
         assert pose.header.frame_id == "fr3_base"
-        assert policy.wait_for(lambda: bool(driver.accepted["cube"]), 30) and driver.reading() is not None
+        assert policy.wait_for(lambda: bool(driver.scene.accepted["cube"]), 30) and driver.reading() is not None
         assert ArmTwin(node, tasks.get("ur5e-reach"), cameras=False).frame == "fr3_base_link"

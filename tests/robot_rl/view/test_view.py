@@ -308,8 +308,8 @@ class Topics:
         self.robot, self.turn = robots.get("panda"), turn
         self.names = [*self.robot.joint_names, *self.robot.gripper.joints]
         self.make = make
-        self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.ros.joint_states, qos.SENSOR)
-        topic = self.robot.ros.object_pose.format(object="cube")
+        self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.driver.joint_states, qos.SENSOR)
+        topic = self.robot.driver.object_pose.format(object="cube")
         self.cube = node.publisher("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR)
 
     def send(self) -> None:
@@ -339,7 +339,7 @@ def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -
 
     with open_node("robot") as node, open_node("view") as mine:
         robot = Topics(node, 0.7)
-        commands = node.subscribe("std_msgs/msg/Float64MultiArray", robot.robot.ros.command)
+        commands = node.subscribe("std_msgs/msg/Float64MultiArray", robot.robot.driver.command)
         view = LiveView(mine, robots.get("panda"), tasks.get("panda-lift").scene)
         browser.open(view.page.address)
 
@@ -368,8 +368,8 @@ def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -
 @pytest.mark.usefixtures("domain")
 def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
     from real.bus import open_node
-    from real.robots.base import JointReading
-    from real.robots.unitree import TrunkReading
+    from real.drivers.state import JointReading
+    from real.drivers.unitree import TrunkReading
     from robot_rl.robots import robots
     from sim.tasks import tasks
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from real.robots.wire import LOW_COMMAND, layout
-from robot_rl.interface.robot import RobotSpec, UnitreeInterface
+from real.drivers.wire import LOW_COMMAND, layout
+from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.robot import RobotSpec
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """Position, rad, and speed, rad/s, in the command of an unused motor."""
@@ -38,11 +39,11 @@ class Motors:
     """Motors of one robot, in the order of Unitree's messages."""
 
     def __init__(self, robot: RobotSpec):
-        assert isinstance(robot.ros, UnitreeInterface)
-        self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
+        assert isinstance(robot.driver, UnitreeLowLevel)
+        self.motor = np.array([robot.driver.motors.index(name) for name in robot.joint_names])
         """Motor index of each joint, (J,)."""
-        joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
-        self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
+        joints = [robot.joints[robot.joint_names.index(name)] for name in robot.driver.motors]
+        self.joint = np.array([robot.joint_names.index(name) for name in robot.driver.motors])
         """Joint index of each motor, (M,)."""
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
