@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from real.bus import Node, Stamped, encode, make, qos
+from real.bus import Node, Stamped, encode, qos
 from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
-from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
+from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, STATE_TIMEOUT, Motors
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from real.topics import GUARD_TOPIC, STATUS, GuardReport
 from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
@@ -144,7 +145,7 @@ class Guard(CommandCheck):
         """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
-        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never blocks
+        self.reports = node.publisher(STATUS, GUARD_TOPIC, qos.SENSOR)  # never blocks
         self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
         self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
@@ -241,8 +242,8 @@ class Guard(CommandCheck):
         return ""
 
     def _report(self) -> bytes:
-        report = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
-        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(report)), "std_msgs/msg/String"))
+        report = GuardReport(self.damping, self.latched, self.events, self.stalls)
+        return bytes(encode(report.message(), STATUS))
 
     def _over(self) -> bool:
         """Return whether `run` must end: after `close`, if commands have stopped or `DRAIN` s have passed, or after a

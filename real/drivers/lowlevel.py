@@ -14,10 +14,6 @@ FIRMEST = 1.5
 """Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
 STATE_TIMEOUT = 0.05
 """Maximum age of a state with which a robot may still be moved, s."""
-GUARD_TOPIC = "guard"
-"""Topic of the guard's reports, JSON in std_msgs/String, at every change and at `GUARD_RATE`. `damping`: reason of the
-damping, empty while commands pass; `latched`: the damping lasts until the robot stands up again; `damped`: number of
-dampings by reason; `stalls`: number of ticks that came too late."""
 GUARD_RATE = 50.0
 """Rate of the guard's reports, Hz."""
 ARMING = 0.3

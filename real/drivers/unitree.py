@@ -1,9 +1,7 @@
 """Driver of a robot with Unitree's low-level messages: it receives LowState and sends LowCmd through the guard."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +10,10 @@ from torch import Tensor
 from real.bus import Node, Stamped, qos
 from real.drivers.commands import Commands
 from real.drivers.driver import DriverParts
-from real.drivers.lowlevel import GUARD_TOPIC, Motors
+from real.drivers.lowlevel import Motors
 from real.drivers.state import JointReading, NotReady, StateReader
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from real.topics import GUARD_TOPIC, STATUS, GuardReport
 from robot_rl.interface.command import Command, JointPositions
 from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.interface.robot import RobotSpec
@@ -116,29 +115,29 @@ class LowCommands(Commands):
         """Set-points, stiffness and message of the last command. Most commands repeat it and need no new encoding."""
         self._command = layout(LOW_COMMAND)
         self._damping = self._command.seal(self.motors.damp())
-        self._guard: dict[str, Any] = {"damping": "", "damped": {}}
+        self._guard = GuardReport()
         """Newest report of the guard."""
         self._guard_raw, self._guard_heard = b"", -float("inf")
         self._damped_before: Counter[str] = Counter()
-        self.guard = node.subscribe("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR, self._on_guard)
+        self.guard = node.subscribe(STATUS, GUARD_TOPIC, qos.SENSOR, self._on_guard)
         self.reports = [self.guard]
         self.publishers = [node.publisher(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND)]
 
     def _on_guard(self, sample: Stamped) -> None:
         if sample.raw != self._guard_raw:
-            self._guard_raw, self._guard = bytes(sample.raw), json.loads(sample.msg.data)
+            self._guard_raw, self._guard = bytes(sample.raw), GuardReport.of(sample.msg)
         self._guard_heard = sample.received
 
     def objection(self, now: float) -> str:
         """Return the guard's reason for withholding commands, or that the guard is gone; empty if commands pass."""
         if now - self._guard_heard > GUARD_TIMEOUT:
             return GUARD_GONE
-        return f"the guard damps the robot: {self._guard['damping']}" if self._guard["damping"] else ""
+        return f"the guard damps the robot: {self._guard.damping}" if self._guard.damping else ""
 
     @property
     def damped(self) -> dict[str, int]:
         """Return the number of times that the guard began to damp the robot since `wait_ready`, by reason."""
-        return dict(Counter(self._guard["damped"]) - self._damped_before)
+        return dict(Counter(self._guard.damped) - self._damped_before)
 
     def send(self, command: Command, rate: Tensor) -> None:
         position = command.values[0].double().numpy()
@@ -157,7 +156,7 @@ class LowCommands(Commands):
                 f"the guard says nothing on {self.guard.topic}, so its damping would not be noticed; start "
                 f"one of this version: robot-rl guard {self.robot.name}"
             )
-        self._damped_before = Counter(self._guard["damped"])
+        self._damped_before = Counter(self._guard.damped)
 
     def executor(self, topic: str) -> str:
         return f"start the guard that passes commands on: robot-rl guard {self.robot.name}"

@@ -1,7 +1,6 @@
 """A robot as a Gymnasium vector environment of size one, in real time, with the interface of the simulation."""
 
 import gc
-import json
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from real import clock
-from real.bus import Node, make, qos
+from real.bus import Node, qos
 from real.control.timing import Histogram, Ticker
 from real.drivers.names import frames
 from real.drivers.state import NotReady
@@ -23,7 +22,7 @@ from real.episode.standing import Standing
 from real.episode.steering import Schedule, Steering
 from real.episode.stream import StepRecord
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
@@ -63,7 +62,7 @@ class RobotEnv(Rig, VectorEnv):
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
-        self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+        self.announcer = node.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
         """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
@@ -228,8 +227,7 @@ class RobotEnv(Rig, VectorEnv):
         self._publish(phase)
 
     def _publish(self, phase: str) -> None:
-        message = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
-        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(message)))
+        self.announcer.publish(Episode(self.episode, phase, self.instruction()).message())
 
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and guard counts."""

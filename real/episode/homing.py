@@ -1,7 +1,6 @@
 """Start of an arm's episode: move home through the shield and have the objects placed."""
 
 import itertools
-import json
 import logging
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from real.control.timing import Ticker
 from real.drivers.state import NotReady
 from real.episode.rig import Rig
 from real.teleop.commands import FirstInput, Operator
+from real.topics import INT
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -101,7 +101,7 @@ class Homing:
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
             accepted, before = env.driver.scene.accepted, env.driver.scene.accepted.copy()
-            env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+            env.placer.publish(make(INT, data=seed))
             polls = itertools.count()
 
             def placed(operator: Operator | None) -> bool:

@@ -1,11 +1,9 @@
 """Robot driver, command loop and operator, shared by episodes and the phases between them."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -22,7 +20,7 @@ from real.episode.intervention import Arbiter
 from real.episode.pictures import Pictures, with_judged
 from real.episode.stream import Stream
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import RESET_TOPIC, STALL_TOPIC
+from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
@@ -73,12 +71,12 @@ class Rig:
         """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, s, and the stall's duration, s."""
-        node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
+        node.subscribe(NUMBER, STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._watched = -math.inf
         """Time of the last check for other publishers, s."""
         self.foreign_publisher = ""
         """Unexpected publisher on a topic on which only this process or the robot may publish; empty if none."""
-        self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
+        self.placer = node.publisher(INT, RESET_TOPIC, qos.DEFAULT)
         self.falls = self.stalls = 0
         """`falls`: number of episodes in which a legged robot fell, or was damped other than by a person. `stalls`:
         number of episodes that a stall ended."""
@@ -135,9 +133,8 @@ class Rig:
             self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
 
     def _on_stall(self, sample: Stamped) -> None:
-        with suppress(ValueError, KeyError, TypeError):
-            self._twin_stall = sample.received, float(json.loads(sample.msg.data)["seconds"])
-            self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
+        self._twin_stall = sample.received, float(sample.msg.data)
+        self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
         """Return a description of the process whose stall caused the last stop; empty if the stop had another cause.

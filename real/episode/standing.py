@@ -1,6 +1,5 @@
 """Stand a legged robot up before an episode, and lay it down at the end."""
 
-import json
 import logging
 import math
 
@@ -14,6 +13,7 @@ from real.drivers.lowlevel import FIRMEST
 from real.drivers.state import NotReady
 from real.drivers.unitree import GUARD_GONE, LowCommands
 from real.episode.rig import Rig
+from real.topics import INT
 from robot_rl.interface.shield import JointShield
 from robot_rl.interface.state import RobotState
 
@@ -103,7 +103,7 @@ class Standing:
         joints = self.driver.state.joints
         # States of up to 50 ms may predate the reset.
         enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
-        env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+        env.placer.publish(make(INT, data=seed))
         rate, deadline = Ticker(env.period), clock.now() + 5.0
         while joints.latest is None or joints.latest.count < enough or not self._level():
             if clock.now() > deadline:

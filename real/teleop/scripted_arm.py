@@ -1,6 +1,5 @@
 """Scripted operator of an arm, which reads the robot's topics."""
 
-import json
 import time
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ import torch
 from real.bus import Node, Stamped, qos
 from real.drivers import open_driver
 from real.teleop.commands import RELEASED, Operator
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator, arm_view
@@ -30,13 +29,13 @@ class ArmOperator:
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
         self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
-        self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         pose = "geometry_msgs/msg/PoseStamped"
         self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.scene.poses}
 
     def _on_episode(self, sample: Stamped) -> None:
-        message = json.loads(sample.msg.data)
-        self._now = message["episode"], message["phase"]
+        episode = Episode.of(sample.msg)
+        self._now = episode.number, episode.phase
 
     def read(self) -> Operator:
         """Return the operator's input."""

@@ -1,7 +1,7 @@
 """Twin: a simulated robot on the real robot's topics, with dynamics outside the training ranges.
 
 Topics, types, rates and names are those of the robot's spec: a policy node cannot distinguish twin and robot.
-Additional topics begin with `twin/`. `twin/reset` (std_msgs/String, a seed as JSON) resets objects or a fallen robot,
+Additional topics begin with `twin/`. `twin/reset` (std_msgs/Int64, a seed) resets objects or a fallen robot,
 in place of a person. `twin/stall` reports stalls; the other topics carry true poses.
 """
 

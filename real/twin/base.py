@@ -1,7 +1,6 @@
 """Common loop of all twins: reset requests, physics ticks, camera pictures."""
 
 import gc
-import json
 import logging
 import math
 import threading
@@ -16,7 +15,7 @@ import numpy as np
 
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
 from real.control.timing import STALL, Ticker, prefer_realtime
-from real.topics import RESET_TOPIC, STALL_TOPIC
+from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from sim.engines.mujoco import MujocoEngine
@@ -51,11 +50,11 @@ class Twin(ABC):
         image = self.robot.driver.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self._rendering: dict[str, Future[np.ndarray]] = {}
-        self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
+        self.stall = node.publisher(NUMBER, STALL_TOPIC, STATE)
         self.stalls = 0
         """Number of stalls of this process: ticks that came more than `STALL` s late."""
         self._requests: deque[int] = deque()
-        self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
+        self.reset_request = node.subscribe(INT, RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
         self._draining = math.inf
         """End of the wait for the commanding node, monotonic s; infinite before `drain`."""
@@ -102,7 +101,7 @@ class Twin(ABC):
             late = ticker.wait()
             if late > STALL:
                 self.stalls += 1
-                self.stall.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": round(late, 3)})))
+                self.stall.publish(make(NUMBER, data=round(late, 3)))
             while self._requests:
                 self.place(self._requests.popleft())
                 ticker.restart()
@@ -134,10 +133,10 @@ class Twin(ABC):
         return f"{self.timing['ticks']} ticks, {times}, stood still {self.stalls} times for over {1000 * STALL:.0f} ms"
 
     def _on_reset(self, sample: Stamped) -> None:
-        try:
-            self._requests.append(int(json.loads(sample.msg.data)["seed"]))
-        except (ValueError, KeyError, TypeError):
-            logger.warning("ignored a malformed message on %s: %r", RESET_TOPIC, sample.msg.data)
+        if sample.msg.data < 0:
+            logger.warning("ignored a negative seed on %s: %d", RESET_TOPIC, sample.msg.data)
+            return
+        self._requests.append(int(sample.msg.data))
 
     def _set(self, values: dict[str, float]) -> None:
         """Set hidden parameters in the engine, effective from its next reset."""

@@ -1,6 +1,5 @@
 """Watch a robot or its twin through its topics; the view publishes nothing."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import numpy as np
 from real.bus import Node, Stamped, qos
 from real.drivers import open_driver
 from real.drivers.state import JointReading
-from real.topics import EPISODE_TOPIC, TRUTH_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, TRUTH_TOPIC, Episode
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
@@ -54,7 +53,7 @@ class LiveView:
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.asked = ""
         """Current instruction; empty while no policy runs on the robot."""
-        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
         self.page.add_text("status")
@@ -126,8 +125,8 @@ class LiveView:
 
     def _on_episode(self, sample: Stamped) -> None:
         try:
-            self.asked = str(json.loads(sample.msg.data)["instruction"])
-        except (ValueError, TypeError, KeyError):  # a message of another program
+            self.asked = Episode.of(sample.msg).instruction
+        except ValueError:  # a message of another program
             self.asked = ""
 
     # ---- text and pictures -------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Fixtures of the robot side: a private loopback domain per module, robots that exist only as topics, and operators."""
 
-import json
 import os
 import pty
 import random
@@ -30,6 +29,7 @@ from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.episode.env import RobotEnv
 from real.recording.session import stop_on_signals
 from real.teleop.commands import RELEASED
+from real.topics import INT, STATUS, GuardReport
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.robots import robots
 
@@ -234,7 +234,7 @@ class TopicRobot(Periodic):
         self.hand = node.subscribe(array, ros.gripper_command, every, self._gripped)
         self.placer = None
         if places_objects:
-            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+            self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
         self.wall = np.inf  # upper limit of joint 1, rad
         self.thick = 0.0  # width of the object between the fingers, m
@@ -251,7 +251,7 @@ class TopicRobot(Periodic):
         self.width = max(self.thick, self.widths[-1])
 
     def _placed(self, sample: Any) -> None:
-        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.seeds.append(int(sample.msg.data))
         self.cube = np.array([0.5, 0.0, 0.022])
 
     def tick(self) -> None:
@@ -306,12 +306,12 @@ class TopicQuadruped(Periodic):
         self.height: float | None = None  # trunk height that a twin reports, m; None: no reports
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
-        self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
+        self.reports = node.publisher(STATUS, "guard", qos.SENSOR) if self.guard else None
         self.truth = node.publisher("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR) if twin else None
         every = replace(qos.COMMAND, depth=1000)
         self.obeyed = node.subscribe(LOW_COMMAND, commands, every, self._commanded)
         if twin:
-            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+            self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT, self._placed)
         self.start(node)
 
     @property
@@ -328,7 +328,7 @@ class TopicQuadruped(Periodic):
         self.position = np.where(pulled, motors["q"], self.position + 0.05 * (self.folded - self.position))
 
     def _placed(self, sample: Any) -> None:
-        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.seeds.append(int(sample.msg.data))
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
 
     def message(self) -> np.ndarray:
@@ -345,7 +345,7 @@ class TopicQuadruped(Periodic):
         if not self.silent:
             self.states.publish(self._state.seal(self.message()))
         if self.reports and self.guard is not None:
-            self.reports.publish(make("std_msgs/msg/String", data=json.dumps(self.guard)))
+            self.reports.publish(GuardReport(**self.guard).message())
         if self.truth and self.height is not None:
             pose = {"position": {"x": 0.0, "y": 0.0, "z": self.height}}
             self.truth.publish(make("nav_msgs/msg/Odometry", pose={"pose": pose}))

@@ -1,4 +1,4 @@
-"""Drivers of other kinds than those of the project: poses and velocities of a tool, joint velocities, suction, a base."""
+"""Drivers of other kinds than the project's own: poses and velocities of a tool, joint velocities, suction, a base."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from real.drivers.driver import DriverParts
 from real.drivers.joint_states import JointStates
 from real.drivers.state import NotReady, StateReader
 from real.episode.env import RobotEnv
+from real.topics import INT
 from robot_rl.interface.command import BaseVelocity, Command, GripperCommand, JointPositions, ToolPose, Twist
 from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.driver import JointTopics, SafetyConfig
@@ -111,7 +112,7 @@ class Plant:
         self.vacuum: list[bool] = []
         self.states = node.publisher("sensor_msgs/msg/JointState", "joint_states", qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
-        self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
+        self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT)
         node.subscribe(ARRAY, "numbers", replace(qos.COMMAND, depth=1000), self._commanded)
         node.subscribe("std_msgs/msg/Bool", "vacuum", qos.COMMAND, lambda s: self.vacuum.append(bool(s.msg.data)))
 

@@ -19,6 +19,7 @@ from real.drivers import open_driver
 from real.drivers.state import NotReady
 from real.episode.stream import StepRecord
 from real.teleop.commands import RELEASED, Operator
+from real.topics import INT, STATUS
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
@@ -143,7 +144,7 @@ def test_reset_goes_home_opens_places_and_announces(start: Build, robot: Any, ev
     away[0] += 0.3
     robot.position, robot.width, robot.cube = away, 0.01, np.array([0.4, 0.1, 0.3])
     phases: list[str] = []
-    robot.node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED, lambda s: phases.append(s.msg.data))
+    robot.node.subscribe(STATUS, "episode", qos.LATCHED, lambda s: phases.append(s.msg.message))
     _, e, _ = start(robot=robot, reset=False)
     observation, _ = e.reset(seed=42)
     state, spec = observation["observation.state"], e.pipeline.observer.spec
@@ -152,7 +153,7 @@ def test_reset_goes_home_opens_places_and_announces(start: Build, robot: Any, ev
     assert state[0, spec.slice("cube_position")].tolist() == pytest.approx([0.5, 0.0, 0.022])
     assert not state[0, spec.slice("last_action")].any()
     assert robot.seeds == [42]
-    eventually(lambda: any("running" in p for p in phases))
+    eventually(lambda: "running" in phases)
     sent = torch.from_numpy(np.stack(robot.commands))
     assert np.abs(sent[0] - away).max() < 0.02, "starts at the measured position; the first commands may be lost"
     assert (sent.diff(dim=0).abs() <= e.pipeline.shield.velocity * e.pipeline.tick * 1.001 + 1e-6).all()
@@ -376,7 +377,7 @@ def test_bag_recorder_is_not_a_twin_that_places_objects(start: Build, topic_robo
     robot = topic_robot(places_objects=False)
     listener = robot.node.publisher("std_msgs/msg/String", "elsewhere")  # the robot's node, and its participant
     with open_node("rosbag2_recorder") as bag:
-        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        bag.subscribe(INT, "twin/reset")
         _, e, _ = start(robot=robot, reset=False, operator=None)
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
         with pytest.raises(NotReady, match="no operator or twin to place the object"):

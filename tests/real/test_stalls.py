@@ -1,6 +1,5 @@
 """A stalled process is an event and no fall of the policy."""
 
-import json
 import math
 import os
 import signal
@@ -24,7 +23,7 @@ from real.episode import standing
 from real.launching.child import Child
 from real.launching.node import NodeProcess
 from real.sessions.finetune import LearnerProcess
-from real.topics import STALL_TOPIC
+from real.topics import NUMBER, STALL_TOPIC
 from real.twin import ArmTwin, QuadrupedTwin
 from real.twin import base as twin_base
 from real.twin.quadruped import GRAVITY
@@ -36,9 +35,9 @@ STILL = torch.zeros(1, 12)
 
 
 def say_stall(node: Any) -> None:
-    publisher = node.publisher("std_msgs/msg/String", STALL_TOPIC)
+    publisher = node.publisher(NUMBER, STALL_TOPIC)
     assert node.wait_for(lambda: publisher.matched > 0, 30)
-    publisher.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": 0.054})))
+    publisher.publish(make(NUMBER, data=0.054))
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_twin_publishes_the_duration_of_its_stall(arm_twin: Any, eventually: Bui
     twin, policy = arm_twin
     heard: list[float] = []
     listener = policy.subscribe(
-        "std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, lambda s: heard.append(json.loads(s.msg.data)["seconds"])
+        NUMBER, STALL_TOPIC, qos.DEFAULT, lambda s: heard.append(float(s.msg.data))
     )
     assert policy.wait_for(lambda: listener.matched == 1, 30)
     ticks: list[int] = []

@@ -16,6 +16,7 @@ from real.bus import Node, make, open_node, qos
 from real.drivers import open_driver
 from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
+from real.topics import INT
 from real.twin import ArmTwin, HiddenArm
 from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.robots.panda import PANDA
@@ -135,13 +136,12 @@ def policy(nodes: Build) -> Node:
 def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, eventually: Build) -> None:
     twin, heard = build(), []
     arm, hand = (policy.publisher(ARRAY, topic.topic, qos.DEFAULT) for topic in (twin.command, twin.gripper))
-    placer = policy.publisher("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
+    placer = policy.publisher(INT, "twin/reset", qos.DEFAULT)
     eventually(lambda: arm.matched and hand.matched and placer.matched)
     state = policy.subscribe("sensor_msgs/msg/JointState", twin.states.topic, callback=lambda s: heard.append(s.msg))
     eventually(lambda: state.matched)
-    for text in ("", "{}", "[]", '{"seed": "x"}', '{"seed": null}'):
-        placer.publish(make("std_msgs/msg/String", data=text))
-    placer.publish(make("std_msgs/msg/String", data='{"seed": 7}'))
+    for seed in (-1, 7):
+        placer.publish(make(INT, data=seed))
     hand.publish(make(ARRAY, data=np.array([float("inf")])))
     for count, data in enumerate(([], [0.0] * 6, [float("nan")] * 7), 1):
         arm.publish(make(ARRAY, data=np.array(data)))

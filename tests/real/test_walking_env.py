@@ -18,6 +18,7 @@ from real.drivers.state import NotReady
 from real.episode import standing
 from real.recording.journal import Journal
 from real.teleop.commands import RELEASED, Operator
+from real.topics import INT
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
@@ -384,7 +385,7 @@ def test_fallen_twin_is_reset_without_a_person(start: Build, eventually: Build) 
 
 def test_bag_recorder_is_not_a_twin_that_resets_the_robot(start: Build, eventually: Build) -> None:
     with open_node("rosbag2_recorder") as bag:
-        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        bag.subscribe(INT, "twin/reset")
         robot, e, _ = start(reset=False, operator=None)
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
         assert not e.on_twin

@@ -197,14 +197,14 @@ def test_current_instruction_is_shown(opened: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("domain")
 def test_instruction_of_a_robot_is_shown() -> None:
     """A view that starts in mid-episode receives the instruction too."""
-    from real.bus import make, open_node, qos
-    from real.topics import EPISODE_TOPIC
+    from real.bus import open_node, qos
+    from real.topics import EPISODE_TOPIC, STATUS, Episode, status
     from robot_rl.robots import robots
     from sim.scenes import Scene
 
     with open_node("robot") as robot, open_node("view") as node:
-        announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-        announcer.publish(make("std_msgs/msg/String", data='{"episode": 0, "phase": "running", "instruction": "lift"}'))
+        announcer = robot.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
+        announcer.publish(Episode(0, "running", "lift").message())
         view = LiveView(node, robots.get("panda"), Scene())
 
         def shows(text: str) -> bool:  # polled: `Node.wait_for` wakes for the graph, not for messages
@@ -214,8 +214,8 @@ def test_instruction_of_a_robot_is_shown() -> None:
             return view.asked == text
 
         assert shows("lift")
-        for said, wanted in (('{"instruction": "drop"}', "drop"), ("?", ""), ('{"instruction": "x"}', "x"), ("[]", "")):
-            announcer.publish(make("std_msgs/msg/String", data=said))
+        for said, wanted in ((Episode(0, "running", "drop").message(), "drop"), (status("cpu", 0, "warm", {}), "")):
+            announcer.publish(said)
             assert shows(wanted), said
         view.close()
 
