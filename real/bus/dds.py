@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-from cyclonedds._clayer import ddspy_take, ddspy_write
+from cyclonedds._clayer import ddspy_take, ddspy_write, ddspy_write_ts
 from cyclonedds.core import DDSException, DDSStatus, ReadCondition
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
 
+from real import clock
 from real.bus.domain import domain_id
 from real.bus.graph import Entry
 from real.bus.names import BusError, dds_topic, dds_type
@@ -139,7 +139,8 @@ class DdsPublisher(Publisher):
     def _write(self, raw: bytes | memoryview) -> bool:
         if self.endpoint.closed:
             raise BusError(f"{self.topic}: this publisher is closed; open another")
-        code = ddspy_write(self._ref, raw)
+        now = None if self.qos.lifespan else clock.published()  # a lifespan is of the machine's time
+        code = ddspy_write(self._ref, raw) if now is None else ddspy_write_ts(self._ref, raw, round(1e9 * now))
         if code < 0 and code != DDSException.DDS_RETCODE_TIMEOUT:
             raise BusError(f"publishing {len(raw)} bytes on {self.topic} failed: {DDSException(code, '')}")
         return code >= 0
@@ -157,7 +158,8 @@ class DdsSubscription(Subscription):
         self.endpoint = _Endpoint(owner, topic, type_name, reader, writer=False)
         # Unlike the data-available status, a read condition stays triggered until all samples are taken.
         self._condition = ReadCondition(reader, ANY)
-        self._token = dds.attach(self._condition, self._on_data)
+        self._taking = threading.Lock()
+        self._token = dds.attach(self._condition, self.take)
 
     @property
     def matched(self) -> int:
@@ -169,12 +171,13 @@ class DdsSubscription(Subscription):
     def close(self) -> None:
         self.endpoint.owner.drop(self)
 
-    def _on_data(self) -> None:
-        samples = ddspy_take(self._ref, ANY, self._batch)
-        received = time.monotonic()
-        for raw, info in samples if isinstance(samples, list) else ():
-            if info.valid_data:
-                self._deliver(raw, received, info.source_timestamp)
+    def take(self) -> None:
+        """Take and deliver the samples that have arrived."""
+        with self._taking:
+            samples = ddspy_take(self._ref, ANY, self._batch)
+            for raw, info in samples if isinstance(samples, list) else ():
+                if info.valid_data:
+                    self._arrive(raw, info.source_timestamp)
 
     def delete(self) -> None:
         self.endpoint.owner.participant.detach(self._condition, self._token)
@@ -232,6 +235,11 @@ class DdsNode(Node):
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         with self.participant.changed:
             return bool(self.participant.changed.wait_for(predicate, timeout))
+
+    def drain(self) -> None:
+        for item in list(self._endpoints):
+            if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
+                item.take()
 
     def endpoints(self) -> list[_Endpoint]:
         """Return this node's endpoints."""

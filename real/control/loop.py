@@ -75,7 +75,7 @@ class CommandLoop:
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: clock.Thread | None = None
         self._nonfinite = 0
         self._holding = ""
         self._fresh = True
@@ -110,8 +110,7 @@ class CommandLoop:
         self._start()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="command-loop", daemon=True)
-        self._thread.start()
+        self._thread = clock.start(self._run, "command-loop")
 
     @property
     def armed(self) -> bool:
@@ -202,7 +201,7 @@ class CommandLoop:
         follow."""
         self._closing.set()
         if self._thread is not None:
-            self._thread.join(timeout=2.0)
+            self._thread.wait(2.0)
         if self._before:
             interval, scheduled = self._before
             gc.unfreeze()

@@ -72,6 +72,7 @@ class RobotEnv(Rig, VectorEnv):
 
     def activate(self) -> None:
         """Start sending commands: an arm holds where it is, a legged robot stays damped, until `reset` moves it."""
+        clock.join()
         self.note("active", True)
         self.loop.arm()
 
@@ -85,6 +86,7 @@ class RobotEnv(Rig, VectorEnv):
             self._damped = self.driver.damped  # before the guard damps once more for silence
             self.loop.close()
             self.note("active", False)
+            clock.leave()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     def reset(

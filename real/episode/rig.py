@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -149,7 +148,7 @@ class Rig:
                     return f"{process} stood still for {1000 * seconds:.0f} ms"
             if not self.on_twin:
                 return ""
-            time.sleep(0.005)
+            clock.sleep(0.005)
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
 

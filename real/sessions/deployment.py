@@ -9,7 +9,8 @@ import torch
 
 from policies.bundle import Bundle
 from policies.errors import RemoteFailure
-from policies.execution import Execution, InferenceHung, warm_up
+from policies.execution import Execution, InferenceHung, Mode, warm_up
+from real import clock
 from real.bus import Node
 from real.control import timing
 from real.drivers.state import NotReady
@@ -20,7 +21,7 @@ from real.recording.session import VideoRecorder
 from real.teleop.commands import OperatorInput
 from robot_rl.evaluation import Evaluation, evaluate
 from robot_rl.interface.observation_spec import ObservationSpec
-from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.rewards.classifier import Classifier
 from robot_rl.robots import robots
@@ -28,12 +29,13 @@ from robot_rl.training.run import Run
 from robot_rl.util.statistics import wilson
 
 
-def execution_of(interface: Interface, robot: RobotSpec, mode: Any) -> Execution:
+def execution_of(interface: Interface, robot: RobotSpec, mode: Mode) -> Execution:
     """Return how a robot executes action chunks. For an arm, the control thread holds the position while another
     thread infers; legs cannot wait, and their policies are fast."""
     period = 1 / interface.controller.rate
     wait = 0.8 * period if mode == "receding" else 0.0
-    return Execution(mode, background=robot.base is None, patience=wait, period=period)
+    aside = robot.base is None and not clock.in_lockstep()  # in lockstep time stands during an inference
+    return Execution(mode, background=aside, patience=wait if aside else 0.0, period=period)
 
 
 def rehearse(bundle: Bundle, seen: ObservationSpec, execution: Execution) -> None:
@@ -46,13 +48,16 @@ class Deployment:
     """A policy on a robot."""
 
     def __init__(
-        self, run: Run, node: Node, bundle: Bundle, interface: Interface, execution: Execution, *,
+        self, run: Run, node: Node, bundle: Bundle, interface: Interface, mode: Mode, *,
         film: VideoRecorder, dry_run: bool = False, schedule: Schedule | None = None, instruction: str = "",
         classifier: Classifier | None = None,
     ):  # fmt: skip
-        """Connect to the robot and check its topics; NotReady if something is missing."""
-        self._run, self.bundle, self.execution, self.film = run, bundle, execution, film
+        """Connect to the robot and check its topics; NotReady if something is missing. `mode`: what the robot does
+        during inference."""
         robot = robots.get(interface.robot)
+        self._run, self.bundle, self.film = run, bundle, film
+        self.execution = execution = execution_of(interface, robot, mode)
+        rehearse(bundle, Pipeline(interface).observation_spec, execution)
         self._bare = timing.bare_loop(robot.command_rate).summary()
         cameras = interface.cameras[:1] if film.episodes else ()
         operator = OperatorInput(node, robot.name, robot.base is not None)
@@ -117,7 +122,7 @@ class Deployment:
         summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
         summary |= {"ended": self.ended} if self.ended else {}
         self._run.write("evaluation.json", summary | {"takeovers": result.takeovers})
-        loop = env.summary() | {"bare": self._bare, "learner": "absent"}
+        loop = env.summary() | {"bare": self._bare, "learner": "absent", "lockstep": clock.in_lockstep()}
         self._run.write("loop.json", loop)
         self.film.write(self._run.folder, caption)
         late = {"late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}

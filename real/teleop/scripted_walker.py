@@ -1,9 +1,9 @@
 """Scripted operator of a legged robot: steer, stop the walking robot, reset, continue."""
 
-import time
 from collections.abc import Callable
 
 from real.bus import Node, Stamped, qos
+from real.clock import now
 from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC, STATUS, Episode
 
@@ -32,11 +32,11 @@ class Walker:
 
     def __init__(
         self, node: Node, say: Callable[[str], None], route: Route = ROUTE, lie: float = LIE,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now,
     ):  # fmt: skip
         self.route, self.lie, self.clock, self._say = route, lie, clock, say
         self._now: tuple[int, str, float] = (-1, "", clock())
-        """Number and phase of the episode; start of the phase, monotonic s."""
+        """Number and phase of the episode; start of the phase, s."""
         self._stopped, self._action = False, ""
         self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 

@@ -119,6 +119,14 @@ class ArmTwin(Twin):
         self.target = self._latest(self.command, self.target)
         self.width = self._latest(self.gripper, self.width)
         self.engine.step(self.target, self.width)
+        self.publish(count)
+
+    def begin(self) -> None:
+        super().begin()
+        self._seen.clear()
+
+    def publish(self, count: int) -> None:
+        """Publish joints, and at the tracker's rate objects."""
         self._publish_joints()
         self._seen.append({name: self.engine.object_pose(name)[0].numpy().copy() for name in self.poses})
         if count % self._every_object == 0:

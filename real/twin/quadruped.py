@@ -147,7 +147,7 @@ class QuadrupedTwin(Twin):
             self.engine.push(self.hidden.push_speed * direction)
         goal = self._apply_command()
         self.engine.step(goal, goal)
-        self._publish(count)
+        self.publish(count)
 
     def _apply_command(self) -> torch.Tensor:
         """Set the motors' gains; return their setpoints (1, 1, J), which the engine applies one step later."""
@@ -160,7 +160,8 @@ class QuadrupedTwin(Twin):
         setpoint = setpoint - self._encoder_offset  # motors servo on their reported positions
         return torch.from_numpy(np.where(has_setpoint, setpoint, position).astype(np.float32))[None, None]
 
-    def _publish(self, count: int) -> None:
+    def publish(self, count: int) -> None:
+        """Publish the robot's state, and at its rate the true motion."""
         h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._report
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}

@@ -71,10 +71,9 @@ class Deploy:
         from policies.execution import Execution
         from real.bus import open_node
         from real.recording.session import VideoRecorder, stop_on_signals
-        from real.sessions.deployment import Deployment, execution_of, rehearse
+        from real.sessions.deployment import Deployment
         from robot_rl.cli.console import bar, show
         from robot_rl.cli.remote import open_policy, server_report
-        from robot_rl.interface.pipeline import Pipeline
         from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
@@ -87,14 +86,13 @@ class Deploy:
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
         interface = limited(replace(bundle.interface, robot=self.robot), self.seconds)
-        execution = execution_of(interface, robot, self.execution)
-        rehearse(bundle, Pipeline(interface).observation_spec, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with (Run(folder, config) as run, open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node):
+            film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)
             deployment = Deployment(
-                run, node, bundle, interface, execution, film=VideoRecorder(self.video_episodes), dry_run=self.dry_run,
-                schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
+                run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,
+                instruction=self.instruction, classifier=classifier,
             )  # fmt: skip
             stop_on_signals()
             try:

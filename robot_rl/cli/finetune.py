@@ -51,6 +51,7 @@ class Finetune(Generic[R]):
         import torch
 
         from policies.bundle import Bundle, load_bundle, save_bundle
+        from real import clock
         from real.bus import open_node
         from real.control.timing import bare_loop
         from real.drivers.state import NotReady
@@ -129,7 +130,8 @@ class Finetune(Generic[R]):
                 number = interrupt.args[0]
             except NotReady as error:  # robot or twin died, or another program commands it: keep the learned weights
                 ended = str(error)
-            run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
+            loop = env.summary() | {"bare": bare, "learner": "running beside", "lockstep": clock.in_lockstep()}
+            run.write("loop.json", loop)
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()
             policy.explore = False
