@@ -28,7 +28,9 @@ class Clock(Protocol):
 
     def wait(self, holds: Callable[[], bool], timeout: float, arrived: Arrived = None) -> bool: ...
 
-    def start(self, target: Callable[[], None], name: str) -> Thread: ...
+    def repeat(self, ticks: Ticks, step: Step, name: str, prepare: Callable[[], object]) -> Task: ...
+
+    def run(self, ticks: Ticks, step: Step) -> None: ...
 
     def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None: ...
 
@@ -39,14 +41,31 @@ class Clock(Protocol):
     def leave(self) -> None: ...
 
 
-class Thread(threading.Thread):
-    """Daemon thread that sleeps and waits by the clock."""
+class Ticks(Protocol):
+    """Deadlines of a periodic step, see `real.control.timing.Ticker`."""
 
-    def __init__(self, target: Callable[[], None], name: str):
-        super().__init__(target=target, name=name, daemon=True)
+    next: float
+
+    def tick(self) -> float:
+        """Take note of a tick; return its lateness, s."""
+
+
+Step = Callable[[float], bool]
+"""Step of a periodic task: gets its lateness, s, and returns whether another follows."""
+
+
+class Task(Protocol):
+    """A periodic task that has started."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` s for the thread's end; return whether it has ended."""
+        """Wait up to `timeout` s for the task's end; return whether it has ended."""
+
+    def is_alive(self) -> bool:
+        """Return whether another step follows."""
+
+
+class _Thread(threading.Thread):
+    def wait(self, timeout: float) -> bool:
         self.join(timeout)
         return not self.is_alive()
 
@@ -75,10 +94,20 @@ class Wall:
             time.sleep(0.005)
         return held
 
-    def start(self, target: Callable[[], None], name: str) -> Thread:
-        thread = Thread(target, name)
+    def repeat(self, ticks: Ticks, step: Step, name: str, prepare: Callable[[], object]) -> Task:
+        def run() -> None:
+            prepare()
+            self.run(ticks, step)
+
+        thread = _Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
+
+    def run(self, ticks: Ticks, step: Step) -> None:
+        while True:
+            self.sleep_until(ticks.next)
+            if not step(ticks.tick()):
+                return
 
     def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None:
         deliver(time.monotonic())
@@ -147,9 +176,14 @@ def wait(holds: Callable[[], bool], timeout: float, arrived: Arrived = None) -> 
     return _current.wait(holds, timeout, arrived)
 
 
-def start(target: Callable[[], None], name: str) -> Thread:
-    """Start a daemon thread that sleeps and waits by the clock."""
-    return _current.start(target, name)
+def repeat(ticks: Ticks, step: Step, name: str, prepare: Callable[[], object] = lambda: None) -> Task:
+    """Repeat a step at the given ticks: in a daemon thread, which calls `prepare` first, or in lockstep when due."""
+    return _current.repeat(ticks, step, name, prepare)
+
+
+def run(ticks: Ticks, step: Step) -> None:
+    """Repeat a step at the given ticks, and return after the last one."""
+    _current.run(ticks, step)
 
 
 def receive(published: float, topic: str, deliver: Callable[[float], None]) -> None:

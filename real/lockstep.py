@@ -15,7 +15,6 @@ Before a follower joins, time stands still for it: it connects and checks by the
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -23,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from real.clock import WALL, Arrived, Thread
+from real.clock import WALL, Arrived, Step, Task, Ticks
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -113,25 +112,18 @@ class Lockstep:
             self._block(self.time + timeout, holds)
         return holds()
 
-    def start(self, target: Callable[[], None], name: str) -> Thread:
+    def repeat(self, ticks: Ticks, step: Step, name: str, prepare: Callable[[], object]) -> Task:
         if not self.joined:
-            raise ClockError("a thread started before the process took part in lockstep; this is a defect")
-        waiter = _Waiter(next(self._next_order), self.time, None)
-
-        def run() -> None:
-            self._orders[threading.get_ident()] = waiter.order
-            waiter.go.wait()
-            try:
-                target()
-            finally:
-                thread.ended = True
-                self._rest()
-
-        thread = _LockstepThread(run, name, self)
+            raise ClockError(f"{name} started before this process took part in lockstep; this is a defect")
+        task = _Task(self, next(self._next_order), ticks, step)
         with self._lock:
-            self._waiters.append(waiter)
-        thread.start()
-        return thread
+            self._waiters.append(task)
+        return task
+
+    def run(self, ticks: Ticks, step: Step) -> None:
+        task = self.repeat(ticks, step, "a task", lambda: None)
+        while not task.wait(60.0):
+            pass
 
     def _takes_part(self) -> bool:
         return self.joined and threading.get_ident() in self._orders
@@ -201,8 +193,13 @@ class Lockstep:
                     break
                 first = min(due, key=lambda waiter: waiter.order)
                 self._waiters.remove(first)
-                self._running += 1
-                first.go.set()
+                if not isinstance(first, _Task):
+                    self._running += 1
+                    first.go.set()
+                    continue
+            if first.run():
+                with self._lock:
+                    self._waiters.append(first)
         self._ticked = time.monotonic()
 
     def advance(self, now: float) -> None:
@@ -221,15 +218,26 @@ class Lockstep:
         self.failure = reason
 
 
-class _LockstepThread(Thread):
-    """Thread whose end is waited for by the clock."""
+class _Task(_Waiter):
+    """A periodic step, which runs in the thread that advances the time: a thread of its own would have to be woken."""
 
-    def __init__(self, target: Callable[[], None], name: str, clock: Lockstep):
-        super().__init__(target, name)
-        self._clock, self.ended = clock, False
+    def __init__(self, clock: Lockstep, order: int, ticks: Ticks, step: Step):
+        super().__init__(order, ticks.next, None)
+        self._clock, self._ticks, self._step, self._ended = clock, ticks, step, False
+
+    def run(self) -> bool:
+        """Do a step; return whether another follows."""
+        try:
+            self._ended = not self._step(self._ticks.tick())
+        except BaseException:
+            self._ended = True
+            raise
+        self.deadline = self._ticks.next
+        return not self._ended
 
     def wait(self, timeout: float) -> bool:
-        with contextlib.suppress(ClockError):
-            self._clock.wait(lambda: self.ended, timeout)
-        self.join(0.1)
-        return not self.is_alive()
+        self._clock.wait(lambda: self._ended, timeout)
+        return self._ended
+
+    def is_alive(self) -> bool:
+        return not self._ended

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import Any
 
 from real import clock
 from real.bus import names
-from real.bus.messages import make
 from real.bus.node import Node, Stamped
 from real.bus.qos import QoS
 from real.clock import WALL
@@ -38,20 +38,33 @@ class Follower:
     def of(cls, node: Node) -> None:
         """Make this process, in its main thread, follow the clock that a node hears; at the first call only."""
         cls._only = cls._only or cls(node)
+        cls._only.nodes.append(node)
         cls._only.clock.drains.append(node.drain)
 
     def __init__(self, node: Node):
         self.clock = Lockstep()
         clock.use(self.clock)
         self.node, self._ticks = node, 0
-        self._times: SimpleQueue[float] = SimpleQueue()
+        self.nodes: list[Node] = []
+        self._name = node.full_name.encode() + b"\0"
+        self._times: deque[float] = deque()
         self._done = node.publisher(DONE, DONE_TOPIC, RELIABLE)
-        self.clock.on_join, self.clock.on_leave = self._join, lambda: self._say(float(LEFT))
+        self.clock.on_join, self.clock.on_leave = self._join, self._leave
+        self._heard = node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, self._on_clock, at_once=True)
+        # The bus's thread goes on discovering peers while another thread advances the time.
         threading.Thread(target=self._run, name="lockstep", daemon=True).start()
-        # The bus's thread goes on receiving while another thread advances the time.
-        node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, lambda s: self._times.put(seconds(s.msg.clock)), at_once=True)
+
+    def _on_clock(self, sample: Stamped) -> None:
+        self._times.append(seconds(sample.msg.clock))
+
+    def _leave(self) -> None:
+        self._say(float(LEFT))
+        for node in self.nodes:
+            node.listen(True)
 
     def _join(self) -> None:
+        for node in self.nodes:
+            node.listen(False)
         if not WALL.wait(lambda: self._ticks > 0, 10.0):
             raise ClockError(
                 f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within 10 s: start the simulator "
@@ -60,11 +73,16 @@ class Follower:
 
     def _say(self, done: float) -> None:
         with contextlib.suppress(UserError):  # the node is closed
-            self._done.publish(make(DONE, stamp=stamp(done), frame_id=self.node.full_name))
+            self._done.publish(LITTLE_ENDIAN + _time(done) + struct.pack("<I", len(self._name)) + self._name)
 
     def _run(self) -> None:
         while True:
-            now = self._times.get()
+            while not self._times:
+                try:
+                    self._heard.poll(1.0)
+                except UserError:  # the node is closed
+                    return
+            now = self._times.popleft()
             self._ticks += 1
             if now < self.clock.time - SOON and self._ticks > 1:
                 self.clock.fail(
@@ -97,23 +115,21 @@ class Conductor:
         self._waits = {names.expand(name, node.name, node.namespace): 0.0 for name in followers}
         """Followers, and the time that they are done with, s."""
         self._publisher = node.publisher(CLOCK, CLOCK_TOPIC, RELIABLE)
-        self._answered = threading.Condition()
         self.clock.drains.append(node.drain)
         self._answers = node.subscribe(DONE, DONE_TOPIC, RELIABLE, self._on_done, at_once=True)
 
     def _on_done(self, sample: Stamped) -> None:
-        with self._answered:
-            self._waits[sample.msg.frame_id] = seconds(sample.msg.stamp)
-            self._answered.notify_all()
+        self._waits[sample.msg.frame_id] = seconds(sample.msg.stamp)
 
     def begin(self, publish: Callable[[], None], over: Callable[[], bool]) -> bool:
         """Publish the first state, by `publish`, until all followers take part; return False if `over()` before."""
         while not over():
             publish()
             self._announce()
-            with self._answered:
-                if self._answered.wait_for(lambda: all(done >= START - SOON for done in self._waits.values()), 0.05):
-                    break
+            self._answers.poll(0.05)
+            if self._all_done():
+                break
+        self.node.listen(False)
         self._began = time.monotonic()
         return not over()
 
@@ -125,8 +141,11 @@ class Conductor:
         step()
         self.clock.advance(now)
         self._announce()
-        with self._answered:
-            while not self._answered.wait_for(self._all_done, 0.5) and not over():
+        asked = time.monotonic()
+        while not (self._all_done() or over()):
+            self._answers.poll(0.5)
+            if time.monotonic() - asked > 0.5:
+                asked = time.monotonic()
                 self._drop_the_dead()
         alone = all(done >= LEFT for done in self._waits.values())
         if speed := (self.speed or float(alone)):
@@ -147,13 +166,16 @@ class Conductor:
                 self._waits[name] = float(LEFT)
 
     def _announce(self) -> None:
-        self._publisher.publish(make(CLOCK, clock=stamp(self.clock.time)))
+        self._publisher.publish(LITTLE_ENDIAN + _time(self.clock.time))
 
 
-def stamp(now: float) -> dict[str, int]:
-    """Return a time, s, as the fields of a builtin_interfaces/Time."""
-    nanoseconds = round(now * 1e9)
-    return {"sec": nanoseconds // 10**9, "nanosec": nanoseconds % 10**9}
+LITTLE_ENDIAN = b"\x00\x01\x00\x00"
+"""Header of CDR."""
+
+
+def _time(now: float) -> bytes:
+    """Return a time, s, as a builtin_interfaces/Time in CDR."""
+    return struct.pack("<iI", *divmod(round(now * 1e9), 10**9))
 
 
 def seconds(time: Any) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from cyclonedds._clayer import ddspy_take, ddspy_write, ddspy_write_ts
-from cyclonedds.core import DDSException, DDSStatus, ReadCondition
+from cyclonedds.core import DDSException, DDSStatus, ReadCondition, WaitSet
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
 
@@ -20,6 +22,8 @@ from real.bus.participant import ANY, Participant, acquire, delete, release, to_
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
 
+DEPTH = 16
+"""Smallest depth of a reader in lockstep, where other processes may be a tick ahead."""
 _UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds returns some handles signed and others unsigned
 _POLICIES = {  # DDS policy id: its name, and the remedy for incompatible peers
     2: ("durability", "give both sides the same transient_local, or subscribe with transient_local=False"),
@@ -152,6 +156,8 @@ class DdsSubscription(Subscription):
     def __init__(self, owner: DdsNode, type_name: str, topic: str, qos: QoS, callback: OnSample) -> None:
         super().__init__(type_name, topic, qos, callback, owner._logger)
         dds = owner.participant
+        if clock.in_lockstep():  # a sample of the next tick must not replace one of this tick
+            qos = replace(qos, depth=max(qos.depth, DEPTH))
         reader = DataReader(dds.dds, dds.topic(dds_topic(topic), type_name), to_dds(qos, type_name, writer=False))
         self._ref = reader._ref
         self._batch = min(qos.depth, 64)
@@ -159,6 +165,8 @@ class DdsSubscription(Subscription):
         # Unlike the data-available status, a read condition stays triggered until all samples are taken.
         self._condition = ReadCondition(reader, ANY)
         self._taking = threading.Lock()
+        self._own: WaitSet | None = None
+        """Wait set for `poll`."""
         self._token = dds.attach(self._condition, self.take)
 
     @property
@@ -171,6 +179,29 @@ class DdsSubscription(Subscription):
     def close(self) -> None:
         self.endpoint.owner.drop(self)
 
+    def listen(self, alone: bool) -> None:
+        """Take samples in the participant's thread, or only when `take` is called."""
+        dds = self.endpoint.owner.participant
+        if alone and not self._token:
+            self._token = dds.attach(self._condition, self.take)
+        elif not alone and self._token:
+            dds.detach(self._condition, self._token)
+            self._token = 0
+
+    def set_at_once(self) -> None:
+        super().set_at_once()
+        self.listen(False)
+        self._own = WaitSet(self.endpoint.owner.participant.dds)
+        self._own.attach(self._condition)
+
+    def poll(self, timeout: float) -> None:
+        if self._own is None or self.endpoint.closed:
+            raise BusError(f"{self.topic}: this subscription is closed")
+        with suppress(DDSException):  # the wait set is deleted while this waits
+            self._own.wait(round(1e9 * timeout))
+        if not self.endpoint.closed:
+            self.take()
+
     def take(self) -> None:
         """Take and deliver the samples that have arrived."""
         with self._taking:
@@ -180,7 +211,10 @@ class DdsSubscription(Subscription):
                     self._arrive(raw, info.source_timestamp)
 
     def delete(self) -> None:
-        self.endpoint.owner.participant.detach(self._condition, self._token)
+        if self._token:
+            self.endpoint.owner.participant.detach(self._condition, self._token)
+        if self._own is not None:
+            delete(self._own)
         delete(self._condition)
         self.endpoint.delete()
 
@@ -240,6 +274,11 @@ class DdsNode(Node):
         for item in list(self._endpoints):
             if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
                 item.take()
+
+    def listen(self, alone: bool) -> None:
+        for item in list(self._endpoints):
+            if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
+                item.listen(alone)
 
     def endpoints(self) -> list[_Endpoint]:
         """Return this node's endpoints."""

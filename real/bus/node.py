@@ -96,6 +96,12 @@ class Subscription(ABC):
         seen = self._count if after is None else after
         return clock.wait(lambda: self._count > seen, timeout, self._arrived)
 
+    def poll(self, timeout: float) -> None:
+        """Wait up to ``timeout`` s, by the machine's clock, for a sample of a subscription with ``at_once``."""
+        with self._arrived:
+            seen = self._count
+            self._arrived.wait_for(lambda: self._count > seen, timeout)
+
     @property
     @abstractmethod
     def matched(self) -> int:
@@ -108,6 +114,10 @@ class Subscription(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop receiving; ``latest`` keeps its value. Idempotent."""
+
+    def set_at_once(self) -> None:
+        """Deliver samples on arrival even in lockstep, in the thread that calls `poll`."""
+        self.at_once = True
 
     def _arrive(self, raw: bytes, source_ns: int) -> None:
         """Deliver a sample that has arrived: now, or in lockstep at the next tick."""
@@ -157,7 +167,8 @@ class Node(ABC):
         lockstep, deliver samples as they arrive."""
         message(type_name)
         subscription = self._subscribe(type_name, self.resolve(topic), qos, callback)
-        subscription.at_once = at_once
+        if at_once:
+            subscription.set_at_once()
         return subscription
 
     def log(self, level: int | str, text: str) -> None:
@@ -180,6 +191,9 @@ class Node(ABC):
 
     def drain(self) -> None:  # noqa: B027 - only some backends can
         """Take the samples that have arrived, for lockstep."""
+
+    def listen(self, alone: bool) -> None:  # noqa: B027 - only some backends can
+        """Take samples as they arrive; with `alone` False only in `drain`, which saves a change of threads each."""
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:

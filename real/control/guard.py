@@ -18,6 +18,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import numpy as np
 from real import clock
 from real.bus import Node, Stamped, encode, qos
 from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
-from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, STATE_TIMEOUT, Motors
+from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, REPORT, STATE_TIMEOUT, Motors
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import GUARD_TOPIC, STATUS, GuardReport
 from robot_rl.interface.driver import UnitreeLowLevel
@@ -145,11 +146,13 @@ class Guard(CommandCheck):
         """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
-        self.reports = node.publisher(STATUS, GUARD_TOPIC, qos.SENSOR)  # never blocks
+        self.reports = node.publisher(STATUS, GUARD_TOPIC, REPORT)
         self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
         self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
+        self._count, self._last_report = 0, self._report()
+        self.reports.publish(self._last_report)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
         """Wait for the robot's first state; raise UserError if none arrives or if the motors have another writer."""
@@ -190,37 +193,36 @@ class Guard(CommandCheck):
         ticker = Ticker(1 / self.robot.command_rate)
         printer = BackgroundPrinter(say)
         try:
-            self._run(ticker, printer)
+            clock.run(ticker, partial(self._step, printer))
         finally:
             self._end(ticker)
             clock.leave()
             printer.close()
         self.timing = ticker.timing.summary()
 
-    def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
-        report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
-        watch = round(self.robot.command_rate * WATCH)
-        while not self._over():
-            if (late := ticker.wait()) > STALL:
-                self.stalls += 1
-                say(f"stood still for {1000 * late:.0f} ms")
-            if count % watch == 0:
-                self.foreign_publisher = self._find_intruder()
-            newest = self._newest
-            before, reason = (self.damping, self.latched), self.reason(clock.now(), newest)
-            self.output.publish(self._damp if reason else newest.raw)
-            # Report the reason of a new damping, and the first refusal after a silence.
-            if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
-                if reason:
-                    self.events[reason] = self.events.get(reason, 0) + 1
-                say(f"damping: {reason}" if reason else "passing commands on")
-                self.damping = reason
-            changed = before != (self.damping, self.latched)
-            if changed:
-                report = self._report()
-            if changed or count % every == 0:
-                self.reports.publish(report)
-            count += 1
+    def _step(self, say: Callable[[str], None], late: float) -> bool:
+        """Pass the newest command on, or damp, `late` s late; return whether another tick follows."""
+        if late > STALL:
+            self.stalls += 1
+            say(f"stood still for {1000 * late:.0f} ms")
+        if self._count % round(self.robot.command_rate * WATCH) == 0:
+            self.foreign_publisher = self._find_intruder()
+        newest = self._newest
+        before, reason = (self.damping, self.latched), self.reason(clock.now(), newest)
+        self.output.publish(self._damp if reason else newest.raw)
+        # Report the reason of a new damping, and the first refusal after a silence.
+        if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
+            if reason:
+                self.events[reason] = self.events.get(reason, 0) + 1
+            say(f"damping: {reason}" if reason else "passing commands on")
+            self.damping = reason
+        changed = before != (self.damping, self.latched)
+        if changed:
+            self._last_report = self._report()
+        if changed or self._count % round(self.robot.command_rate / GUARD_RATE) == 0:
+            self.reports.publish(self._last_report)
+        self._count += 1
+        return not self._over()
 
     def _end(self, ticker: Ticker) -> None:
         """Send damping three times, since a message may be lost; continue if an attempt fails."""

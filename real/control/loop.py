@@ -75,7 +75,9 @@ class CommandLoop:
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._thread: clock.Thread | None = None
+        self._task: clock.Task | None = None
+        self._still = 0
+        """Number of last ticks in which a closing loop has been at rest."""
         self._nonfinite = 0
         self._holding = ""
         self._fresh = True
@@ -110,12 +112,17 @@ class CommandLoop:
         self._start()
 
     def _start(self) -> None:
-        self._thread = clock.start(self._run, "command-loop")
+        def prepare() -> None:
+            prefer_realtime()
+            torch.set_num_threads(1)
+
+        self.ticker, self._still = Ticker(self.pipeline.tick), 0
+        self._task = clock.repeat(self.ticker, self._step, "command-loop", prepare)
 
     @property
     def armed(self) -> bool:
         """Return whether commands are being sent."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._task is not None and self._task.is_alive()
 
     @property
     def sinks(self) -> bool:
@@ -200,8 +207,8 @@ class CommandLoop:
         """Stop the robot and end the thread. The last command to an arm is the position where it stopped. `arm` may
         follow."""
         self._closing.set()
-        if self._thread is not None:
-            self._thread.wait(2.0)
+        if self._task is not None:
+            self._task.wait(2.0)
         if self._before:
             interval, scheduled = self._before
             gc.unfreeze()
@@ -211,25 +218,22 @@ class CommandLoop:
             self._before = ()
 
     # ---- command side ------------------------------------------------------------------------------------------
-    def _run(self) -> None:
-        prefer_realtime()
-        torch.set_num_threads(1)
-        self.ticker = Ticker(self.pipeline.tick)
+    def _step(self, late: float) -> bool:
+        """Send a command `late` s late; return whether another one follows."""
         try:
             with torch.inference_mode():
-                still = 0
-                while still < 3:  # closing: brake first, then send the resting position
-                    late = self.ticker.wait()
-                    if late > STALL:
-                        self.stall = clock.now(), late
-                        self.events.add("stood still")
-                        self.note("stall", {"process": "this", "seconds": round(late, 3)})
-                    self._tick(clock.now())
-                    moving = self.shield.moving(self.setpoint, self.rate)
-                    still = 0 if moving or not self._closing.is_set() else still + 1
+                if late > STALL:
+                    self.stall = clock.now(), late
+                    self.events.add("stood still")
+                    self.note("stall", {"process": "this", "seconds": round(late, 3)})
+                self._tick(clock.now())
         except BaseException as error:
             self.error = error
             logger.exception("the command loop ended")
+            return False
+        rests = self._closing.is_set() and not self.shield.moving(self.setpoint, self.rate)
+        self._still = self._still + 1 if rests else 0
+        return self._still < 3  # closing: brake first, then send the resting position
 
     def _tick(self, now: float) -> None:
         reading, goal = self.driver.reading(), self._newest()

@@ -91,6 +91,10 @@ class Ticker:
     def wait(self) -> float:
         """Sleep until the next deadline; return the lateness in seconds."""
         self._clock.sleep_until(self.next)
+        return self.tick()
+
+    def tick(self) -> float:
+        """Take note of a tick, and set the next deadline; return the lateness in seconds."""
         now = self._clock.now()
         late = now - self.next
         skipped = int(late / self.period)

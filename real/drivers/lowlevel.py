@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from real.bus.qos import QoS
 from real.drivers.wire import LOW_COMMAND, layout
 from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.interface.robot import RobotSpec
@@ -14,6 +15,8 @@ FIRMEST = 1.5
 """Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
 STATE_TIMEOUT = 0.05
 """Maximum age of a state with which a robot may still be moved, s."""
+REPORT = QoS(depth=1, transient_local=True, blocking=0.0)
+"""Quality of service of the guard's reports: publishing never blocks, and late joiners get the last one."""
 GUARD_RATE = 50.0
 """Rate of the guard's reports, Hz."""
 ARMING = 0.3

@@ -10,7 +10,7 @@ from torch import Tensor
 from real.bus import Node, Stamped, qos
 from real.drivers.commands import Commands
 from real.drivers.driver import DriverParts
-from real.drivers.lowlevel import Motors
+from real.drivers.lowlevel import REPORT, Motors
 from real.drivers.state import JointReading, NotReady, StateReader
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import GUARD_TOPIC, STATUS, GuardReport
@@ -70,7 +70,8 @@ class LowState(StateReader):
         quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
         norm = float(np.linalg.norm(quat))
         # An IMU that is still starting reports a quaternion of zeros.
-        if not (0.9 < norm < 1.1 and np.isfinite([*position, *velocity, *gyroscope]).all()):
+        finite = all(np.isfinite(values).all() for values in (position, velocity, gyroscope))
+        if not (0.9 < norm < 1.1 and finite):
             self.rejected += 1
             return
         before = self._latest
@@ -119,7 +120,7 @@ class LowCommands(Commands):
         """Newest report of the guard."""
         self._guard_raw, self._guard_heard = b"", -float("inf")
         self._damped_before: Counter[str] = Counter()
-        self.guard = node.subscribe(STATUS, GUARD_TOPIC, qos.SENSOR, self._on_guard)
+        self.guard = node.subscribe(STATUS, GUARD_TOPIC, REPORT, self._on_guard)
         self.reports = [self.guard]
         self.publishers = [node.publisher(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND)]
 
@@ -151,7 +152,7 @@ class LowCommands(Commands):
 
     def wait_ready(self, timeout: float) -> None:
         """Wait for the guard, without which no command reaches the motors."""
-        if not self.guard.wait(timeout):
+        if not self.guard.wait(timeout, after=0):
             raise NotReady(
                 f"the guard says nothing on {self.guard.topic}, so its damping would not be noticed; start "
                 f"one of this version: robot-rl guard {self.robot.name}"

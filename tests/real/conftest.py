@@ -25,6 +25,7 @@ from _pytest.runner import runtestprotocol
 
 from real.bus import make, open_node, qos
 from real.control import timing as clock
+from real.drivers.lowlevel import REPORT
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.episode.env import RobotEnv
 from real.recording.session import stop_on_signals
@@ -306,7 +307,7 @@ class TopicQuadruped(Periodic):
         self.height: float | None = None  # trunk height that a twin reports, m; None: no reports
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
-        self.reports = node.publisher(STATUS, "guard", qos.SENSOR) if self.guard else None
+        self.reports = node.publisher(STATUS, "guard", REPORT) if self.guard else None
         self.truth = node.publisher("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR) if twin else None
         every = replace(qos.COMMAND, depth=1000)
         self.obeyed = node.subscribe(LOW_COMMAND, commands, every, self._commanded)
