@@ -15,6 +15,7 @@ from real.bus.messages import decode, encode, make, message
 from real.bus.names import BusError
 from real.bus.qos import DEFAULT, ROSOUT, QoS
 from real.bus.rosargs import LEVELS, RosArgs
+from real.bus.service import Client, Handler, Service, Worker
 
 
 class Stamped:
@@ -131,6 +132,8 @@ class Node(ABC):
         """Parameters by name, from ROS arguments and parameter files; nested names are joined by dots."""
         self._level = args.log_level
         self._logger = logging.getLogger("real.bus." + self.full_name.strip("/").replace("/", "."))
+        self.worker = Worker(self.full_name, self._logger)
+        """Thread of the service handlers."""
         self._rosout = self.publisher("rcl_interfaces/msg/Log", "/rosout", ROSOUT)
 
     def resolve(self, name: str) -> str:
@@ -146,6 +149,15 @@ class Node(ABC):
         """Open a subscription; ``callback`` runs in the reader thread and must return quickly."""
         message(type_name)
         return self._subscribe(type_name, self.resolve(topic), qos, callback)
+
+    def service(self, type_name: str, name: str, handler: Handler, qos: QoS = DEFAULT) -> Service:
+        """Serve a service such as ``std_srvs/srv/Trigger``. ``handler`` takes the request and returns the response; it
+        runs in the node's worker thread, and no other handler of the node runs meanwhile."""
+        return self._service(_service_type(type_name), self.resolve(name), handler, qos)
+
+    def client(self, type_name: str, name: str, qos: QoS = DEFAULT) -> Client:
+        """Open a client of a service."""
+        return self._client(_service_type(type_name), self.resolve(name), qos)
 
     def log(self, level: int | str, text: str) -> None:
         """Log a text locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
@@ -164,6 +176,10 @@ class Node(ABC):
                 file=caller.f_code.co_filename, function=caller.f_code.co_name, line=caller.f_lineno,
             )
         )  # fmt: skip
+
+    @abstractmethod
+    def delivers(self) -> bool:
+        """Return whether the calling thread is the one that delivers samples and responses."""
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
@@ -188,3 +204,16 @@ class Node(ABC):
 
     @abstractmethod
     def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription: ...
+
+    @abstractmethod
+    def _service(self, type_name: str, name: str, handler: Handler, qos: QoS) -> Service: ...
+
+    @abstractmethod
+    def _client(self, type_name: str, name: str, qos: QoS) -> Client: ...
+
+
+def _service_type(type_name: str) -> str:
+    """Return a known service's type name unchanged; BusError for another."""
+    for part in ("_Request", "_Response"):
+        message(type_name + part)
+    return type_name

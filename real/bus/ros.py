@@ -20,7 +20,9 @@ from rosidl_runtime_py.utilities import get_message
 from real.bus.names import BusError, qualified
 from real.bus.node import Node, OnSample, Publisher, Subscription
 from real.bus.qos import QoS
+from real.bus.ros_service import RosClient, RosService
 from real.bus.rosargs import RosArgs
+from real.bus.service import Client, Handler, Service
 
 try:
     from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
@@ -40,8 +42,8 @@ class _Shared:
         except Exception as error:
             raise BusError(f"rclpy failed: {error}. Check ROS_DOMAIN_ID, RMW_IMPLEMENTATION.") from error
         self.executor = SingleThreadedExecutor(context=self.context)
-        self._thread = threading.Thread(target=self._spin, name="bus-rclpy", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._spin, name="bus-rclpy", daemon=True)
+        self.thread.start()
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -50,8 +52,8 @@ class _Shared:
     def close(self) -> None:
         self.executor.shutdown(timeout_sec=2.0)
         rclpy.try_shutdown(context=self.context)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(2.0)
 
 
 _shared: dict[int | None, _Shared] = {}
@@ -210,6 +212,15 @@ class RosNode(Node):
     def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription:
         return RosSubscription(self, type_name, topic, qos, callback)
 
+    def _service(self, type_name: str, name: str, handler: Handler, qos: QoS) -> Service:
+        return RosService(self, _ros_type(type_name), type_name, name, handler, _profile(qos))
+
+    def _client(self, type_name: str, name: str, qos: QoS) -> Client:
+        return RosClient(self, _ros_type(type_name), type_name, name, _profile(qos))
+
+    def delivers(self) -> bool:
+        return threading.current_thread() is self._ros.thread
+
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not (held := predicate()) and time.monotonic() < deadline:
@@ -226,6 +237,7 @@ class RosNode(Node):
         return list(dict.fromkeys(self._mismatches + types))
 
     def close(self) -> None:
+        self.worker.close()
         with _lock:
             if self._closed:
                 return
