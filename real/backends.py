@@ -4,7 +4,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,7 +85,7 @@ def rclpy_problem(env: Mapping[str, str] = os.environ) -> str:
 
 def installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
-    return module in sys.modules or importlib.util.find_spec(module) is not None
+    return importlib.util.find_spec(module) is not None
 
 
 def rclpy_folder() -> str:
@@ -95,7 +94,6 @@ def rclpy_folder() -> str:
     return str(Path(spec.origin).parent) if spec is not None and spec.origin else ""
 
 
-@cache
 def distribution(package: str = "rclpy") -> str:
     """Return the ROS 2 distribution of the installed rclpy, or of its wheel (`WHEEL`); empty if unknown."""
     try:

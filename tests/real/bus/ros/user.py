@@ -1,6 +1,7 @@
 """Nodes as ROS users write them, with rclpy and message packages alone; tests run them in a process of their own."""
 
 import atexit
+import contextlib
 import importlib
 import threading
 import time
@@ -19,10 +20,8 @@ executor = SingleThreadedExecutor()
 
 
 def spin():
-    try:
+    with contextlib.suppress(ExternalShutdownException):
         executor.spin()
-    except ExternalShutdownException:
-        pass
 
 
 thread = threading.Thread(target=spin, daemon=True)
