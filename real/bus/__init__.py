@@ -52,7 +52,10 @@ def open_node(
         try:
             from real.bus.ros import RosNode
         except ImportError as error:
-            raise BusError(f"no rclpy ({error}): source ROS 2, or use bus:=dds ({BACKEND}=dds)") from error
+            reason = str(error).partition("\n")[0]  # the rest is links to ROS's documentation
+            raise BusError(
+                f"rclpy cannot be imported ({reason}): source ROS 2 in a new shell, or use bus:=dds ({BACKEND}=dds)"
+            ) from error
         return RosNode(args, domain)
     try:
         from real.bus.dds import DdsNode
