@@ -7,6 +7,8 @@ import itertools
 import os
 import re
 import struct
+import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 _CDR, _HEADER = 4, 16  # bytes of CDR's encapsulation and of the header behind it
 _PATIENCE = 0.1  # wait for a client's reply reader, s; as rmw_cyclonedds
-_NAMING = 0.5  # wait for the name of a node of another vendor, s
+_NAMING = 5.0  # wait for the name of a client of another vendor, s; up to 3 s were measured
 _REMEDY = "such as Fast DDS: use RMW_IMPLEMENTATION=rmw_cyclonedds_cpp there, or bus:=rclpy with its middleware here"
 
 
@@ -65,10 +67,10 @@ def _unique() -> tuple[int, str]:
     return int.from_bytes(data[:8], "little"), ".".join(f"{byte:x}" for byte in data)
 
 
-def _name(node: DdsNode, guid: bytes) -> str:
+def _name(node: DdsNode, guid: bytes, timeout: float) -> str:
     """Return the name of the node with the endpoint `guid`, which may be announced some time after the endpoint."""
     owner = node.participant.owner
-    node.wait_for(lambda: owner(guid).startswith("/"), 0.0 if node.delivers() else _NAMING)
+    node.wait_for(lambda: owner(guid).startswith("/"), timeout)
     return owner(guid)
 
 
@@ -128,7 +130,8 @@ class DdsService(Service):
         for handle in self._pair.reader.matched():
             if handle not in self._seen:
                 self._seen.add(handle)
-                self._dds.worker.submit(lambda handle=handle: self._report(handle))  # type: ignore[misc]
+                # Not in the worker, where requests would wait for the name.
+                threading.Thread(target=self._report, args=(handle,), daemon=True).start()
 
     def _report(self, handle: int) -> None:
         """Log a client of another vendor. Its requests do not arrive where Cyclone finds them malformed."""
@@ -136,7 +139,7 @@ class DdsService(Service):
         self._dds.wait_for(lambda: requests.matched().get(handle, requests) is not None, _PATIENCE)
         client = requests.matched().get(handle)
         if client is not None and not _ident(client, "clientid"):
-            who = _name(self._dds, client.key.bytes)
+            who = _name(self._dds, client.key.bytes, _NAMING)
             self._dds._logger.warning("%s: no response for %s, of another DDS vendor, %s", self.name, who, _REMEDY)
 
 
@@ -160,11 +163,12 @@ class DdsClient(Client):
     def wait(self, timeout: float) -> bool:
         if self._pair.writer.closed:
             raise BusError(f"{self.name}: this client is closed; open another")
+        deadline = time.monotonic() + timeout
         self._dds.wait_for(lambda: self._known() and bool(self._foreign() or self._servers()), timeout)
         if foreign := self._foreign():
             # Fast DDS would read our header as part of the request and may allocate all memory.
-            names = ", ".join(sorted(_name(self._dds, guid) for guid in foreign))
-            raise BusError(f"{self.name}: nothing was sent to {names}, of another DDS vendor, {_REMEDY}")
+            names = sorted(_name(self._dds, guid, max(0.0, deadline - time.monotonic())) for guid in foreign)
+            raise BusError(f"{self.name}: nothing was sent to {', '.join(names)}, of another DDS vendor, {_REMEDY}")
         return self._known() and bool(self._servers())
 
     def _known(self) -> bool:

@@ -1,7 +1,7 @@
 """Services over DDS, in one process and between two."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -164,7 +164,8 @@ def test_killed_server_fails_its_calls(node: Node, peer: Any) -> None:
 def test_server_of_another_vendor_is_refused(node: Node) -> None:
     """A server without an id gets nothing: Fast DDS would take our header for the request."""
     got: list[bytes] = []
-    with open_node("fast") as fast:
+    with open_node("fast") as opened:
+        fast: Any = opened
         wire = dds_request("/arm/add"), dds_reply("/arm/add")
 
         def take(raw: bytes, *_: Any) -> None:
@@ -173,12 +174,13 @@ def test_server_of_another_vendor_is_refused(node: Node) -> None:
 
         reader = Reader(fast, "", f"{ADD}_Request", qos.DEFAULT, take, wire[0])
         writer = Writer(fast, "", f"{ADD}_Response", qos.DEFAULT, wire[1])
+        fast._entry.readers.append(reader.guid)
         client: Any = node.client(ADD, "add")
         node.service(ADD, "add", add)  # beside a server of our kind, too
         for attempt in (client.send, client.call):
             assert node.wait_for(lambda: len(reader.handles()) == len(writer.handles()) == 1, WAIT)
             assert node.wait_for(lambda: len(client._servers()) == 1, WAIT)
-            with pytest.raises(BusError, match="/arm/add: nothing was sent to an unnamed.*: use RMW_"):
+            with pytest.raises(BusError, match="/arm/add: nothing was sent to /fast, .*: use RMW_"):
                 attempt(numbers(1, 2))
         mark = join(0, 0, encode(numbers(0, 0), f"{ADD}_Request"))
         client._pair.writer.write(mark)
@@ -188,19 +190,24 @@ def test_server_of_another_vendor_is_refused(node: Node) -> None:
     assert client.call(numbers(1, 2), WAIT).sum == 3
 
 
-def test_client_of_another_vendor_gets_no_response(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_of_another_vendor_gets_no_response(
+    node: Node, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Any]
+) -> None:
     seen: list[int] = []
     node.service(ADD, "add", lambda request: seen.append(request.a) or add(request))
-    with open_node("fast") as fast:
+    with open_node("fast") as opened:
+        fast: Any = opened
         writer = Writer(fast, "", f"{ADD}_Request", qos.DEFAULT, dds_request("/arm/add"))
+        fast._entry.writers.append(writer.guid)
         assert fast.wait_for(lambda: len(writer.handles()) == 1, WAIT)
         for _ in range(2):
             writer.write(join(0, 0, encode(numbers(1, 2), f"{ADD}_Request")))
         client = node.client(ADD, "add")
         assert client.call(numbers(3, 4), WAIT).sum == 7 and seen == [3]
+        eventually(lambda: caplog.records)
         writer.delete()
     (record,) = caplog.records
-    assert "/arm/add" in record.getMessage() and "RMW_IMPLEMENTATION" in record.getMessage()
+    assert "/arm/add: no response for /fast" in record.getMessage() and "RMW_IMPLEMENTATION" in record.getMessage()
 
 
 def test_call_in_a_callback_is_refused(node: Node) -> None:

@@ -14,6 +14,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Float64MultiArray, String
+from std_srvs.srv import SetBool
 
 rclpy.init()
 executor = SingleThreadedExecutor()
@@ -141,6 +142,35 @@ class Describer(Node):
             self.create_publisher(String, "robot_description", qos).publish(String(data=text))
         else:
             self.create_subscription(String, "robot_description", lambda m: self.texts.append(m.data), qos)
+
+
+class Switch(Node):
+    """Server of `switch`, which answers with the state and the number of requests so far."""
+
+    def __init__(self):
+        super().__init__("switch", namespace="/arm")
+        self.count = 0
+        self.create_service(SetBool, "switch", self.turn)
+
+    def turn(self, request, response):
+        self.count += 1
+        response.success, response.message = request.data, str(self.count)
+        return response
+
+
+class Presser(Node):
+    """Client of `switch`."""
+
+    def __init__(self):
+        super().__init__("presser", namespace="/arm")
+        self.client = self.create_client(SetBool, "switch")
+        self.asked = []
+
+    def press(self, data):
+        self.asked.append(self.client.call_async(SetBool.Request(data=data)))
+
+    def answers(self):
+        return [(f.result().success, f.result().message) if f.done() else None for f in self.asked]
 
 
 def profile(**policies):
