@@ -143,7 +143,7 @@ class DdsNode(Node):
             if self.closed:
                 return
             self.closed = True
-        self.worker.close()
+        self._stop_serving()
         participant = self.participant
         with participant.lock:
             if self._entry in participant.entries:

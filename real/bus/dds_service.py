@@ -116,15 +116,16 @@ class DdsService(Service):
         if client is None or not (ident := _ident(client, "clientid")):
             return  # it has left, or is of another vendor, as logged by `_report`
         guid, sequence, request = split(raw)
-        response = self._answer(request)
-        if response is None:
-            return
-        replies = self._pair.writer
-        if self._dds.wait_for(lambda: ident in _idents(replies, "clientid"), _PATIENCE):
-            replies.write(join(guid, sequence, response))
-        elif handle in requests.matched():
-            who = self._dds.participant.owner(client.key.bytes)
-            self._dds._logger.warning("%s: no reply reader of %s; it gets no response", self.name, who)
+        replies, who = self._pair.writer, self._dds.participant.owner(client.key.bytes)
+
+        def respond(response: bytes | memoryview) -> None:
+            if self._dds.wait_for(lambda: replies.closed or ident in _idents(replies, "clientid"), _PATIENCE):
+                if not replies.closed:
+                    replies.write(join(guid, sequence, response))
+            elif handle in requests.matched():
+                self._dds._logger.warning("%s: no reply reader of %s; it gets no response", self.name, who)
+
+        self._answer(request, respond)
 
     def _on_change(self) -> None:
         for handle in self._pair.reader.matched():
@@ -169,6 +170,9 @@ class DdsClient(Client):
             # Fast DDS would read our header as part of the request and may allocate all memory.
             names = sorted(_name(self._dds, guid, max(0.0, deadline - time.monotonic())) for guid in foreign)
             raise BusError(f"{self.name}: nothing was sent to {', '.join(names)}, of another DDS vendor, {_REMEDY}")
+        return self.ready()
+
+    def ready(self) -> bool:
         return self._known() and bool(self._servers())
 
     def _known(self) -> bool:

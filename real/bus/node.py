@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from real.bus import names
+from real.bus.action import ActionClient
+from real.bus.action_server import Accept, ActionServer, Execute
 from real.bus.messages import decode, encode, make, message
 from real.bus.names import BusError
 from real.bus.qos import DEFAULT, ROSOUT, QoS
@@ -134,6 +136,7 @@ class Node(ABC):
         self._logger = logging.getLogger("real.bus." + self.full_name.strip("/").replace("/", "."))
         self.worker = Worker(self.full_name, self._logger)
         """Thread of the service handlers."""
+        self._action_servers: list[ActionServer] = []
         self._rosout = self.publisher("rcl_interfaces/msg/Log", "/rosout", ROSOUT)
 
     def resolve(self, name: str) -> str:
@@ -158,6 +161,24 @@ class Node(ABC):
     def client(self, type_name: str, name: str, qos: QoS = DEFAULT) -> Client:
         """Open a client of a service."""
         return self._client(_service_type(type_name), self.resolve(name), qos)
+
+    def action_server(
+        self, type_name: str, name: str, execute: Execute, accept: Accept = lambda goal: True,
+        cancel: Accept = lambda goal: True, parallel: int = 1,
+    ) -> ActionServer:  # fmt: skip
+        """Serve an action such as ``control_msgs/action/GripperCommand``.
+
+        ``execute`` takes a `ServerGoal` and returns the result; it runs in a thread of its own. ``accept`` and
+        ``cancel`` take a goal's message and return whether to accept and to cancel it. A goal is rejected while
+        ``parallel`` others run.
+        """
+        server = ActionServer(self, _action_type(type_name), name, execute, accept, cancel, parallel)
+        self._action_servers.append(server)
+        return server
+
+    def action_client(self, type_name: str, name: str) -> ActionClient:
+        """Open a client of an action."""
+        return ActionClient(self, _action_type(type_name), name)
 
     def log(self, level: int | str, text: str) -> None:
         """Log a text locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
@@ -193,6 +214,11 @@ class Node(ABC):
     def close(self) -> None:
         """Leave the graph and close the node's publishers and subscriptions. Idempotent."""
 
+    def _stop_serving(self) -> None:
+        for server in self._action_servers:
+            server.close()
+        self.worker.close()
+
     def __enter__(self) -> Node:
         return self
 
@@ -210,6 +236,12 @@ class Node(ABC):
 
     @abstractmethod
     def _client(self, type_name: str, name: str, qos: QoS) -> Client: ...
+
+
+def _action_type(type_name: str) -> str:
+    """Return a known action's type name unchanged; BusError for another."""
+    message(f"{type_name}_FeedbackMessage")
+    return type_name
 
 
 def _service_type(type_name: str) -> str:

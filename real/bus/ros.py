@@ -78,10 +78,16 @@ def _profile(qos: QoS) -> Any:
     )
 
 
+_IMPL = {"SendGoal": "SendGoalService", "GetResult": "GetResultService"}
+"""rclpy's names for parts of an action."""
+
+
 def _ros_type(type_name: str) -> Any:
     package, kind, name = type_name.split("/")
+    name, _, part = name.partition("_") if kind == "action" else (name, "", "")
     try:
-        return getattr(importlib.import_module(f"{package}.{kind}"), name)
+        cls = getattr(importlib.import_module(f"{package}.{kind}"), name)
+        return getattr(cls.Impl, _IMPL.get(part, part)) if part else cls
     except (ImportError, AttributeError) as error:
         raise BusError(
             f"rclpy has no {type_name} ({error}): install {package} in the sourced ROS 2 (the wheels of robot-rl[ros2] "
@@ -248,7 +254,7 @@ class RosNode(Node):
         return list(dict.fromkeys(self._mismatches + types))
 
     def close(self) -> None:
-        self.worker.close()
+        self._stop_serving()
         with _lock:
             if self._closed:
                 return

@@ -39,9 +39,11 @@ class RosService(Service):
         deferred.set()
 
     def _serve(self, request: Any, header: Any) -> None:
-        raw = self._answer(serialize_message(request))
-        if raw is not None and self._open:
-            self._respond(deserialize_message(bytes(raw), self._cls.Response), header)
+        def respond(raw: bytes | memoryview) -> None:
+            if self._open:
+                self._respond(deserialize_message(bytes(raw), self._cls.Response), header)
+
+        self._answer(serialize_message(request), respond)
 
     def close(self) -> None:
         if self._open:
@@ -61,7 +63,10 @@ class RosClient(Client):
     def wait(self, timeout: float) -> bool:
         if not self._open:
             raise BusError(f"{self.name}: this client is closed; open another")
-        return self._owner.wait_for(self._client.service_is_ready, timeout)
+        return self._owner.wait_for(self.ready, timeout)
+
+    def ready(self) -> bool:
+        return bool(self._open and self._client.service_is_ready())
 
     def _send(self, raw: bytes | memoryview) -> Future[Any]:
         future: Future[Any] = Future()

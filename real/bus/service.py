@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from real.bus.node import Node
 
 Handler = Callable[[Any], Any]
-"""Handler of a service: takes a decoded request, returns the response."""
+"""Handler of a service: takes a decoded request, returns the response or a `Future` of it."""
 _WAITING = 1000  # requests that wait for a node's worker at most
 
 
@@ -89,14 +89,19 @@ class Service(ABC):
     def close(self) -> None:
         """Stop serving. Idempotent."""
 
-    def _answer(self, raw: bytes) -> bytes | memoryview | None:
-        """Return the encoded response to an encoded request. An error is logged and leaves the request unanswered,
-        since a default response could be taken for a result."""
+    def _answer(self, raw: bytes, respond: Callable[[bytes | memoryview], None]) -> None:
+        """Run the handler on an encoded request and pass the encoded response on, once it is there. An error is logged
+        and leaves the request unanswered, since a default response could be taken for a result."""
         try:
-            return encode(self._handler(decode(raw, self.request_type)), self.response_type)
+            response = self._handler(decode(raw, self.request_type))
+            if not isinstance(response, Future):
+                respond(encode(response, self.response_type))
+                return
         except Exception:
             self._owner._logger.exception("handler of service %s failed: its client gets no response", self.name)
-            return None
+            return
+        # An error in this callback is logged by `Future`.
+        response.add_done_callback(lambda done: respond(encode(done.result(), self.response_type)))
 
 
 class Client(ABC):
@@ -136,6 +141,10 @@ class Client(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` s for a server; return whether there is one. BusError for one of another vendor."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Return whether there is a server, without an error for another vendor's."""
 
     @abstractmethod
     def close(self) -> None:
