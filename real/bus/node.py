@@ -15,6 +15,8 @@ from real.bus.action import ActionClient
 from real.bus.action_server import Accept, ActionServer, Execute
 from real.bus.messages import decode, encode, make, message
 from real.bus.names import BusError
+from real.bus.parameter_server import ParameterServer
+from real.bus.parameters import Declaration, OnSet, Parameters, type_of
 from real.bus.qos import DEFAULT, ROSOUT, QoS
 from real.bus.rosargs import LEVELS, RosArgs
 from real.bus.service import Client, Handler, Service, Worker
@@ -132,6 +134,8 @@ class Node(ABC):
         self.full_name = names.qualified(self.name, self.namespace)
         self.parameters: dict[str, Any] = dict(args.parameters)
         """Parameters by name, from ROS arguments and parameter files; nested names are joined by dots."""
+        self._declarations = Parameters(self.parameters)
+        self._parameter_server: Any = None
         self._level = args.log_level
         self._logger = logging.getLogger("real.bus." + self.full_name.strip("/").replace("/", "."))
         self.worker = Worker(self.full_name, self._logger)
@@ -179,6 +183,30 @@ class Node(ABC):
     def action_client(self, type_name: str, name: str) -> ActionClient:
         """Open a client of an action."""
         return ActionClient(self, _action_type(type_name), name)
+
+    def declare_parameter(
+        self, name: str, default: Any, description: str = "", low: float | None = None, high: float | None = None,
+        read_only: bool = False, on_set: OnSet = None,
+    ) -> Any:  # fmt: skip
+        """Declare a parameter of the default's type and return its value, also found in `parameters`.
+
+        ``low``, ``high``: bounds of a number. ``on_set`` gets a new value before it takes effect; an exception refuses
+        it. It must return quickly. Raises BusError if the launch argument does not fit.
+        """
+        kind = type_of(default)
+        if kind == 0:
+            raise BusError(f"parameter {name}: ROS has no type for {default!r}; use a bool, number, text or their list")
+        declaration = Declaration(name, kind, description, low, high, read_only, on_set)
+        value = self._declarations.declare(declaration, default)
+        if self._parameter_server is not None:
+            self._parameter_server.declare(declaration)
+        return value
+
+    def serve_parameters(self) -> None:
+        """Let other nodes list, read and set this node's parameters, as with ``ros2 param``. Those not declared can be
+        read only. Idempotent."""
+        if self._parameter_server is None:
+            self._parameter_server = self._serve_parameters(self._declarations)
 
     def log(self, level: int | str, text: str) -> None:
         """Log a text locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
@@ -230,6 +258,9 @@ class Node(ABC):
 
     @abstractmethod
     def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription: ...
+
+    def _serve_parameters(self, parameters: Parameters) -> Any:
+        return ParameterServer(self, parameters)
 
     @abstractmethod
     def _service(self, type_name: str, name: str, handler: Handler, qos: QoS) -> Service: ...

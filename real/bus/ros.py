@@ -22,7 +22,9 @@ from real.backends import BACKEND, distribution
 from real.bus.domain import domain_id
 from real.bus.names import BusError, qualified
 from real.bus.node import Node, OnSample, Publisher, Subscription
+from real.bus.parameters import Parameters
 from real.bus.qos import QoS
+from real.bus.ros_parameters import RosParameters
 from real.bus.ros_service import RosClient, RosService
 from real.bus.rosargs import RosArgs
 from real.bus.service import Client, Handler, Service
@@ -234,6 +236,9 @@ class RosNode(Node):
 
     def _client(self, type_name: str, name: str, qos: QoS) -> Client:
         return RosClient(self, _ros_type(type_name), type_name, name, _profile(qos))
+
+    def _serve_parameters(self, parameters: Parameters) -> Any:
+        return RosParameters(self.ros, parameters)
 
     def delivers(self) -> bool:
         return threading.current_thread() is self._ros.thread

@@ -8,9 +8,11 @@ import time
 from functools import partial
 
 import rclpy
+from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Float64MultiArray, String
@@ -171,6 +173,34 @@ class Presser(Node):
 
     def answers(self):
         return [(f.result().success, f.result().message) if f.done() else None for f in self.asked]
+
+
+class Tuner(Node):
+    """Client of another node's parameters."""
+
+    def __init__(self, of):
+        super().__init__("tuner")
+        kinds = (GetParameters, SetParameters, DescribeParameters)
+        names = ("get_parameters", "set_parameters", "describe_parameters")
+        self.all = [self.create_client(kind, f"{of}/{name}") for kind, name in zip(kinds, names, strict=True)]
+
+    def call(self, k, request):
+        assert until(self.all[k].service_is_ready)
+        future = self.all[k].call_async(request)
+        assert until(future.done)
+        return future.result()
+
+    def get(self, *names):
+        return [parameter_value_to_python(v) for v in self.call(0, GetParameters.Request(names=names)).values]
+
+    def set(self, **values):
+        parameters = [Parameter(name.rstrip("_"), value=value).to_parameter_msg() for name, value in values.items()]
+        results = self.call(1, SetParameters.Request(parameters=parameters)).results
+        return ["" if result.successful else result.reason for result in results]
+
+    def describe(self, name):
+        (found,) = self.call(2, DescribeParameters.Request(names=[name])).descriptors
+        return found.description, [(r.from_value, r.to_value) for r in found.floating_point_range], found.read_only
 
 
 def profile(**policies):
