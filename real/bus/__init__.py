@@ -1,4 +1,5 @@
-"""ROS 2 topics through one interface with two backends: rclpy, or CycloneDDS from PyPI without ROS 2.
+"""ROS 2's topics, services, actions and parameters behind one interface with two backends: rclpy, or CycloneDDS from
+PyPI without ROS 2.
 
 ::
 

@@ -1,5 +1,6 @@
 """Services over DDS, in one process and between two."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from real.bus import BusError, Node, encode, make, open_node, qos, register, typ
 from real.bus.dds_service import join, split
 from real.bus.endpoint import Reader, Writer
 from real.bus.names import dds_reply, dds_request
+from real.bus.service import Worker
 
 WAIT = 10.0  # longest wait for discovery and responses, s
 ADD, TRIGGER, SET = "example_interfaces/srv/AddTwoInts", "std_srvs/srv/Trigger", "std_srvs/srv/SetBool"
@@ -257,3 +259,36 @@ def test_own_services_and_actions_are_registered() -> None:
     for name, text in (("lab_msgs/srv/Bad", "float64 x"), ("lab_msgs/Bad", ""), ("lab_msgs/idl/Bad", "")):
         with pytest.raises(BusError, match=name):
             register(name, text)
+
+
+def test_client_without_a_reply_reader_is_reported(
+    node: Node, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Any]
+) -> None:
+    """A server waits 0.1 s for the reader, as rmw_cyclonedds does, and then serves others."""
+    node.service(ADD, "add", add)
+    with open_node("half") as opened:
+        half: Any = opened
+        wire, ident = dds_request("/arm/add"), "clientid=1.2;"
+        writer = Writer(half, "", f"{ADD}_Request", qos.DEFAULT, wire, ident)
+        half._entry.writers.append(writer.guid)
+        assert half.wait_for(lambda: len(writer.handles()) == 1, WAIT)
+        writer.write(join(1, 1, encode(numbers(1, 2), f"{ADD}_Request")))
+        eventually(lambda: "/arm/add: no reply reader of /half" in caplog.text)
+        assert node.client(ADD, "add").call(numbers(1, 2), WAIT).sum == 3
+        writer.delete()
+
+
+def test_worker_drops_what_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    worker, go, done = Worker("/arm/here", logging.getLogger("real.bus")), threading.Event(), []
+    worker.submit(lambda: done.append(go.wait(WAIT)))
+    for k in range(1100):
+        worker.submit(lambda k=k: done.append(k))
+    assert "/arm/here drops a request: 1000 wait" in caplog.text
+    last = threading.Event()
+    go.set()
+    while last not in done:  # once there is room
+        worker.submit(lambda: done.append(last))
+    assert done[0] is True and done[1:1000] == list(range(999))
+    worker.close()
+    worker.submit(lambda: done.clear())
+    assert done

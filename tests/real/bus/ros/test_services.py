@@ -121,3 +121,16 @@ def test_fast_dds_client_gets_no_response(
 def test_type_without_a_package_is_refused(ours: Node) -> None:
     with pytest.raises(BusError, match=r"rclpy has no example_interfaces/srv/AddTwoInts .*bus:=dds"):
         ours.client("example_interfaces/srv/AddTwoInts", "add")
+
+
+def test_plain_node_lists_our_services_and_clients(node: Node, user: Any) -> None:
+    """As `ros2 node info` does."""
+    service, client = node.service(SET, "switch", turned), node.client(TRIGGER, "reset")
+    user.do("looker = start(Presser())")
+    assert user.do("until(lambda: ('here', '/arm') in looker.get_node_names_and_namespaces())")
+    listed = "dict(looker.get_{}_names_and_types_by_node('here', '/arm')).get({!r})"
+    for kind, name, type_name in (("service", service.name, SET), ("client", client.name, TRIGGER)):
+        assert user.do(f"until(lambda: {listed.format(kind, name)})") == [type_name]
+    service.close()
+    assert user.do(f"until(lambda: {listed.format('service', service.name)} is None)")
+    user.do("stop(looker)")
