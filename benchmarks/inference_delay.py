@@ -25,7 +25,7 @@ from policies.base import Chunk, Observation, Prefix
 from policies.bundle import Bundle, load_bundle
 from policies.execution import Execution, Mode, warm_up
 from real.bus import open_node
-from real.control.safety import STALE_GOAL
+from real.control.stop import STALE_GOAL
 from real.episode.env import RobotEnv
 from real.twin import ArmTwin, HiddenArm
 from robot_rl.evaluation import evaluate
@@ -131,6 +131,7 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
                 warm_up(bundle.policy, first, Execution(mode))
                 with open_node("policy") as node:
                     env = RobotEnv(node, bundle.interface)
+                    env.activate()
                     wait = 0.8 * env.period if mode == "receding" else 0.0
                     execution = Execution(mode, background=True, patience=wait, period=env.period)
                     trips = Trips(env)

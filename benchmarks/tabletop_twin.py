@@ -151,7 +151,7 @@ def deployed(
     policy: object, out: Path, text: str, episodes: int, environment: dict[str, str], *more: object
 ) -> dict[str, Any]:
     """Run a policy on the running twin; return its success and the timing of the control loop."""
-    ros, remaps = robots.get(TASK.interface.robot).ros, []
+    ros, remaps = robots.get(TASK.interface.robot).driver, []
     for thing in TASK.scene.objects:
         remaps += ["-r", f"{ros.object_pose.format(object=thing.name)}:={TRUTH_TOPIC.format(object=thing.name)}"]
     if not (out / "evaluation.json").exists():

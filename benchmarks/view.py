@@ -44,7 +44,7 @@ print(json.dumps(twin.timing), flush=True)
 LISTENER = """
 import sys, time
 from real.bus import open_node, qos
-from real.robots import open_driver
+from real.drivers import open_driver
 from robot_rl.robots import robots
 from sim.tasks import task_of
 with open_node("listener") as node:

@@ -12,6 +12,7 @@ bundle = load_bundle("runs/clone")
 try:
     with open_node("example") as node:
         env = RobotEnv(node, bundle.interface)
+        env.activate()  # from now on the robot gets commands
         print(evaluate(bundle.policy, env, episodes=2, seed=0).summary())
         env.close()
 finally:

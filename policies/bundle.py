@@ -90,9 +90,9 @@ class Bundle:
 
     def check_robot(self, robot: RobotSpec) -> None:
         """Raise BundleError if the bundle does not fit a robot, naming the fields that differ or are missing."""
-        theirs = robot.fingerprint() | {"interface": robot.name}
+        theirs = robot.fingerprint() | {"interface": robot.kind}
         ours = self.robot | {"interface": self.interface.robot}
-        if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.name:
+        if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.kind:
             raise BundleError(
                 f"{self.label} does not hold the robot's {', '.join(sorted(missing))}: an earlier robot-rl wrote it; "
                 "train it again"
@@ -101,7 +101,7 @@ class Bundle:
         if different:
             name = different[0]
             whom = f"robot {ours.get('name')!r}, not for {robot.name!r}"
-            if ours.get("name") == robot.name:
+            if ours.get("name") == robot.kind:
                 whom = f"another {robot.name!r} than this robot"
             raise WrongBundle(
                 f"{self.label} is for {whom}: {', '.join(different)} "

@@ -1,14 +1,83 @@
-"""Topics of episodes and twins, in addition to the robot's own topics, and the ROS parameter for joint names."""
+"""Topics of episodes, guard and twins, in addition to the robot's own topics, and the ROS parameter for joint names."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
 RESET_TOPIC = "twin/reset"
-"""std_msgs/String, JSON: `seed` of the next episode. A twin then resets its objects or a fallen robot."""
+"""INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"
 """nav_msgs/Odometry: true motion of a twin's trunk, for tracking errors and falls."""
 STALL_TOPIC = "twin/stall"
-"""std_msgs/String, JSON: `seconds` for which a twin's process stalled, published when it resumes."""
+"""NUMBER: duration, s, for which a twin's process stalled, published when it resumes."""
 EPISODE_TOPIC = "episode"
-"""std_msgs/String, JSON: phase, number and instruction of the running episode, for operators, recorders and viewers."""
+"""STATUS of an `Episode`, for operators, recorders and viewers."""
+GUARD_TOPIC = "guard"
+"""STATUS of a `GuardReport`, at every change and at `real.drivers.lowlevel.GUARD_RATE`."""
 INSTRUCTION_TOPIC = "instruction"
 """std_msgs/String: the robot's new language instruction."""
 JOINT_PREFIX = "joint_prefix"
 """ROS parameter: prefix of the driver's joint and frame names, such as fr3_, or Universal Robots' tf_prefix."""
+
+
+def status(name: str, level: int, message: str, values: Mapping[str, Any]) -> Any:
+    """Return a diagnostic_msgs/DiagnosticStatus; levels are 0 OK, 1 warning, 2 error, 3 stale."""
+    from real.bus.messages import make  # here: launch files read topics, and rosbags takes time to import
+
+    pairs = [{"key": key, "value": str(value)} for key, value in values.items()]
+    return make(STATUS, level=level, name=name, message=message, hardware_id="", values=pairs)
+
+
+def values_of(message: Any) -> dict[str, str]:
+    """Return the values of a DiagnosticStatus by key."""
+    return {pair.key: pair.value for pair in message.values}
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Running episode of a robot."""
+
+    number: int
+    phase: str
+    """resetting, let go, waiting, running, success or failure."""
+    instruction: str = ""
+
+    def message(self) -> Any:
+        """Return the episode as a STATUS."""
+        return status("episode", 0, self.phase, {"number": self.number, "instruction": self.instruction})
+
+    @classmethod
+    def of(cls, message: Any) -> Episode:
+        """Return the episode in a STATUS; ValueError for a message of another program."""
+        values = values_of(message)
+        return cls(int(values.get("number", "")), message.message, values.get("instruction", ""))
+
+
+@dataclass(frozen=True)
+class GuardReport:
+    """Report of a guard."""
+
+    damping: str = ""
+    """Reason of the damping; empty while commands pass."""
+    latched: bool = False
+    """The damping lasts until the robot stands up again."""
+    damped: Mapping[str, int] = field(default_factory=dict)
+    """Number of dampings by reason."""
+    stalls: int = 0
+    """Number of ticks that came too late."""
+
+    def message(self) -> Any:
+        """Return the report as a STATUS."""
+        counts = {f"damped: {reason}": count for reason, count in self.damped.items()}
+        values = {"latched": self.latched, "stalls": self.stalls} | counts
+        return status("guard", 2 if self.damping else 0, self.damping, values)
+
+    @classmethod
+    def of(cls, message: Any) -> GuardReport:
+        """Return the report in a STATUS."""
+        values = values_of(message)
+        damped = {k.removeprefix("damped: "): int(v) for k, v in values.items() if k.startswith("damped: ")}
+        return cls(message.message, values.get("latched") == "True", damped, int(values.get("stalls", "0")))

@@ -13,6 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
+from robot_rl.interface.command import JointPositions
 from robot_rl.interface.environment import Demonstrator, EnvInfo
 from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Pipeline
@@ -93,7 +94,8 @@ class TaskEnv(VectorEnv):
         quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.device = self.engine.device
-        self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
+        accepted = (JointPositions,)
+        self.pipeline = Pipeline(self.task.interface, self.robot, self.device, accepted, "simulation")
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         instruction_ids = [(each.text, each.held_out) for each in self.task.interface.instructions]
         self.episodes.sampler.instruction_ids = chosen(self.task.name, instruction_ids, instruction_set)

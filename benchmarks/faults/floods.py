@@ -53,8 +53,8 @@ def send(kind: str) -> None:
             output = node.publisher("sensor_msgs/msg/JointState", "joint_states", qos.DEFAULT)
             raw = encode(msg, "sensor_msgs/msg/JointState")
             array = "std_msgs/msg/Float64MultiArray"
-            node.subscribe(array, PANDA.ros.command, qos.COMMAND)  # type: ignore[union-attr]
-            node.subscribe(array, PANDA.ros.gripper_command, qos.COMMAND)  # type: ignore[union-attr]
+            node.subscribe(array, PANDA.driver.command, qos.COMMAND)  # type: ignore[union-attr]
+            node.subscribe(array, PANDA.driver.gripper_command, qos.COMMAND)  # type: ignore[union-attr]
         for _ in _steadily(RATES[kind]):
             output.publish(raw)
 
@@ -64,9 +64,9 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
     import torch
 
     from real.bus import open_node
-    from real.control.clock import Ticker
     from real.control.loop import CommandLoop
-    from real.robots.arm import ArmDriver
+    from real.control.timing import Ticker
+    from real.drivers import open_driver
     from real.teleop.commands import OperatorInput
     from robot_rl.interface.pipeline import Pipeline
     from sim.tasks import tasks
@@ -78,7 +78,7 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
     try:
         with open_node("deploy") as node:
             operator = OperatorInput(node, pipeline.robot.name)
-            driver = ArmDriver(node, pipeline.robot, cameras=("front",) if kind == "pictures" else ())
+            driver = open_driver(node, pipeline.robot, cameras=("front",) if kind == "pictures" else ())
             loop = CommandLoop(driver, pipeline)
             loop.arm()
             device = operator._subscriptions[1]
@@ -86,8 +86,8 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
                 device.wait(10.0)
             period = 1 / pipeline.interface.controller.rate
             ticker, end = Ticker(period), time.monotonic() + seconds
-            sources = {"joy": device, "pictures": driver.images.get("front")}
-            source = sources.get(kind) or driver.joints
+            sources = {"joy": device, "pictures": driver.scene.images.get("front")}
+            source = sources.get(kind) or driver.state.joints
             first = source.latest.count if source.latest else 0
             while time.monotonic() < end:
                 loop.set_goal(torch.tensor([pipeline.robot.home]), 0.08, period)
@@ -120,7 +120,7 @@ def main() -> None:
         return
     import os
 
-    from real.control.clock import bare_loop
+    from real.control.timing import bare_loop
     from robot_rl.cli.launch import private_domain
     from robot_rl.training.run import provenance
 

@@ -42,10 +42,6 @@ def open_node(
     from real.bus.rosargs import parse
 
     args = parse(name, namespace, ros_args)
-    if args.parameters.get("use_sim_time"):
-        raise BusError(
-            "use_sim_time is true, but control, watchdogs and ages follow this machine's clock: do not set it"
-        )
     chosen, warning = choose(backend, rate)
     level = logging.WARNING if warning else logging.INFO
     logger.log(level, "bus of %s: %s%s", name, chosen, warning and f": {warning}")
@@ -57,9 +53,18 @@ def open_node(
             raise BusError(
                 f"rclpy cannot be imported ({reason}): source ROS 2 in a new shell, or use bus:=dds ({BACKEND}=dds)"
             ) from error
-        return RosNode(args, domain)
+        return _in_time(RosNode(args, domain))
     try:
         from real.bus.dds import DdsNode
     except ImportError as error:
         raise BusError(f"no rclpy, and no cyclonedds ({error}): pip install 'robot-rl[real]'") from error
-    return DdsNode(args, domain)
+    return _in_time(DdsNode(args, domain))
+
+
+def _in_time(node: Node) -> Node:
+    """Make the process follow `/clock` if a node's parameter use_sim_time is true."""
+    if node.parameters.get("use_sim_time"):
+        from real.sim_time import Follower
+
+        Follower.of(node)
+    return node

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from real import clock
 from real.bus.action import CANCEL, ENDED, STATUS, STATUSES, goal_id
 from real.bus.messages import encode, make
 from real.bus.qos import LATCHED
@@ -24,7 +25,7 @@ class ServerGoal:
 
     def __init__(self, server: ActionServer, uuid: bytes, request: Any) -> None:
         self._server, self.uuid, self.request = server, uuid, request
-        self.stamp = time.time_ns()
+        self.stamp = clock.ros_time()
         self.canceling = threading.Event()
         """Set when a client has canceled the goal: ``execute`` should stop and return ``goal.canceled(result)``."""
         self.status = "accepted"

@@ -8,6 +8,7 @@ from typing import Any
 
 from cyclonedds.core import DDSException
 
+from real import clock
 from real.bus.dds_service import DdsClient, DdsService
 from real.bus.domain import domain_id
 from real.bus.endpoint import Endpoint, Reader, Writer
@@ -42,7 +43,8 @@ class DdsPublisher(Publisher):
         self.endpoint.owner.drop(self)
 
     def _write(self, raw: bytes | memoryview) -> bool:
-        return self.endpoint.write(raw)
+        # A lifespan is of the machine's time.
+        return self.endpoint.write(raw, None if self.qos.lifespan else clock.published())
 
 
 class DdsSubscription(Subscription):
@@ -53,8 +55,8 @@ class DdsSubscription(Subscription):
         self.endpoint = Reader(owner, topic, type_name, qos, self._on_bytes)
         self.ends = (self.endpoint,)
 
-    def _on_bytes(self, raw: bytes, received: float, info: Any) -> None:
-        self._deliver(raw, received, info.source_timestamp)
+    def _on_bytes(self, raw: bytes, info: Any) -> None:
+        self._arrive(raw, info.source_timestamp)
 
     @property
     def matched(self) -> int:
@@ -130,6 +132,11 @@ class DdsNode(Node):
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         with self.participant.changed:
             return bool(self.participant.changed.wait_for(predicate, timeout))
+
+    def drain(self) -> None:
+        for item in list(self._endpoints):
+            if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
+                item.endpoint.take()
 
     def endpoints(self) -> list[Endpoint]:
         """Return this node's endpoints."""

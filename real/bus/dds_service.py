@@ -106,7 +106,7 @@ class DdsService(Service):
     def close(self) -> None:
         self._dds.drop(self)
 
-    def _on_request(self, raw: bytes, received: float, info: Any) -> None:
+    def _on_request(self, raw: bytes, info: Any) -> None:
         self._dds.worker.submit(lambda: self._serve(raw, info.publication_handle & UNSIGNED))
 
     def _serve(self, raw: bytes, handle: int) -> None:
@@ -200,7 +200,7 @@ class DdsClient(Client):
             raise BusError(f"{self.name}: its server takes no requests; restart it")
         return future
 
-    def _on_reply(self, raw: bytes, received: float, info: Any) -> None:
+    def _on_reply(self, raw: bytes, info: Any) -> None:
         guid, sequence, response = split(raw)
         # All clients of a service read all replies.
         future = self._pending.pop(sequence, None) if guid == self._pair.guid else None

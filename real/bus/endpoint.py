@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cyclonedds._clayer import ddspy_take, ddspy_write
+from cyclonedds._clayer import ddspy_take, ddspy_write, ddspy_write_ts
 from cyclonedds.core import DDSException, DDSStatus, ReadCondition
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
@@ -139,18 +139,19 @@ class Writer(Endpoint):
         self._ref = writer._ref
         super().__init__(owner, topic, type_name, writer, True, wire)
 
-    def write(self, raw: bytes | memoryview) -> bool:
-        """Write CDR bytes; return False if a reliable reader blocked the writer for its blocking time."""
+    def write(self, raw: bytes | memoryview, now: float | None = None) -> bool:
+        """Write CDR bytes; return False if a reliable reader blocked the writer for its blocking time. ``now``: time of
+        publication, s; default: the machine's."""
         if self.closed:
             raise BusError(f"{self.topic}: this {self.roles[0]} is closed; open another")
-        code = ddspy_write(self._ref, raw)
+        code = ddspy_write(self._ref, raw) if now is None else ddspy_write_ts(self._ref, raw, round(1e9 * now))
         if code < 0 and code != DDSException.DDS_RETCODE_TIMEOUT:
             raise BusError(f"publishing {len(raw)} bytes on {self.topic} failed: {DDSException(code, '')}")
         return code >= 0
 
 
-OnBytes = Callable[[bytes, float, Any], None]
-"""Handler of received bytes, their local `time.monotonic()`, s, and Cyclone's sample info."""
+OnBytes = Callable[[bytes, Any], None]
+"""Handler of received bytes and of Cyclone's sample info."""
 
 
 class Reader(Endpoint):
@@ -164,6 +165,7 @@ class Reader(Endpoint):
         policies = to_dds(qos, type_name, writer=False, user_data=user_data)
         reader = DataReader(dds.dds, dds.topic(wire, type_name), policies)
         self._ref, self._on_bytes = reader._ref, on_bytes
+        self._taking = threading.Lock()
         self._batch = min(qos.depth, 64)
         super().__init__(owner, topic, type_name, reader, False, wire)
         # Unlike the data-available status, a read condition stays triggered until all samples are taken.
@@ -171,12 +173,12 @@ class Reader(Endpoint):
         self._data_token = dds.attach(self._condition, self.take)
 
     def take(self) -> None:
-        """Pass all received bytes on. Only the reader thread may call it."""
-        samples = ddspy_take(self._ref, ANY, self._batch)
-        received = time.monotonic()
-        for raw, info in samples if isinstance(samples, list) else ():
-            if info.valid_data:
-                self._on_bytes(raw, received, info)
+        """Pass the bytes that have arrived on."""
+        with self._taking:
+            samples = ddspy_take(self._ref, ANY, self._batch)
+            for raw, info in samples if isinstance(samples, list) else ():
+                if info.valid_data:
+                    self._on_bytes(raw, info)
 
     def delete(self) -> None:
         self.owner.participant.detach(self._condition, self._data_token)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from real import clock
 from real.bus import names
 from real.bus.action import ActionClient
 from real.bus.action_server import Accept, ActionServer, Execute
@@ -31,7 +31,7 @@ class Stamped:
         self.raw = raw
         """Received CDR bytes."""
         self.received = received
-        """Time of arrival, local `time.monotonic()`, s."""
+        """Time of arrival by `real.clock`, s."""
         self.source_ns = source_ns
         """Time of publication by the writer's wall clock, ns; 0 if unknown."""
         self.count = count
@@ -89,6 +89,8 @@ class Subscription(ABC):
         self.type_name, self.topic, self.qos = type_name, topic, qos
         self.latest: Stamped | None = None
         """Newest sample; None before the first. Samples are not queued."""
+        self.at_once = False
+        """Deliver samples on arrival even in lockstep: for the clock itself."""
         self._callback = callback
         self._log = log
         self._arrived = threading.Condition()
@@ -96,9 +98,8 @@ class Subscription(ABC):
 
     def wait(self, timeout: float, after: int | None = None) -> bool:
         """Wait up to ``timeout`` seconds for a sample with a ``count`` above ``after``; default: the next sample."""
-        with self._arrived:
-            seen = self._count if after is None else after
-            return self._arrived.wait_for(lambda: self._count > seen, timeout)
+        seen = self._count if after is None else after
+        return clock.wait(lambda: self._count > seen, timeout, self._arrived)
 
     @property
     @abstractmethod
@@ -112,6 +113,13 @@ class Subscription(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop receiving; ``latest`` keeps its value. Idempotent."""
+
+    def _arrive(self, raw: bytes, source_ns: int) -> None:
+        """Deliver a sample that has arrived: now, or in lockstep at the next tick."""
+        if self.at_once:
+            self._deliver(raw, clock.now(), source_ns)
+        else:
+            clock.receive(1e-9 * source_ns, self.topic, lambda now: self._deliver(raw, now, source_ns))
 
     def _deliver(self, raw: bytes, received: float, source_ns: int) -> None:
         sample = Stamped(raw, self.type_name, received, source_ns, self._count + 1)
@@ -152,10 +160,15 @@ class Node(ABC):
         message(type_name)  # raises for an unknown type
         return self._publisher(type_name, self.resolve(topic), qos)
 
-    def subscribe(self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: OnSample = None) -> Subscription:
-        """Open a subscription; ``callback`` runs in the reader thread and must return quickly."""
+    def subscribe(
+        self, type_name: str, topic: str, qos: QoS = DEFAULT, callback: OnSample = None, at_once: bool = False
+    ) -> Subscription:
+        """Open a subscription; ``callback`` runs in the reader thread and must return quickly. ``at_once``: also in
+        lockstep, deliver samples as they arrive."""
         message(type_name)
-        return self._subscribe(type_name, self.resolve(topic), qos, callback)
+        subscription = self._subscribe(type_name, self.resolve(topic), qos, callback)
+        subscription.at_once = at_once
+        return subscription
 
     def service(self, type_name: str, name: str, handler: Handler, qos: QoS = DEFAULT) -> Service:
         """Serve a service such as ``std_srvs/srv/Trigger``. ``handler`` takes the request and returns the response; it
@@ -216,7 +229,7 @@ class Node(ABC):
         if number < self._level:
             return
         self._logger.log(number, "%s", text, stacklevel=2)  # ROS's numbers are those of `logging`
-        sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
+        sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
         caller = sys._getframe(1)
         self._rosout.publish(
             make(
@@ -225,6 +238,9 @@ class Node(ABC):
                 file=caller.f_code.co_filename, function=caller.f_code.co_name, line=caller.f_lineno,
             )
         )  # fmt: skip
+
+    def drain(self) -> None:  # noqa: B027 - only some backends can
+        """Take the samples that have arrived, for lockstep."""
 
     @abstractmethod
     def delivers(self) -> bool:

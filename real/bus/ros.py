@@ -153,11 +153,11 @@ class RosSubscription(Subscription):
         events = SubscriptionEventCallbacks(incompatible_qos=owner.on_mismatch("subscription", topic))
 
         def without_info(raw: bytes) -> None:
-            self._deliver(raw, time.monotonic(), 0)
+            self._arrive(raw, 0)
 
         def with_info(raw: bytes, info: Any) -> None:
             source_ns = info.get("source_timestamp", 0) if isinstance(info, dict) else 0
-            self._deliver(raw, time.monotonic(), source_ns)
+            self._arrive(raw, source_ns)
 
         # rclpy passes the message info since Iron, to callbacks with two parameters.
         on_bytes = with_info if hasattr(rclpy.subscription.Subscription, "CallbackType") else without_info

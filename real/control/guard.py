@@ -17,18 +17,20 @@ import contextlib
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from real.bus import Node, Stamped, encode, make, qos
-from real.control.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
-from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-from robot_rl.interface.robot import RobotSpec, UnitreeInterface
+from real import clock
+from real.bus import Node, Stamped, encode, qos
+from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
+from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, STATE_TIMEOUT, Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from real.topics import GUARD_TOPIC, STATUS, GuardReport
+from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class ReceivedCommand(NamedTuple):
     """Reason for refusing the command; empty if the command is valid."""
     command: np.ndarray | None = None
     received: float = -float("inf")
-    """Arrival of the command, monotonic s."""
+    """Arrival of the command, s."""
 
 
 class BackgroundPrinter:
@@ -91,11 +93,11 @@ class CommandCheck:
         self.foreign_publisher = ""
         """Other publisher of commands or of the robot's state; empty if none."""
         self.alive = -float("inf")
-        """Arrival of the robot's last new state, monotonic s."""
+        """Arrival of the robot's last new state, s."""
         self.position, self.remote = np.full(motors.count, np.nan), False
         """Motor positions (M,), rad, in the newest state; True if L2 and B of the remote are pressed in it."""
         self._soft = -float("inf")
-        """Time of the last tick with a stiffness of at most `ARMING` or latched damping, monotonic s."""
+        """Time of the last tick with a stiffness of at most `ARMING` or latched damping, s."""
 
     def reason(self, now: float, newest: ReceivedCommand) -> str:
         """Return the reason to damp in this tick; empty if the newest command may be passed on."""
@@ -123,7 +125,7 @@ class Guard(CommandCheck):
     """Send motor commands at the robot's command rate from `run()` until `close()`; damp first and last."""
 
     def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
-        if not isinstance(robot.ros, UnitreeInterface):
+        if not isinstance(robot.driver, UnitreeLowLevel):
             raise UserError(
                 f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
             )
@@ -143,17 +145,15 @@ class Guard(CommandCheck):
         """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
-        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never blocks
-        self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
-        self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
-        self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self.reports = node.publisher(STATUS, GUARD_TOPIC, qos.SENSOR)  # never blocks
+        self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
+        self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
+        self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
         """Wait for the robot's first state; raise UserError if none arrives or if the motors have another writer."""
-        deadline = time.monotonic() + timeout
-        while self._tick < 0 and time.monotonic() < deadline:
-            self.state.wait(0.1)
+        clock.wait(lambda: self._tick >= 0, timeout)
         if self._tick < 0:
             raise UserError(
                 f"no state of {self.robot.name} on {self.state.topic} within {timeout:g} s; is the robot, or "
@@ -186,12 +186,14 @@ class Guard(CommandCheck):
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
         """In every tick until `close`, pass the newest command on or damp. Always damp at the end."""
         prefer_realtime(42)
+        clock.join()
         ticker = Ticker(1 / self.robot.command_rate)
         printer = BackgroundPrinter(say)
         try:
             self._run(ticker, printer)
         finally:
             self._end(ticker)
+            clock.leave()
             printer.close()
         self.timing = ticker.timing.summary()
 
@@ -205,7 +207,7 @@ class Guard(CommandCheck):
             if count % watch == 0:
                 self.foreign_publisher = self._find_intruder()
             newest = self._newest
-            before, reason = (self.damping, self.latched), self.reason(time.monotonic(), newest)
+            before, reason = (self.damping, self.latched), self.reason(clock.now(), newest)
             self.output.publish(self._damp if reason else newest.raw)
             # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
@@ -240,22 +242,22 @@ class Guard(CommandCheck):
         return ""
 
     def _report(self) -> bytes:
-        report = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
-        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(report)), "std_msgs/msg/String"))
+        report = GuardReport(self.damping, self.latched, self.events, self.stalls)
+        return bytes(encode(report.message(), STATUS))
 
     def _over(self) -> bool:
         """Return whether `run` must end: after `close`, if commands have stopped or `DRAIN` s have passed, or after a
         second `close`."""
         if self._closing is None:
             return False
-        return self._hurry.is_set() or bool(self.damping) or time.monotonic() - self._closing > DRAIN
+        return self._hurry.is_set() or bool(self.damping) or clock.now() - self._closing > DRAIN
 
     def close(self) -> None:
         """Make `run` return once the policy's process, which first lays the robot down, is silent. A second call makes
         `run` return at once."""
         if self._closing is not None:
             self._hurry.set()
-        self._closing = self._closing or time.monotonic()
+        self._closing = self._closing or clock.now()
 
     def summary(self) -> str:
         """Return a summary of the run in one line: ticks, lateness, dampings by reason."""

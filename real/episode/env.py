@@ -1,9 +1,6 @@
 """A robot as a Gymnasium vector environment of size one, in real time, with the interface of the simulation."""
 
 import gc
-import json
-import time
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -12,27 +9,30 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from real.bus import Node, make, qos
-from real.control.clock import Histogram, Ticker
-from real.control.safety import SafetyConfig
+from real import clock
+from real.bus import Node, qos
+from real.control.timing import Histogram, Ticker
+from real.drivers.names import frames
+from real.drivers.state import NotReady
 from real.episode.homing import Homing
 from real.episode.intervention import Phase
 from real.episode.judge import Judge
 from real.episode.rig import Rig
 from real.episode.standing import Standing
 from real.episode.steering import Schedule, Steering
-from real.robots.base import NotReady, frames
+from real.episode.stream import StepRecord
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.rewards.classifier import Classifier
 
-StepObserver = Callable[[dict[str, Any]], None]
-
 
 class RobotEnv(Rig, VectorEnv):
     """One robot behind its topics. `step` returns one control period after the previous `step` returned.
+
+    Building it connects and checks; nothing moves before `activate`.
 
     Unlike in `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits until the objects are placed, or
     stands a legged robot up. Autoreset is disabled: a robot must not start to move by itself.
@@ -44,8 +44,7 @@ class RobotEnv(Rig, VectorEnv):
     def __init__(
         self, node: Node, interface: Interface, *, cameras: tuple[str, ...] = (), operator: OperatorInput | None = None,
         dry_run: bool = False, safety: SafetyConfig | None = None, schedule: Schedule | None = None,
-        observers: Iterable[StepObserver] = (), instruction: str = "", classifier: Classifier | None = None,
-        words: tuple[str, ...] = (),
+        instruction: str = "", classifier: Classifier | None = None, words: tuple[str, ...] = (),
     ):  # fmt: skip
         """Args: `cameras`: cameras recorded in addition to the policy's. `schedule`: velocity commands while neither a
         person nor `cmd_vel` gives any. `instruction`: the first instruction. `words`: words that the policy knows; ():
@@ -55,27 +54,39 @@ class RobotEnv(Rig, VectorEnv):
         self.info = EnvInfo.of(self.pipeline)
         if (command := self.pipeline.command).fields:
             self.steering = Steering(node, command, self.period, schedule, frames(node, self.pipeline.robot))
-        self.reset_procedure: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
+        self.reset_procedure: Homing | Standing = Standing(self) if self.loop.sinks else Homing(self)
         self.judge = Judge(self, self.reset_procedure)
         self.warmups.append(self._rehearse)
-        self.observers = list(observers)
-        """Functions called in this order after each control period, with the period's state, action and result."""
         self._noted: dict[str, Any] = {}
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
-        self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+        self.announcer = node.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
         """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
+        self.driver.preflight.wait_ready()
+        self.pictures.check()
+
+    def activate(self) -> None:
+        """Start sending commands: an arm holds where it is, a legged robot stays damped, until `reset` moves it."""
+        clock.join()
+        self.note("active", True)
         self.loop.arm()
+
+    def deactivate(self) -> None:
+        """Brake and hold an arm, or lay a legged robot down and damp it. Then stop sending commands."""
+        if not self.loop.armed:
+            return
         try:
-            self.pictures.check()
-        except NotReady:
+            self.reset_procedure.end()
+        finally:
+            self._damped = self.driver.damped  # before the guard damps once more for silence
             self.loop.close()
-            raise
+            self.note("active", False)
+            clock.leave()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     def reset(
@@ -83,7 +94,10 @@ class RobotEnv(Rig, VectorEnv):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Prepare the robot (see `Homing` and `Standing`) and return the first observation. With options
         {"await_operator": True} an arm then waits at home until the person takes control."""
-        self.driver.check_single_publisher()
+        if not self.loop.armed:
+            self.loop.check()
+            raise NotReady("the robot gets no commands yet: call activate() first")
+        self.driver.preflight.check_single_publisher()
         self.episode += 1
         gc.collect(1)
         self._announce("resetting")
@@ -101,13 +115,13 @@ class RobotEnv(Rig, VectorEnv):
         self._steer(None)
         self.state = self.read()
         self._announce("running")
-        self._observed = time.monotonic()
+        self._observed = clock.now()
         return self._observe(), {}
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Execute the policy's action (1, A), or the person's action in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
-        self.inference.add(time.monotonic() - self._observed)
+        self.inference.add(clock.now() - self._observed)
         decision = self.arbiter.decide(wanted, self.hold_action())
         self._note_change("operator", decision.phase.value)
         if decision.operator is not None or self._noted.get("teleop") == "heard":
@@ -122,7 +136,7 @@ class RobotEnv(Rig, VectorEnv):
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
         elif self._fresh():
-            posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
+            posted = self.loop.set_goal(target.command.values, float(target.gripper), self.period)
             self.reference = target.reference if posted else self.reference
         self.note_grip()
         before = self.state
@@ -133,8 +147,8 @@ class RobotEnv(Rig, VectorEnv):
         self.state = self.read()
         if self._note_change("instruction", self.instruction()) and self.instructions:
             self._publish("running")
-        self._observed = time.monotonic()
-        if self.loop.legged:
+        self._observed = clock.now()
+        if self.loop.sinks:
             self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         outcome = self.judge(self.state, decision)
         truncated = outcome.done and not outcome.terminated
@@ -155,12 +169,13 @@ class RobotEnv(Rig, VectorEnv):
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
         instruction, observation = self._observed_instruction, self._observe()
-        if self.observers:
-            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success)}
-            row |= {"done": outcome.done, "truncated": truncated}
-            row |= {"instruction": [instruction]} if self.instructions else {}
-            for observe in self.observers:
-                observe(infos | row)
+        self.stream.step(
+            StepRecord(
+                self.pipeline.observer(before), wanted, self.last_action, float(outcome.success), outcome.success,
+                outcome.done, truncated, bool(infos["intervention"]), decision.takeover, bool(infos["marked"]),
+                bool(infos["discarded"]), self.steps, instruction,
+            )
+        )  # fmt: skip
         if outcome.done:
             self.loop.resting = True
             self._announce("success" if outcome.success else "failure")
@@ -173,12 +188,8 @@ class RobotEnv(Rig, VectorEnv):
         self.loop.resting = True
 
     def close(self, **kwargs: Any) -> None:
-        """Brake and hold an arm, or lay a legged robot down and damp it. Then stop sending commands."""
-        try:
-            self.reset_procedure.end()
-        finally:
-            self._damped = self.driver.damped  # before the guard damps once more for silence
-            self.loop.close()
+        """Deactivate the robot."""
+        self.deactivate()
 
     # ---- parts -------------------------------------------------------------------------------------------------
     def _rehearse(self) -> None:
@@ -218,15 +229,12 @@ class RobotEnv(Rig, VectorEnv):
         self._publish(phase)
 
     def _publish(self, phase: str) -> None:
-        message = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
-        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(message)))
+        self.announcer.publish(Episode(self.episode, phase, self.instruction()).message())
 
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and guard counts."""
-        rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
-        rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
-        guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.legged else {}
+        guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.sinks else {}
         heard = self.instructions
         instructions = {"instructions": {"changed": heard.changes, "refused": heard.refused}} if heard else {}
-        own = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        own = {"inference_ms": self.inference.milliseconds(), "rejected": self.driver.rejected}
         return self.loop.summary() | own | instructions | guard

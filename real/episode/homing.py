@@ -1,18 +1,18 @@
 """Start of an arm's episode: move home through the shield and have the objects placed."""
 
 import itertools
-import json
 import logging
-import time
 from collections.abc import Callable
 
 import torch
 
+from real import clock
 from real.bus import make
-from real.control.clock import Ticker
+from real.control.timing import Ticker
+from real.drivers.state import NotReady
 from real.episode.rig import Rig
-from real.robots.base import NotReady
 from real.teleop.commands import FirstInput, Operator
+from real.topics import INT
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -61,9 +61,9 @@ class Homing:
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
             return  # the controller cannot move the tool straight down
-        rate, deadline = Ticker(env.period), time.monotonic() + timeout
+        rate, deadline = Ticker(env.period), clock.now() + timeout
         twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
-        while time.monotonic() < deadline:
+        while clock.now() < deadline:
             self._check_stop()
             state = env.read()
             height = float(state.tool_position[0, 2]) - env.lowest_grip_height
@@ -71,37 +71,37 @@ class Homing:
                 break
             twist[0, 2] = -height / controller.twist_limit[2]
             action = controller.from_twist(twist, shut, env.last_action)
-            env.loop.set_goal(env.pipeline.target(state, action).position, 0.0, env.period)
+            env.loop.set_goal(env.pipeline.target(state, action).command.values, 0.0, env.period)
             rate.wait()
 
     def go_home(self, timeout: float = 8.0) -> None:
         """Open the gripper and move home at the shield's speed limits; NotReady if not home within `timeout` s."""
-        env, rate, deadline = self.env, Ticker(self.env.period), time.monotonic() + timeout
+        env, rate, deadline = self.env, Ticker(self.env.period), clock.now() + timeout
         settled, start, farthest = 0, env.read().joint_position, 0.0
         while settled < 3:
-            if time.monotonic() > deadline:
-                topic, failure = env.driver.command.topic, "did not reach its home position"
+            if clock.now() > deadline:
+                commands = env.driver.commands
+                assert commands is not None
+                topic, failure = commands.publishers[0].topic, "did not reach its home position"
                 advice = "although it moved; is something in its way?"
                 if farthest < STILL:
                     failure, advice = "did not move at all", f"although commands on {topic} were sent and heard; "
-                    advice += f"are its drives on? {env.driver.executor(topic)}"
+                    advice += f"are its drives on? {commands.executor(topic)}"
                 raise NotReady(f"the robot {failure} within {timeout:g} s, {advice}")
             self._check_stop()
             state = env.read()
-            error = self.home - state.joint_position
             farthest = max(farthest, float((state.joint_position - start).abs().max()))
-            # The goal leads the measured posture by at most 0.15 rad.
-            reach = 0.15 / error.abs().max().clamp_min(0.15)
-            env.loop.set_goal(state.joint_position + reach * error, self.width, env.period)
-            settled = settled + 1 if float(error.abs().max()) < 0.03 else 0
+            goal, arrived = env.pipeline.shield.toward(state.joint_position, self.home)
+            env.loop.set_goal(goal, self.width, env.period)
+            settled = settled + 1 if arrived else 0
             rate.wait()
 
     def _place(self, seed: int, timeout: float = 5.0) -> None:
         """Have the twin reset the objects; on a robot, wait until the operator has placed them and presses reset."""
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
-            accepted, before = env.driver.accepted, env.driver.accepted.copy()
-            env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+            accepted, before = env.driver.scene.accepted, env.driver.scene.accepted.copy()
+            env.placer.publish(make(INT, data=seed))
             polls = itertools.count()
 
             def placed(operator: Operator | None) -> bool:
@@ -119,13 +119,13 @@ class Homing:
 
     def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
         """Wait at home until the operator takes control; NotReady after `patience` s without a teleop device."""
-        begins, seen = FirstInput(), time.monotonic()
+        begins, seen = FirstInput(), clock.now()
 
         def ready(operator: Operator | None) -> bool:
             nonlocal seen
             if self.env.arbiter.attended:
-                seen = time.monotonic()
-            elif time.monotonic() - seen > patience:
+                seen = clock.now()
+            elif clock.now() - seen > patience:
                 raise NotReady(
                     f"no teleop device for {patience:g} s: start one, such as `robot-rl teleop keyboard`; finished "
                     "episodes are on disk"
@@ -138,10 +138,10 @@ class Homing:
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Hold the home position until `ready` returns true; after `timeout` s raise NotReady, which names `what`."""
-        rate, deadline = Ticker(self.env.period), time.monotonic() + timeout
+        rate, deadline = Ticker(self.env.period), clock.now() + timeout
         while not ready(self._check_stop()):  # read once per period: a press is reported once
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
             self.env.read()
-            self.env.loop.set_goal(self.home, self.width, self.env.period)
+            self.env.loop.set_goal(self.env.pipeline.shield.hold(self.home), self.width, self.env.period)
             rate.wait()

@@ -1,12 +1,12 @@
 """Outcome of a robot's episode: success, failure, falls, and velocity tracking errors on a twin."""
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from real import clock
 from real.bus import qos
 from real.episode.homing import Homing
 from real.episode.intervention import Decision, Phase
@@ -51,7 +51,7 @@ class Judge:
         rig, loop = self.rig, self.rig.loop
         operator = decision.operator
         won = self._won(state) or (operator is not None and operator.success)
-        failed, halted, legged = self._failed(state), bool(loop.stopped), loop.legged
+        failed, halted, legged = self._failed(state), bool(loop.stopped), loop.sinks
         not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a task failure
         # A legged robot that is damped by anyone but the operator falls, possibly after the last step.
         if legged and halted and not self.cause and (cause := rig.stall(0.5)):
@@ -102,7 +102,7 @@ class Judge:
     def _truth(self) -> Any | None:
         """Return a twin's newest true Odometry; None on a real robot, or if the message is too old."""
         sample = self.truth.latest if self.truth else None
-        if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
+        if sample is None or clock.now() - sample.received > self.rig.loop.safety.state_timeout:
             return None
         return sample.msg
 

@@ -9,14 +9,15 @@ wrong         a frame is smaller than the picture, or has an unsupported encodin
 """
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from real.robots.base import Driver, NotReady
+from real import clock
+from real.drivers.driver import Driver
+from real.drivers.state import NotReady
 from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Picture, Pipeline
 from robot_rl.rewards.classifier import Classifier
@@ -43,13 +44,13 @@ class Pictures:
         self.driver, self.pictures = driver, {p.camera: p for p in pictures}
         self._views: dict[str, _View] = {}
         self._seen = dict.fromkeys(self.pictures, -math.inf)
-        """Arrival of each camera's newest usable frame, monotonic s."""
+        """Arrival of each camera's newest usable frame, s."""
         self._handled = dict.fromkeys(self.pictures, -math.inf)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._faults: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise NotReady for a camera without a usable frame. Call `Driver.wait_ready` before, to wait for frames."""
+        """Raise NotReady for a camera without a usable frame. Call `Preflight.wait_ready` before."""
         self.look()
         for camera in self.pictures:
             if camera not in self._views:
@@ -58,7 +59,7 @@ class Pictures:
     def look(self) -> None:
         """Process each camera's newest frame, if it is new."""
         for camera in self.pictures:
-            sample = self.driver.images[camera].latest
+            sample = self.driver.scene.images[camera].latest
             if sample is None or sample.received == self._handled[camera]:
                 continue
             self._handled[camera] = sample.received
@@ -69,12 +70,12 @@ class Pictures:
     def age(self) -> float:
         """Return the age of the oldest of the cameras' newest usable frames, s; 0 without pictures."""
         self.look()
-        return time.monotonic() - min(self._seen.values()) if self._seen else 0.0
+        return clock.now() - min(self._seen.values()) if self._seen else 0.0
 
     def read(self, limit: float) -> dict[str, Tensor]:
         """Return the pictures (1, H, W, 3) uint8 by key; NotReady if a picture is older than `limit` s."""
         self.look()
-        now = time.monotonic()
+        now = clock.now()
         for camera, seen in self._seen.items():
             if now - seen > limit:
                 raise NotReady(f"for {limit:g} s {self._complaint(camera)}")
@@ -85,20 +86,20 @@ class Pictures:
         return self._views[camera].picture if camera in self._views else None
 
     def _complaint(self, camera: str) -> str:
-        topic, fault = self.driver.images[camera].topic, self._faults.get(camera)
+        topic, fault = self.driver.scene.images[camera].topic, self._faults.get(camera)
         fault = fault or "sends nothing new; is its driver still running?"
         return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
 
     def _take(self, camera: str) -> str:
         """Process a camera's newest frame; return its fault, empty if the frame is usable."""
-        wanted, sample = self.pictures[camera], self.driver.images[camera].latest
+        wanted, sample = self.pictures[camera], self.driver.scene.images[camera].latest
         assert sample is not None
         stamp = int(sample.msg.header.stamp.sec), int(sample.msg.header.stamp.nanosec)
         if any(stamp) and self._stamps.get(camera) == stamp:
             return f"repeats the frame of {stamp[0]}.{stamp[1]:09d}"
         self._stamps[camera] = stamp
         try:
-            frame = self.driver.image(camera)
+            frame = self.driver.scene.image(camera)
         except (UserError, ValueError) as error:
             return f"sent an invalid image ({error})"
         assert frame is not None

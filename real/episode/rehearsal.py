@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.control.clock import Ticker
+from real.control.timing import Ticker
 from real.episode.intervention import Arbiter, Decision, Phase
+from real.episode.stream import StepRecord, Stream
 from real.teleop.commands import FirstInput, OperatorInput
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorView
@@ -33,7 +34,7 @@ class _DeviceOperator:
 class RehearsalEnv(InterventionWrapper):
     """Simulation of one robot. `step` returns one control period after the previous `step` returned.
 
-    As in `RobotEnv`, marks and the emergency stop end an episode, `observers` receive a row per control period, and the
+    As in `RobotEnv`, marks and the emergency stop end an episode, `stream` carries a record per control period, and the
     caller resets. A simulation slower than real time does not catch up: `ticker.timing` counts the missed periods.
     """
 
@@ -43,9 +44,9 @@ class RehearsalEnv(InterventionWrapper):
         self.device = _DeviceOperator(env, inputs)
         super().__init__(env, self.device)
         self.inputs, self.period = inputs, 1 / env.rate
-        self.observers: list[Callable[[dict[str, Any]], None]] = []
-        self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with the event "phase" and the phase: "resetting", "let go", "waiting" or "running"."""
+        self.stream = Stream()
+        """Records of control periods, and events "phase": resetting, let go, waiting or running."""
+        self.note = self.stream.note
         self.on_wait: Callable[[], None] = lambda: None
         """Called in each control period before the person's first input."""
         self.ticker = Ticker(self.period)
@@ -91,10 +92,14 @@ class RehearsalEnv(InterventionWrapper):
         truncated = (truncated | stopped) & ~terminated
         infos |= {"policy_action": action, "marked": torch.tensor([won or failed])}
         infos["discarded"] = torch.tensor([stopped or bool(operator and operator.reset)])
-        over = bool(terminated | truncated)
-        row = {"state": before, "reward": float(reward), "done": over, "truncated": bool(truncated)}
-        for observe in self.observers:
-            observe(infos | row)
+        self.stream.step(
+            StepRecord(
+                before, action, infos["executed"], float(reward), bool(infos["success"]), bool(terminated | truncated),
+                bool(truncated), bool(infos["intervention"]), bool(infos["takeover"]), won or failed,
+                bool(infos["discarded"]), int(infos["episode_steps"]),
+                infos["instruction"][0] if "instruction" in infos else "",
+            )
+        )  # fmt: skip
         self.ticker.wait()
         return observation, reward, terminated, truncated, infos
 

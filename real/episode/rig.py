@@ -1,30 +1,30 @@
 """Robot driver, command loop and operator, shared by episodes and the phases between them."""
 
-import json
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from real import clock
 from real.bus import Node, Stamped, qos
-from real.control.clock import Ticker
 from real.control.loop import CommandLoop
-from real.control.safety import STALE_GOAL, STALE_STATE, SafetyConfig
+from real.control.stop import STALE_GOAL, STALE_STATE
+from real.control.timing import Ticker
+from real.drivers import open_driver, parts_of
+from real.drivers.state import NotReady
 from real.episode.instruction import InstructionInput
 from real.episode.intervention import Arbiter
 from real.episode.pictures import Pictures, with_judged
-from real.robots import open_driver
-from real.robots.base import NotReady
+from real.episode.stream import Stream
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import RESET_TOPIC, STALL_TOPIC
+from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.rewards.classifier import Classifier
+from robot_rl.robots import robots
 
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
@@ -46,7 +46,10 @@ class Rig:
         safety: SafetyConfig | None, instruction: str = "", classifier: Classifier | None = None,
         words: tuple[str, ...] = (),
     ):  # fmt: skip
-        self.node, self.pipeline, self.classifier = node, Pipeline(interface), classifier
+        robot = robots.get(interface.robot)
+        accepted, executor = parts_of(robot).commands.accepts, f"robot {robot.name!r} (driver {robot.driver.driver})"
+        self.pipeline = Pipeline(interface, robot, accepted=accepted, executor=executor)
+        self.node, self.classifier, self.stream = node, classifier, Stream()
         self.interface, self.period = interface, 1 / interface.controller.rate
         pictures, objects = interface.pictures, self.pipeline.objects
         if classifier is not None:  # needs no object poses for success
@@ -54,27 +57,25 @@ class Rig:
             objects = self.pipeline.tracked(filter(None, (interface.failure,)))
         seen = tuple(p.camera for p in pictures)
         cameras = tuple(dict.fromkeys((*cameras, *seen)))
-        self.driver = open_driver(node, self.pipeline.robot, objects, cameras, dry_run)
-        self.driver.needed = seen
+        self.driver = open_driver(node, robot, objects, cameras, dry_run)
+        self.driver.scene.needed = seen
         self.pictures = Pictures(self.driver, pictures)
         self.instructions = InstructionInput(node, interface, instruction, words) if interface.instructions else None
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
         self.loop.resting = True
-        self.loop.note = lambda event, what: self.note(event, what)
-        self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with an event and its details: phases, stops, resets, commands, takeovers, guard."""
+        self.note = self.loop.note = self.stream.note
         self.warmups: list[Callable[[], object]] = []
         """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
-        """Arrival of the twin's last stall report, monotonic s, and the stall's duration, s."""
-        node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
+        """Arrival of the twin's last stall report, s, and the stall's duration, s."""
+        node.subscribe(NUMBER, STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._watched = -math.inf
-        """Time of the last check for other publishers, monotonic s."""
+        """Time of the last check for other publishers, s."""
         self.foreign_publisher = ""
         """Unexpected publisher on a topic on which only this process or the robot may publish; empty if none."""
-        self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
+        self.placer = node.publisher(INT, RESET_TOPIC, qos.DEFAULT)
         self.falls = self.stalls = 0
         """`falls`: number of episodes in which a legged robot fell, or was damped other than by a person. `stalls`:
         number of episodes that a stall ended."""
@@ -94,14 +95,14 @@ class Rig:
         """Return the robot's newest state. NotReady if the state is too old, the command loop has ended, or another
         process publishes on one of the robot's topics."""
         self.loop.check()
-        self._watch(time.monotonic())
+        self._watch(clock.now())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
-        if reading is not None and time.monotonic() - reading.received > lost:
-            reading = self.driver.next_reading(self.loop.safety.state_timeout)
-            if reading is None or time.monotonic() - reading.received > lost:
-                kept = "is damped" if self.loop.legged else "holds"
+        if reading is not None and clock.now() - reading.received > lost:
+            reading = self.driver.state.next_reading(self.loop.safety.state_timeout)
+            if reading is None or clock.now() - reading.received > lost:
+                kept = "is damped" if self.loop.sinks else "holds"
                 raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
-        state = self.driver.state(self.last_action)
+        state = self.driver.observe(self.last_action)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")
         if self.pipeline.command.fields:
@@ -116,14 +117,14 @@ class Rig:
     def _watch(self, now: float) -> None:
         """Check for foreign publishers, QoS mismatches and unheard commands every `WATCH` s. Stop for foreign
         publishers, unheard commands and jumps of joints."""
-        jumps = self.driver.jumps.many(now)
+        jumps = self.driver.state.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
-            self.driver.warn_of_mismatches()
+            self.driver.preflight.warn_of_mismatches()
             operator = self.arbiter.operator
             second_device = operator.other_publishers() if operator is not None and operator.devices > 1 else ""
-            self.foreign_publisher = self.driver.foreign_publisher() or second_device
-            if fault := self.foreign_publisher or self.driver.unmatched_topics():
+            self.foreign_publisher = self.driver.preflight.foreign_publisher() or second_device
+            if fault := self.foreign_publisher or self.driver.preflight.unmatched_topics():
                 self.note("foreign_publisher" if self.foreign_publisher else "unheard", fault)
                 self.loop.stop(fault)
                 raise NotReady(f"stopped: {fault}")
@@ -131,9 +132,8 @@ class Rig:
             self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
 
     def _on_stall(self, sample: Stamped) -> None:
-        with suppress(ValueError, KeyError, TypeError):
-            self._twin_stall = sample.received, float(json.loads(sample.msg.data)["seconds"])
-            self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
+        self._twin_stall = sample.received, float(sample.msg.data)
+        self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
 
     def stall(self, wait: float) -> str:
         """Return a description of the process whose stall caused the last stop; empty if the stop had another cause.
@@ -141,14 +141,14 @@ class Rig:
         stopped = self.loop.stopped
         if not stopped.endswith(SILENCES):
             return ""
-        begin = time.monotonic()
-        while time.monotonic() - begin < wait:
+        begin = clock.now()
+        while clock.now() - begin < wait:
             for process, (end, seconds) in (("this process", self.loop.stall), ("the twin", self._twin_stall)):
                 if end > begin - RECENT:
                     return f"{process} stood still for {1000 * seconds:.0f} ms"
             if not self.on_twin:
                 return ""
-            time.sleep(0.005)
+            clock.sleep(0.005)
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
 
@@ -172,9 +172,9 @@ class Rig:
                 "start again once it is safe"
             )
         logger.warning("stopped (%s): press reset on the teleop device to continue", self.loop.stopped)
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         rate = Ticker(self.period)
-        while time.monotonic() < deadline:
+        while clock.now() < deadline:
             rate.wait()
             self.read()
             reading = operator.read()
@@ -190,11 +190,11 @@ class Rig:
     @property
     def on_twin(self) -> bool:
         """Return whether the publisher of joint states also subscribes to the reset topic, as only a twin does."""
-        return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
+        return not set(self.driver.state.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:
         """Return whether object poses and pictures are fresh; if not, `step` posts no goal and the robot holds."""
-        safety, object_age = self.loop.safety, time.monotonic() - self.driver.object_poses()[1]
+        safety, object_age = self.loop.safety, clock.now() - self.driver.scene.object_poses()[1]
         objects, pictures = object_age <= safety.object_timeout, self.pictures.age() <= safety.picture_timeout
         self.loop.events.add("stale object", not objects)
         self.loop.events.add("stale view", not pictures)
@@ -202,8 +202,8 @@ class Rig:
 
     def stale_pictures(self, cameras: Iterable[str]) -> int:
         """Return the number of the given cameras whose newest frame is stale; count each as an event."""
-        now = time.monotonic()
-        stale = sum(now - self.driver.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
+        now = clock.now()
+        stale = sum(now - self.driver.scene.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
         self.loop.events.add("stale picture", stale)
         return stale
 

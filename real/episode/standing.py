@@ -1,19 +1,20 @@
 """Stand a legged robot up before an episode, and lay it down at the end."""
 
-import json
 import logging
 import math
-import time
 
 import torch
 from torch import Tensor
 
+from real import clock
 from real.bus import make
-from real.control.clock import Ticker
+from real.control.timing import Ticker
+from real.drivers.lowlevel import FIRMEST
+from real.drivers.state import NotReady
+from real.drivers.unitree import GUARD_GONE, LowCommands
 from real.episode.rig import Rig
-from real.robots.base import NotReady
-from real.robots.lowlevel import FIRMEST
-from real.robots.unitree import GUARD_GONE, UnitreeDriver
+from real.topics import INT
+from robot_rl.interface.shield import JointShield
 from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Standing:
 
     def __init__(self, env: Rig):
         robot, driver = env.pipeline.robot, env.driver
-        assert robot.base is not None and isinstance(driver, UnitreeDriver)
+        assert robot.base is not None
         self.env, self.driver = env, driver
         self.stands = False
         """The robot has stood up and has the policy's stiffness."""
@@ -62,7 +63,7 @@ class Standing:
     def end(self) -> None:
         """Lie down if standing and not stopped; the loop then damps the robot."""
         loop = self.env.loop
-        if self.driver.dry_run or loop.stopped or loop.is_damped or not loop.is_alive() or not self._level():
+        if self.driver.dry_run or loop.stopped or loop.is_damped or not loop.armed or not self._level():
             return
         try:
             if self.stands:
@@ -73,6 +74,11 @@ class Standing:
             self._go(self.lying, 1.0, 0.0, 1 / 4)  # on its belly: reduce stiffness slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
+
+    @property
+    def _legs(self) -> LowCommands:
+        assert isinstance(self.driver.commands, LowCommands)  # not in a dry run
+        return self.driver.commands
 
     @property
     def auto_resets_stop(self) -> bool:
@@ -94,13 +100,13 @@ class Standing:
         if not self.auto_resets_stop:
             env.await_release()
             return
-        joints = self.driver.joints
+        joints = self.driver.state.joints
         # States of up to 50 ms may predate the reset.
         enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
-        env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
-        rate, deadline = Ticker(env.period), time.monotonic() + 5.0
+        env.placer.publish(make(INT, data=seed))
+        rate, deadline = Ticker(env.period), clock.now() + 5.0
         while joints.latest is None or joints.latest.count < enough or not self._level():
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
             operator = env.look()
             if operator is not None and operator.stop:
@@ -108,11 +114,11 @@ class Standing:
                 return
             env.read()
             rate.wait()
-        self.driver.jumps.forget()
+        self.driver.state.jumps.forget()
         env.loop.reset_stop()
 
     def _stand_up(self) -> None:
-        if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
+        if self.driver.objection(clock.now()) == GUARD_GONE and not self._legs.guard.wait(1.0):
             raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
         self.stands, reading = False, self.driver.reading()
         self._rehearse()
@@ -125,7 +131,7 @@ class Standing:
             return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.is_damped:
             return
-        self.driver.stiffness_scale = 1.0  # the policy begins as in simulation
+        self._legs.stiffness_scale = 1.0  # the policy begins as in simulation
         self.stands = True
         off = float((self.env.read().joint_position - self.home).abs().max())
         if off > 0.4:
@@ -145,9 +151,10 @@ class Standing:
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield
+        assert isinstance(shield, JointShield)
         start = env.read().joint_position if loop.is_damped else loop.goal
         start = start.clamp(shield.low, shield.high)  # folded legs rest on their stops
-        first = 0.0 if loop.is_damped else self.driver.stiffness_scale
+        first = 0.0 if loop.is_damped else self._legs.stiffness_scale
         steps = round(part * RISE / env.period)
         rate = Ticker(env.period)
         for k in range(1, steps + 1):
@@ -158,7 +165,7 @@ class Standing:
             if not self.stands:
                 self._rehearse()
             share = k / steps
-            self.driver.stiffness_scale = first + (last - first) * min(1.0, share / firm)
+            self._legs.stiffness_scale = first + (last - first) * min(1.0, share / firm)
             smooth = share * share * (3 - 2 * share)
             loop.set_goal(start + smooth * (goal - start), 0.0, env.period)
             rate.wait()

@@ -2,12 +2,12 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from real import clock
 from real.bus import BusError, Node, Subscription, qos
 from real.teleop.commands import Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
@@ -81,7 +81,7 @@ class Steering:
         """Return the newest message of `cmd_vel` as (1, 3): zero if it is non-finite or in another frame. None if there
         is no recent message."""
         sample = max((t.latest for t in self.twists if t.latest), key=lambda latest: latest.received, default=None)
-        if sample is None or time.monotonic() - sample.received > TIMEOUT:
+        if sample is None or clock.now() - sample.received > TIMEOUT:
             return None
         frame = sample.msg.header.frame_id.removeprefix("/") if hasattr(sample.msg, "header") else ""
         foreign = frame if frame and frame not in self.frames else ""

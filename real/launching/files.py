@@ -15,6 +15,10 @@ _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
+_LOCKSTEP = Argument(
+    "lockstep", "auto", "twin in lockstep with the policy, not in real time; auto: unless a person takes part",
+    ("auto", "true", "false"),
+)  # fmt: skip
 _TASK = Argument("task", "", "task of twin and operator (`robot-rl tasks`); empty: the policy's or robot's first")
 _OUT = Argument("out", "", "folder of the recording; empty: a new one under runs/")
 _PREFIX = Argument(JOINT_PREFIX, "", "prefix of joint and frame names in the arm's driver, such as fr3_ or a tf_prefix")
@@ -32,6 +36,7 @@ _COMMON = (
 _DEPLOY = (
     _POLICY,
     _TWIN,
+    _LOCKSTEP,
     Argument("dry_run", "false", "compute, check and record commands without sending them", _BOOL),
     Argument("teleop", "none", "device for a person to take over", _DEVICES),
     Argument("label", "", "name of the policy in the report"),
@@ -62,6 +67,30 @@ def _twin(values: Mapping[str, str], *options: str) -> NodeProcess:
     return NodeProcess("twin", command, condition=values.get("twin", "true") == "true", required=True)
 
 
+def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[NodeProcess]:
+    """Return the nodes, in lockstep if `lockstep` says so: by default, if the robot is a twin and no person takes part,
+    who cannot be waited for."""
+    wanted, twin = values.get("lockstep", "false"), values.get("twin") == "true"
+    person = values.get("teleop", "none") not in ("none", "scripted")
+    if wanted == "true" and (not twin or person):
+        reason = "needs twin:=true" if not twin else f"cannot wait for a person: teleop:={values['teleop']}"
+        raise LaunchError(f"lockstep:=true {reason}")
+    if wanted == "false" or not twin or person:
+        return nodes
+    followers = [node for node in nodes if node.follows and node.condition]
+    # A learner beside the robot gets the time that it would get beside a real one.
+    speed = ("--speed", "1") if any(node.name == "finetune" for node in followers) else ()
+    names = tuple(node.ros_name or node.name for node in followers)
+    changed = []
+    for node in nodes:
+        if node.name == "twin":
+            node = replace(node, command=(*node.command, "--lockstep", *names, *speed))
+        elif node in followers:
+            node = replace(node, parameters={**node.parameters, "use_sim_time": "true"})
+        changed.append(node)
+    return changed
+
+
 def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
     seed = ("--seed", values["seed"]) if device == "scripted" else ()
@@ -72,6 +101,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
         respawn=device == "gamepad",  # a radio link may drop out
         start_after="twin",
         interactive=device == "keyboard",
+        follows=device == "scripted",
     )
 
 
@@ -79,7 +109,8 @@ def _tell(values: Mapping[str, str]) -> NodeProcess:
     first, second = values["instruction"], values["then"]
     if second and not first:
         raise LaunchError(f"then:={second} follows an instruction; name it with instruction:=")
-    return NodeProcess("tell", ("tell", first, second, "--after", values["after"]), condition=bool(second))
+    command = ("tell", first, second, "--after", values["after"])
+    return NodeProcess("tell", command, condition=bool(second), follows=True)
 
 
 def _view(values: Mapping[str, str]) -> NodeProcess:
@@ -125,7 +156,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
         command += ("--seed", values["first_episode"])
     if values["camera"] == "false":
         command += ("--video-episodes", "0")
-    return NodeProcess("deploy", command, required=True, start_after=start_after, commands_robot=True)
+    return NodeProcess("deploy", command, required=True, start_after=start_after, commands_robot=True, follows=True)
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -137,7 +168,8 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, "--push-every", values["push_every"])
     sends = values["dry_run"] == "false"  # without commands a guard would damp the robot
     guard = NodeProcess(
-        "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True
+        "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True,
+        follows=True,
     )
     if values["commands"] == "auto":
         values = {**values, "commands": "schedule" if values["twin"] == "true" else "person"}
@@ -149,7 +181,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     options = _options(values, "robot", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
     command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
-    finetune = NodeProcess("finetune", command, **roles, writes=_WRITES)
+    finetune = NodeProcess("finetune", command, **roles, writes=_WRITES, follows=True)
     return [_twin(values), _teleop(values), finetune, _view(values)]
 
 
@@ -158,7 +190,7 @@ def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
     options += _flags(values, "resume", "keep_failures")
     command = ("record", values["task"], *options, *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
-    return [_twin(values), _teleop(values), NodeProcess("record", command, **roles)]
+    return [_twin(values), _teleop(values), NodeProcess("record", command, **roles, follows=True, ros_name="policy")]
 
 
 def _changed(arguments: tuple[Argument, ...], **fields: dict[str, Any]) -> tuple[Argument, ...]:
@@ -196,6 +228,7 @@ FILES = {
         (
             _POLICY,
             _TWIN,
+            _LOCKSTEP,
             Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
             Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
             _INSTRUCTION,
@@ -213,6 +246,7 @@ FILES = {
         "record a person's demonstrations on an arm",
         (
             _TWIN,
+            _LOCKSTEP,
             Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
             replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),
             Argument("episodes", "20", "final number of demonstrations in the dataset", minimum=1),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from real.backends import BACKEND
-from real.launching.files import FILES, LaunchFile
+from real.launching.files import FILES, LaunchFile, in_lockstep
 from real.launching.node import Argument, LaunchError, NodeProcess
 from real.topics import JOINT_PREFIX
 from robot_rl.robots import robots
@@ -43,9 +43,12 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
     prefix = values.get(JOINT_PREFIX, "")
     parameters = {JOINT_PREFIX: prefix} if prefix else {}
     return [
-        replace(node, namespace=namespace, environment=environment, log_level=level, parameters=parameters)
-        for node in _file(file).describe(values)
-    ]
+        replace(
+            node, namespace=namespace, environment=environment, log_level=level,
+            parameters={**parameters, **node.parameters},
+        )
+        for node in in_lockstep(_file(file).describe(values), values)
+    ]  # fmt: skip
 
 
 def require_device(arguments: Mapping[str, str]) -> None:

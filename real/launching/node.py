@@ -54,6 +54,7 @@ class NodeProcess:
         commands_robot: sends commands to the robot; stops first.
         guards_robot: forwards commands to the robot; stops after the commanding nodes and before all other nodes.
         interactive: reads the terminal.
+        follows: takes part in lockstep with a twin, in which the node goes by its ROS name `ros_name`.
         writes: additional time between SIGINT and SIGTERM for writing results, s.
     """
 
@@ -70,6 +71,8 @@ class NodeProcess:
     commands_robot: bool = False
     guards_robot: bool = False
     interactive: bool = False
+    follows: bool = False
+    ros_name: str = ""
     writes: float = 0.0
 
     def ros_arguments(self) -> tuple[str, ...]:

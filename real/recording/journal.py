@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from real import clock
 from real.recording.session import uninterrupted
 from robot_rl.training.run import write_text
 from robot_rl.util import strict_json
 
 if TYPE_CHECKING:
     from real.episode.env import RobotEnv
+    from real.episode.stream import Event, StepRecord
 
 
 class Journal:
@@ -34,14 +35,14 @@ class Journal:
         self.rows: list[dict[str, Any]] = []
         """Rows of the episodes that ended in this run."""
         self.drop_rows_from(done)
-        self._notes: deque[tuple[float, int, str, Any]] = deque()
+        self._notes: deque[tuple[int, Event]] = deque()
         self._files: dict[str, IO[str]] = {}
-        self._opened, self._begun = time.monotonic(), 0.0
+        self._opened, self._begun = clock.now(), 0.0
         self._falls = self._stalls = 0
         self._command_sources: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
-        env.note = self.note
-        env.observers.append(self._record)
+        env.stream.on_event(self._note)
+        env.stream.on_step(self._record)
 
     def drop_rows_from(self, done: int) -> None:
         """Drop rows of episodes.jsonl from index `done` on, and incomplete rows, which a killed run may leave."""
@@ -50,27 +51,27 @@ class Journal:
             rows = path.read_text().splitlines(keepends=True)
             write_text(path, "".join(r for r in rows if r.endswith("\n") and json.loads(r)["index"] < done))
 
-    def note(self, event: str, what: Any) -> None:
+    def _note(self, event: Event) -> None:
         """Queue an event for events.jsonl. Thread-safe."""
-        self._notes.append((time.monotonic(), self.env.episode, event, what))
-        if event == "phase":
+        self._notes.append((self.env.episode, event))
+        if event.name == "phase":
             self._flush()
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _record(self, step: StepRecord) -> None:
         """Count a control period; at the end of an episode, write its row."""
-        self._parts["intervention_steps"] += int(step["intervention"])
-        self._parts["takeovers"] += int(step["takeover"])
+        self._parts["intervention_steps"] += step.intervention
+        self._parts["takeovers"] += step.takeover
         if self.env.steering is not None:
             self._command_sources[self.env.steering.command_source] += 1
         self._flush()
-        if step["done"]:
+        if step.done:
             self._end(step)
 
-    def _end(self, step: dict[str, Any]) -> None:
+    def _end(self, step: StepRecord) -> None:
         env = self.env
         row: dict[str, Any] = {"index": self.done + len(self.rows), "seed": env.seed}
-        row |= {"seconds": round(time.monotonic() - self._opened, 2)}
-        row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
+        row |= {"seconds": round(clock.now() - self._opened, 2)}
+        row |= {"success": step.success, "steps": step.steps, **self._parts}
         row |= {"stopped": env.loop.stopped}
         row |= {"instruction": env.instructions.text} if env.instructions else {}
         if env.steering is not None:
@@ -87,11 +88,12 @@ class Journal:
 
     def _flush(self) -> None:
         while self._notes:
-            at, episode, event, what = self._notes.popleft()
-            if event == "phase":
-                self._begun = at if what == "running" else 0.0
-            seconds = round(at - self._begun, 3) if self._begun else None
-            self._write("events.jsonl", {"episode": episode, "seconds": seconds, "event": event, "what": what})
+            episode, event = self._notes.popleft()
+            if event.name == "phase":
+                self._begun = event.time if event.what == "running" else 0.0
+            seconds = round(event.time - self._begun, 3) if self._begun else None
+            row = {"episode": episode, "seconds": seconds, "event": event.name, "what": event.what}
+            self._write("events.jsonl", row)
 
     def _write(self, name: str, row: dict[str, Any]) -> None:
         if name not in self._files:

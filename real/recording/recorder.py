@@ -21,6 +21,7 @@ from robot_rl.interface.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from real.episode.env import RobotEnv
+    from real.episode.stream import StepRecord
 
 logger = logging.getLogger(__name__)
 WAITING = 4
@@ -33,7 +34,7 @@ class RobotCameras:
 
     def __init__(self, env: RobotEnv):
         self.env = env
-        pictures = {name: self._newest(name) for name in env.driver.images}
+        pictures = {name: self._newest(name) for name in env.driver.scene.images}
         self.sizes = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         """(height, width) by camera, pixels."""
         self.stale = 0
@@ -47,7 +48,7 @@ class RobotCameras:
 
     def _newest(self, camera: str) -> np.ndarray | None:
         pictures = self.env.pictures
-        return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.image(camera)
+        return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.scene.image(camera)
 
 
 class Recorder:
@@ -71,7 +72,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
         self._thread.start()
 
-    def add(self, step: Mapping[str, Any], pictures: Mapping[str, np.ndarray]) -> None:
+    def add(self, step: StepRecord, pictures: Mapping[str, np.ndarray]) -> None:
         """Append a control period: state, policy's and executed action, outcome, pictures (black if missing)."""
         frames = {}
         for camera, (height, width) in self.images.items():
@@ -79,10 +80,10 @@ class Recorder:
             black = np.zeros((height, width, 3), np.uint8)
             frames[camera] = [black if picture is None else picture.copy()]
         self.rows.add(
-            step["state"], step["executed"], step["policy_action"], torch.tensor([step["reward"]]), step["success"],
-            torch.tensor([step["done"]]), intervention=step["intervention"], pictures=frames,
-            truncated=torch.tensor([step["truncated"]]) if self._has_truncated else None,
-            instructions=step.get("instruction"),
+            step.state, step.executed, step.policy_action, torch.tensor([step.reward]), torch.tensor([step.success]),
+            torch.tensor([step.done]), intervention=torch.tensor([step.intervention]), pictures=frames,
+            truncated=torch.tensor([step.truncated]) if self._has_truncated else None,
+            instructions=[step.instruction] if step.instruction else None,
         )  # fmt: skip
 
     def end_episode(self, record: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from robot_rl.util.files import replace_file
 
 if TYPE_CHECKING:
     from real.episode.env import RobotEnv
+    from real.episode.stream import StepRecord
 
 
 _waiting: list[int] | None = None
@@ -88,15 +89,14 @@ class VideoRecorder:
     def attach(self, env: RobotEnv) -> None:
         """Add a frame in each control period of `env`."""
         self.rate = 1 / env.period
-        camera = next(iter(env.driver.images), None)
+        camera = next(iter(env.driver.scene.images), None)
 
-        def film(step: dict[str, Any]) -> None:
+        def film(step: StepRecord) -> None:
             if self.filmed < self.episodes:
-                picture = env.driver.image(camera) if camera else None
-                instruction = step.get("instruction", ("",))[0]
-                self.add(picture, bool(step["intervention"][0]), bool(step["done"]), instruction)
+                picture = env.driver.scene.image(camera) if camera else None
+                self.add(picture, step.intervention, step.done, step.instruction)
 
-        env.observers.append(film)
+        env.stream.on_step(film)
 
     def add(self, picture: np.ndarray | None, corrected: bool, done: bool, instruction: str = "") -> None:
         """Add a frame (H, W, 3); with `done`, end the episode and keep or drop its frames."""

@@ -4,10 +4,10 @@ import logging
 import math
 import re
 import threading
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from real import clock
 from real.bus import Node, QoS, Stamped, make
 from real.teleop.pads import pad_of
 
@@ -77,7 +77,7 @@ def joy_topic(robot: str) -> str:
 
 def to_joy(operator: Operator) -> Any:
     """Build the Joy message of operator input, with axes and buttons in the order of `AXES` and `BUTTONS`."""
-    sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
+    sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
     buttons = (operator.held, *(getattr(operator, name) for name in PRESSES))
     return make(
         TYPE,
@@ -153,7 +153,7 @@ class OperatorInput:
         self._latest: Operator | None = None
         self._received = -math.inf
         self._let_go = -math.inf
-        """Time of the first reading without `held`, monotonic s."""
+        """Time of the first reading without `held`, s."""
         self._pressed: set[str] = set()
         """Buttons pressed since the last `read`."""
         self._seen: dict[tuple[int, bytes], None] = {}
@@ -165,7 +165,7 @@ class OperatorInput:
         """Numbers of axes and buttons of the device whose sticks and triggers have been released once."""
         self._warned = False
         self._heard = -math.inf
-        """Time of the last sample, monotonic s."""
+        """Time of the last sample, s."""
         # Reliable for short presses, which are resent; best effort for publishers that offer no more.
         profiles = (QOS, replace(QOS, reliable=False))
         self._subscriptions = (
@@ -227,7 +227,7 @@ class OperatorInput:
         return operator
 
     def receive(self, operator: Operator, now: float) -> None:
-        """Store a reading that arrived at ``now``, monotonic s."""
+        """Store a reading that arrived at ``now``, s."""
         with self._lock:
             before = self._latest or RELEASED
             if before.held and not operator.held:
@@ -243,7 +243,7 @@ class OperatorInput:
         `RELEASE` seconds after a release `held` stays True, with zero motion. Each press is reported exactly once, even
         if its device then falls silent.
         """
-        now = time.monotonic() if now is None else now
+        now = clock.now() if now is None else now
         with self._lock:
             latest, pressed, self._pressed = self._latest, self._pressed, set()
             silent = latest is None or now - self._received > TIMEOUT

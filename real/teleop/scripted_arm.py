@@ -1,15 +1,14 @@
 """Scripted operator of an arm, which reads the robot's topics."""
 
-import json
-import time
 from collections.abc import Callable
 
 import torch
 
 from real.bus import Node, Stamped, qos
-from real.robots.arm import ArmDriver
+from real.clock import now
+from real.drivers import open_driver
 from real.teleop.commands import RELEASED, Operator
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator, arm_view
@@ -21,7 +20,7 @@ class ArmOperator:
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
     def __init__(
-        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = time.monotonic
+        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = now
     ):
         self.pipeline, self.clock = pipeline, clock
         self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0
@@ -29,29 +28,29 @@ class ArmOperator:
         """Number and phase of the episode."""
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
-        self.driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
-        self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
+        self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         pose = "geometry_msgs/msg/PoseStamped"
-        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.poses}
+        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.scene.poses}
 
     def _on_episode(self, sample: Stamped) -> None:
-        message = json.loads(sample.msg.data)
-        self._now = message["episode"], message["phase"]
+        episode = Episode.of(sample.msg)
+        self._now = episode.number, episode.phase
 
     def read(self) -> Operator:
         """Return the operator's input."""
-        now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
+        at, state, (episode, phase) = self.clock(), self.driver.observe(self._action), self._now
         if state is None or phase not in ("waiting", "running"):
             self._watched = -1
             return RELEASED
         if episode != self._watched:
-            self._watched, self._began = episode, now
+            self._watched, self._began = episode, at
             self.operator.reset()
         for name, truth in self._eyes.items():  # a person sees the true pose, not the tracker's estimate
             if truth.latest is not None:
                 p = truth.latest.msg.pose.position
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
-        step = (now - self._began) * self.pipeline.interface.controller.rate
+        step = (at - self._began) * self.pipeline.interface.controller.rate
         held, self._action = self.operator(arm_view(self.pipeline, state, self._action), step)
         twist, gripper = self.pipeline.controller.to_twist(self._action)
         x, y, z, roll, pitch, yaw = twist[0].tolist()

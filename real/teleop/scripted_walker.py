@@ -1,12 +1,11 @@
 """Scripted operator of a legged robot: steer, stop the walking robot, reset, continue."""
 
-import json
-import time
 from collections.abc import Callable
 
 from real.bus import Node, Stamped, qos
+from real.clock import now
 from real.teleop.commands import RELEASED, Operator
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
 
 Route = tuple[tuple[float, str, Operator], ...]
 """Duration (s), name and operator input of each part of a route. Motion is a fraction of the task's velocity limits."""
@@ -33,17 +32,17 @@ class Walker:
 
     def __init__(
         self, node: Node, say: Callable[[str], None], route: Route = ROUTE, lie: float = LIE,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now,
     ):  # fmt: skip
         self.route, self.lie, self.clock, self._say = route, lie, clock, say
         self._now: tuple[int, str, float] = (-1, "", clock())
-        """Number and phase of the episode; start of the phase, monotonic s."""
+        """Number and phase of the episode; start of the phase, s."""
         self._stopped, self._action = False, ""
-        self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:
-        message = json.loads(sample.msg.data)
-        self._now = (message["episode"], message["phase"], self.clock())
+        episode = Episode.of(sample.msg)
+        self._now = (episode.number, episode.phase, self.clock())
 
     def read(self) -> Operator:
         """Return the operator's input."""

@@ -3,12 +3,12 @@
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
+from real import clock
 from real.bus import Node
 from real.teleop.commands import QOS, RELEASED, TYPE, Operator, OperatorInput, joy_topic, to_joy
 from robot_rl.util.errors import UserError
@@ -44,7 +44,7 @@ class DeviceInput(OperatorInput):
 
     def read(self, now: float | None = None) -> Operator | None:
         """Read the device; raise `Finished` when the operator quits and `UserError` when the device is lost."""
-        now = time.monotonic() if now is None else now
+        now = clock.now() if now is None else now
         self.receive(self.device.read(), now)
         return super().read(now)
 
@@ -71,7 +71,8 @@ def stream(
     publisher = node.publisher(TYPE, joy_topic(robot), QOS)
     peers = _Peers(publisher.topic, say)
     held = lost = False
-    due = checked = time.monotonic()
+    clock.join()
+    due = checked = clock.now()
     try:
         while True:
             operator = device.read()
@@ -79,12 +80,12 @@ def stream(
             if operator.held != held:
                 held = operator.held
                 say("control: you" if held else "control: released")
-            now = time.monotonic()
+            now = clock.now()
             if now >= checked:
                 checked = now + _CHECK
                 peers.check(publisher.matched, publisher.other_writers())
             due = max(due + 1.0 / rate, now)  # no burst after a late tick
-            if ended := wait(due - now):
+            if ended := clock.pause(due - now, wait):
                 lost = ended == signal.SIGHUP
                 break
     except Finished:
@@ -100,6 +101,7 @@ def stream(
         if last.stop or not (held and lost):
             publisher.publish(to_joy(last))
         publisher.close()
+        clock.leave()
 
 
 class _Peers:

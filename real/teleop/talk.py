@@ -1,11 +1,10 @@
 """Send language instructions to a robot, at once or during its episodes."""
 
-import json
-import time
 from collections.abc import Callable, Sequence
 
 from real.bus import Node, Stamped, make, qos
-from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC
+from real.clock import now
+from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC, STATUS, Episode
 from robot_rl.interface.language import encode
 from robot_rl.util.errors import UserError
 
@@ -46,17 +45,17 @@ class CueScript:
         instruction   texts[0]               texts[1]   texts[2]
     """
 
-    def __init__(self, node: Node, texts: Sequence[str], after: float, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, node: Node, texts: Sequence[str], after: float, clock: Callable[[], float] = now):
         """Subscribe to the episode topic; raise ConfigError if one of the texts is not a valid instruction."""
         encode(texts)
         self.texts, self.after, self.clock = texts, after, clock
         self.voice, self._published = InstructionPublisher(node), -1
         self._now: tuple[str, float] = ("", clock())
-        """Phase of the episode and its start, monotonic s."""
-        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        """Phase of the episode and its start, s."""
+        node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:
-        phase = json.loads(sample.msg.data)["phase"]
+        phase = Episode.of(sample.msg).phase
         if phase != self._now[0]:  # otherwise the message announces a new instruction
             self._now = phase, self.clock()
 

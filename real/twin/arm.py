@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from real.bus import Node, make, qos
-from real.robots.base import driver_names, frames
+from real.drivers.names import driver_names, frames
 from real.twin.base import STATE, Twin, pose
-from robot_rl.interface.robot import RosInterface
+from robot_rl.interface.driver import ForwardPosition
 from robot_rl.robots import robots
 from sim.randomization import episode_rng, episode_uniforms
 from sim.step.placement import DEFAULT_X
@@ -54,8 +54,8 @@ class ArmTwin(Twin):
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
         super().__init__(node, task, scene, seed, cameras, mjcf)
         self.hidden = hidden or HiddenArm()
-        ros = self.robot.ros
-        assert isinstance(ros, RosInterface)
+        ros = self.robot.driver
+        assert isinstance(ros, ForwardPosition)
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
         """Names that the real robot's driver gives to the joints and the base frame."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
@@ -119,6 +119,14 @@ class ArmTwin(Twin):
         self.target = self._latest(self.command, self.target)
         self.width = self._latest(self.gripper, self.width)
         self.engine.step(self.target, self.width)
+        self.publish(count)
+
+    def begin(self) -> None:
+        super().begin()
+        self._seen.clear()
+
+    def publish(self, count: int) -> None:
+        """Publish joints, and at the tracker's rate objects."""
         self._publish_joints()
         self._seen.append({name: self.engine.object_pose(name)[0].numpy().copy() for name in self.poses})
         if count % self._every_object == 0:

@@ -1,7 +1,6 @@
 """Common loop of all twins: reset requests, physics ticks, camera pictures."""
 
 import gc
-import json
 import logging
 import math
 import threading
@@ -14,9 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from real import clock
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
-from real.control.clock import STALL, Ticker, prefer_realtime
-from real.topics import RESET_TOPIC, STALL_TOPIC
+from real.control.timing import STALL, Ticker, prefer_realtime
+from real.sim_time import Conductor
+from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from sim.engines.mujoco import MujocoEngine
@@ -46,16 +47,17 @@ class Twin(ABC):
         self.node, self.task = node, task
         self.robot = robots.get(task.interface.robot)
         self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
-        self.rng = np.random.default_rng(seed)
+        self.seed, self.rng = seed, np.random.default_rng(seed)
+        self._every_image = round(self.robot.command_rate / self.camera_rate)
         names = [c.name for c in scene.cameras] if cameras else []
-        image = self.robot.ros.image
+        image = self.robot.driver.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self._rendering: dict[str, Future[np.ndarray]] = {}
-        self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
+        self.stall = node.publisher(NUMBER, STALL_TOPIC, STATE)
         self.stalls = 0
         """Number of stalls of this process: ticks that came more than `STALL` s late."""
         self._requests: deque[int] = deque()
-        self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
+        self.reset_request = node.subscribe(INT, RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
         self._draining = math.inf
         """End of the wait for the commanding node, monotonic s; infinite before `drain`."""
@@ -69,6 +71,14 @@ class Twin(ABC):
     def tick(self, count: int) -> None:
         """Apply commands, step the physics and publish; `count` numbers the ticks from 0."""
 
+    def begin(self) -> None:
+        """Forget how often the first state was published: that depends on how fast the others connect."""
+        self.rng = np.random.default_rng(self.seed)
+
+    @abstractmethod
+    def publish(self, count: int) -> None:
+        """Publish the robot's state at tick `count`."""
+
     def check_single_publisher(self, seconds: float = 1.0) -> None:
         """Listen for `seconds`; raise UserError if another robot publishes on this twin's topic of joint states."""
         other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
@@ -79,38 +89,67 @@ class Twin(ABC):
             )
         other.close()
 
-    def run(self) -> None:
-        """Tick at the robot's rate until `close`, or after `drain` until the robot is no longer commanded."""
+    def run(self, conductor: Conductor | None = None) -> None:
+        """Tick at the robot's rate until `close`, or after `drain` until the robot is no longer commanded; with a
+        conductor in lockstep, else in real time."""
         prefer_realtime(43)  # above the guard's priority: a real robot does not depend on this computer's load
         # A collection of torch's objects would take tenths of a second.
         gc.collect()
         gc.freeze()
         gc.disable()
         try:
-            self._run()
+            for name in list(self.images)[:1]:  # opening OpenGL takes a third of a second
+                wait([self.engine.render_later(0, name, self.image_size, self.image_size)])
+            self._run_lockstep(conductor) if conductor else self._run()
         finally:
             gc.enable()
             gc.unfreeze()
 
     def _run(self) -> None:
-        for name in list(self.images)[:1]:  # opening OpenGL takes a third of a second
-            wait([self.engine.render_later(0, name, self.image_size, self.image_size)])
         ticker = Ticker(1 / self.robot.command_rate)
-        every_image = round(self.robot.command_rate / self.camera_rate)
         count = 0
-        while not (self._closing.is_set() or self._drained()):
+        while not self._over():
             late = ticker.wait()
             if late > STALL:
                 self.stalls += 1
-                self.stall.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": round(late, 3)})))
-            while self._requests:
-                self.place(self._requests.popleft())
+                self.stall.publish(make(NUMBER, data=round(late, 3)))
+            if self._requests:
+                self._place_requested()
                 ticker.restart()
             self.tick(count)
-            if count % every_image == 0:
+            if count % self._every_image == 0:
                 self._publish_images()
             count += 1
         self.timing = ticker.timing.summary()
+
+    def _run_lockstep(self, conductor: Conductor) -> None:
+        began, count = time.monotonic(), 0
+
+        def step() -> None:
+            nonlocal count
+            self._place_requested()
+            self.tick(count)
+            if count % self._every_image == 0:
+                self._publish_images_now()
+            count += 1
+
+        def first() -> None:
+            self.publish(0)
+            self._publish_images_now()
+
+        if conductor.begin(first, self._over):
+            self.begin()
+            while not self._over():
+                conductor.tick(step, self._over)
+        seconds = time.monotonic() - began
+        self.timing = {"ticks": count, "speed": count / self.robot.command_rate / max(seconds, 1e-9)}
+
+    def _place_requested(self) -> None:
+        while self._requests:
+            self.place(self._requests.popleft())
+
+    def _over(self) -> bool:
+        return self._closing.is_set() or self._drained()
 
     def close(self) -> None:
         """Make `run` return."""
@@ -121,23 +160,25 @@ class Twin(ABC):
         it return at once. Return whether the robot is commanded now."""
         if self._draining < math.inf:
             self._closing.set()
-        self._draining = time.monotonic() + DRAIN
+        self._draining = time.monotonic() + DRAIN  # of the machine: a simulated clock may stand
         return self.command.matched > 0
 
     def _drained(self) -> bool:
         return self._draining < math.inf and (not self.command.matched or time.monotonic() > self._draining)
 
     def summary(self) -> str:
-        """Return a summary of the run in one line: ticks, lateness, stalls."""
+        """Return a summary of the run in one line: ticks, lateness, stalls; in lockstep ticks and speed."""
+        if "speed" in self.timing:
+            return f"{self.timing['ticks']} ticks in lockstep, {self.timing['speed']:.1f} times real time"
         late = self.timing["lateness_us"]
         times = f"lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
         return f"{self.timing['ticks']} ticks, {times}, stood still {self.stalls} times for over {1000 * STALL:.0f} ms"
 
     def _on_reset(self, sample: Stamped) -> None:
-        try:
-            self._requests.append(int(json.loads(sample.msg.data)["seed"]))
-        except (ValueError, KeyError, TypeError):
-            logger.warning("ignored a malformed message on %s: %r", RESET_TOPIC, sample.msg.data)
+        if sample.msg.data < 0:
+            logger.warning("ignored a negative seed on %s: %d", RESET_TOPIC, sample.msg.data)
+            return
+        self._requests.append(int(sample.msg.data))
 
     def _set(self, values: dict[str, float]) -> None:
         """Set hidden parameters in the engine, effective from its next reset."""
@@ -145,7 +186,7 @@ class Twin(ABC):
             self.engine.parameters[name](np.array([0]), np.array([value]))
 
     def _header(self, frame: str) -> dict[str, Any]:
-        now = time.time_ns()
+        now = clock.ros_time()
         return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
 
     def _publish_images(self) -> None:
@@ -158,6 +199,14 @@ class Twin(ABC):
                 publish = partial(self._publish_image, publisher, self._header(f"{name}_optical_frame"))
                 self._rendering[name] = self.engine.render_later(0, name, self.image_size, self.image_size)
                 self._rendering[name].add_done_callback(publish)
+
+    def _publish_images_now(self) -> None:
+        """Render and publish the subscribed cameras, and wait for that."""
+        for name, publisher in self.images.items():
+            if publisher.matched:
+                rendered = self.engine.render_later(0, name, self.image_size, self.image_size)
+                wait([rendered])
+                self._publish_image(publisher, self._header(f"{name}_optical_frame"), rendered)
 
     def _publish_image(self, publisher: Publisher, header: dict[str, Any], rendered: Future[np.ndarray]) -> None:
         if rendered.cancelled() or rendered.exception() or self._closing.is_set():

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from real.bus import Node, Stamped, make, qos
-from real.control.clock import prefer_realtime_bus
-from real.robots.lowlevel import Motors
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.control.timing import prefer_realtime_bus
+from real.drivers.lowlevel import Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import TRUTH_TOPIC
 from real.twin.base import STATE, Twin, pose
-from robot_rl.interface.robot import UnitreeInterface
+from robot_rl.interface.driver import UnitreeLowLevel
 from sim.tasks.base import Task
 
 TRUTH_RATE = 100.0
@@ -61,8 +61,8 @@ class QuadrupedTwin(Twin):
         mjcf: str = "", push_every: float = 0.0,
     ):  # fmt: skip
         super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf)
-        ros, base = self.robot.ros, self.robot.base
-        assert isinstance(ros, UnitreeInterface) and base is not None
+        ros, base = self.robot.driver, self.robot.base
+        assert isinstance(ros, UnitreeLowLevel) and base is not None
         self.hidden = hidden or HiddenQuadruped()
         self.motors = Motors(self.robot)
         self._motor = self.motors.motor
@@ -147,7 +147,7 @@ class QuadrupedTwin(Twin):
             self.engine.push(self.hidden.push_speed * direction)
         goal = self._apply_command()
         self.engine.step(goal, goal)
-        self._publish(count)
+        self.publish(count)
 
     def _apply_command(self) -> torch.Tensor:
         """Set the motors' gains; return their setpoints (1, 1, J), which the engine applies one step later."""
@@ -160,7 +160,8 @@ class QuadrupedTwin(Twin):
         setpoint = setpoint - self._encoder_offset  # motors servo on their reported positions
         return torch.from_numpy(np.where(has_setpoint, setpoint, position).astype(np.float32))[None, None]
 
-    def _publish(self, count: int) -> None:
+    def publish(self, count: int) -> None:
+        """Publish the robot's state, and at its rate the true motion."""
         h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._report
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}

@@ -68,23 +68,15 @@ class Deploy:
 
         import torch
 
-        from policies.errors import RemoteFailure
-        from policies.execution import Execution, InferenceHung, warm_up
+        from policies.execution import Execution
         from real.bus import open_node
-        from real.control.clock import bare_loop
-        from real.episode.env import RobotEnv
-        from real.recording.journal import Journal
         from real.recording.session import VideoRecorder, stop_on_signals
-        from real.robots.base import NotReady
-        from real.teleop.commands import OperatorInput
+        from real.sessions.deployment import Deployment
         from robot_rl.cli.console import bar, show
         from robot_rl.cli.remote import open_policy, server_report
-        from robot_rl.evaluation import Evaluation, evaluate
-        from robot_rl.interface.pipeline import Pipeline
         from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
-        from robot_rl.util.statistics import wilson
 
         torch.set_num_threads(1)
         # Time out before an inference counts as hung: the message then names the server.
@@ -93,77 +85,31 @@ class Deploy:
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
-        interface = limited(bundle.interface, self.seconds)
-        # For an arm, this thread holds the position while another thread infers. Legs cannot wait, and their policies
-        # are fast.
-        period, aside = 1 / interface.controller.rate, robot.base is None
-        wait = 0.8 * period if self.execution == "receding" else 0.0
-        execution = Execution(self.execution, background=aside, patience=wait, period=period)
-        seen = Pipeline(interface).observation_spec
-        zeros = {key: torch.zeros(1, *f.shape, dtype=getattr(torch, f.dtype)) for key, f in seen.items()}
-        warm_up(bundle.policy, zeros, execution)
+        interface = limited(replace(bundle.interface, robot=self.robot), self.seconds)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with (Run(folder, config) as run, open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node):
-            bare = bare_loop(robot.command_rate).summary()
-            film = VideoRecorder(self.video_episodes)
-            env = RobotEnv(
-                node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
-                operator=OperatorInput(node, robot.name, robot.base is not None), dry_run=self.dry_run,
-                schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
-                words=bundle.policy.words,
+            film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)
+            deployment = Deployment(
+                run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,
+                instruction=self.instruction, classifier=classifier,
             )  # fmt: skip
-            env.warmups.append(lambda: warm_up(bundle.policy, zeros, execution))
-            film.attach(env)
-            journal = Journal(run.folder, env)
             stop_on_signals()
-            result, ended = Evaluation(), ""
-            interrupt: KeyboardInterrupt | None = None
             try:
+                deployment.activate()
                 with bar("deploy") as update:
-                    evaluate(
-                        bundle.policy, env, self.episodes, self.seed,
-                        lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"), result,
-                        execution,
-                    )  # fmt: skip
-            except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
-                lost = isinstance(error, RemoteFailure)  # reported even if no episode has finished
-                if not result.success and not lost:
-                    raise
-                if lost:
-                    env.note("server", str(error))
-                interrupt = error if isinstance(error, KeyboardInterrupt) else None
-                ended = "interrupted" if interrupt else str(error)
+                    text = f"episodes on {self.robot}"
+                    deployment.run(self.episodes, self.seed, lambda done, _: update(done, self.episodes, text))
             finally:
-                try:
-                    env.close()
-                finally:
-                    bundle.close()
-                    journal.close()
-                    journal.drop_rows_from(len(result.success))  # a signal may arrive after a row, before its result
-            where = "twin" if env.on_twin else "robot"
-            summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
-            summary["corrected_episodes"] = sum(result.by_hand)
-            summary |= {"judged_by": str(self.classifier)} if self.classifier else {}
-            if robot.base:
-                low, high = wilson(env.falls, max(env.falls, len(result.success)))
-                summary |= {
-                    "standing": sum(result.success), "falls": env.falls, "stalls": env.stalls, "fall_rate_low": low,
-                    "fall_rate_high": high,
-                }  # fmt: skip
-            summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
-            summary |= server_report(bundle.policy) | ({"ended": ended} if ended else {})
-            failed = bool(ended) or (bool(env.loop.stopped) and not env.reset_procedure.auto_resets_stop)
-            run.write("evaluation.json", summary | {"takeovers": result.takeovers})
-            loop = env.summary() | {"bare": bare, "learner": "absent"}
-            run.write("loop.json", loop)
-            film.write(run.folder, self.label or "policy on the robot")
-            if interrupt:  # after the finished episodes are written
-                raise interrupt
-        summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
-        summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
-        show(summary, self.json, "deployment")
-        return int(failed)
+                deployment.close()
+            judged = {"judged_by": str(self.classifier)} if self.classifier else {}
+            facts = {"seed": self.seed} | judged | server_report(bundle.policy)
+            caption = self.label or "policy on the robot"
+            summary = deployment.report(self.label or self.bundle.name, caption, **facts)
+            if deployment.interrupt:  # after the finished episodes are written
+                raise deployment.interrupt
+        show(summary | {"run": str(folder)}, self.json, "deployment")
+        return int(deployment.failed)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
         """Return a function (seed, step) with the velocity commands as in simulation; None if a person commands."""

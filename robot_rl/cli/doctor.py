@@ -173,7 +173,7 @@ def realtime() -> Diagnosis:
 
 def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:
     """Measure the lateness of a loop at `rate` Hz that runs for `seconds` like the command loop."""
-    from real.control.clock import bare_loop
+    from real.control.timing import bare_loop
 
     timing = bare_loop(rate, seconds).summary()
     p50, p99, worst = (timing["lateness_us"][name] / 1000 for name in ("p50", "p99", "max"))

@@ -1,7 +1,7 @@
 """`robot-rl finetune`: fine-tune a policy on a robot while a person corrects it."""
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -51,12 +51,13 @@ class Finetune(Generic[R]):
         import torch
 
         from policies.bundle import Bundle, load_bundle, save_bundle
+        from real import clock
         from real.bus import open_node
-        from real.control.clock import bare_loop
+        from real.control.timing import bare_loop
+        from real.drivers.state import NotReady
         from real.episode.env import RobotEnv
-        from real.finetune import FinetuneSession, LearnerProcess
         from real.recording.session import VideoRecorder, stop_on_signals
-        from real.robots.base import NotReady
+        from real.sessions.finetune import FinetuneSession, LearnerProcess
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data import Dataset
@@ -109,8 +110,9 @@ class Finetune(Generic[R]):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
-            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name),
-                           instruction=self.instruction, classifier=classifier, words=bundle.policy.words)  # fmt: skip
+            interface, operator = replace(bundle.interface, robot=self.robot), OperatorInput(node, spec.name)
+            env = RobotEnv(node, interface, cameras=cameras, operator=operator, instruction=self.instruction,
+                           classifier=classifier, words=bundle.policy.words)  # fmt: skip
             stop_on_signals()
             session = FinetuneSession(env, policy, run, self.seed, film)
             number, ended = 0, ""
@@ -120,6 +122,7 @@ class Finetune(Generic[R]):
                     bar("finetune") as update,
                 ):  # fmt: skip
                     try:
+                        session.activate()
                         session.learn(learner, 60 * self.minutes, update)
                     finally:
                         env.close()  # stop the robot first: the learner takes longer to end
@@ -127,7 +130,8 @@ class Finetune(Generic[R]):
                 number = interrupt.args[0]
             except NotReady as error:  # robot or twin died, or another program commands it: keep the learned weights
                 ended = str(error)
-            run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
+            loop = env.summary() | {"bare": bare, "learner": "running beside", "lockstep": clock.in_lockstep()}
+            run.write("loop.json", loop)
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()
             policy.explore = False

@@ -19,7 +19,7 @@ def learn(folder: Path) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    from real.control.clock import yield_to_robot
+    from real.control.timing import yield_to_robot
 
     yield_to_robot()
     import torch

@@ -17,7 +17,7 @@ from robot_rl.cli.console import console
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 if TYPE_CHECKING:
-    from real.recording.record import Progress
+    from real.sessions.recording import Progress
     from robot_rl.data import Dataset
     from robot_rl.interface.pipeline import Interface
     from sim.tasks.base import Task
@@ -83,9 +83,9 @@ class Record:
 
         import torch
 
-        from real.recording.record import Recording
         from real.recording.recorder import Recorder
         from real.recording.session import stop_on_signals
+        from real.sessions.recording import Recording
         from real.teleop import Finished
         from robot_rl.cli.console import show
         from robot_rl.cli.deploy import limited
@@ -119,6 +119,7 @@ class Record:
             )  # fmt: skip
             stop_on_signals()
             try:
+                recording.activate()
                 recording.run()
             except Finished:
                 ended = "you quit"

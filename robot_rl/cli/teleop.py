@@ -129,6 +129,7 @@ class Tell:
     ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
+        from real import clock
         from real.bus import open_node
         from real.teleop import until_signal
         from real.teleop.talk import CueScript, InstructionPublisher
@@ -138,7 +139,10 @@ class Tell:
                 script = CueScript(node, self.instructions, self.after)
                 _say(f"tells, in each episode, {self.after:g} s apart: " + "; ".join(self.instructions))
                 with until_signal() as wait:
-                    while not wait(0.02):
+                    if clock.in_lockstep():
+                        script.voice.await_listener(60.0)
+                        clock.join()
+                    while not clock.pause(0.02, wait):
                         if said := script.step():
                             _say(f"told: {said}")
                 return 0

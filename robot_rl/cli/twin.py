@@ -9,7 +9,8 @@ from robot_rl.util.limits import NonNegativeFloat, Seed
 
 @dataclass
 class Twin:
-    """Run a simulated robot, whose dynamics no policy knows, in real time behind the real robot's topics."""
+    """Run a simulated robot, whose dynamics no policy knows, behind the real robot's topics: in real time, or in
+    lockstep with the nodes that command it."""
 
     robot: opt.RobotName
     task: str | None = None
@@ -23,6 +24,11 @@ class Twin:
     """Interval between pushes of a legged robot, s; 0: no pushes."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
+    lockstep: tuple[str, ...] = ()
+    """Nodes that take part in lockstep, for example: deploy. They run with the ROS parameter use_sim_time; the twin's
+    time, on the topic /clock, goes on when all of them have done what is due."""
+    speed: NonNegativeFloat = 0.0
+    """In lockstep, largest multiple of real time; 0: as fast as possible."""
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
@@ -32,6 +38,7 @@ class Twin:
         import torch
 
         from real.bus import open_node
+        from real.sim_time import Conductor
         from real.twin import open_twin
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
@@ -58,7 +65,7 @@ class Twin:
             console.print(
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
             )
-            twin.run()
+            twin.run(Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None)
         console.print(f"twin: {twin.summary()}", soft_wrap=True)
         return 0
 

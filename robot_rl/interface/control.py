@@ -1,12 +1,13 @@
-"""Controllers from actions to joint targets: end-effector control by differential IK, or joint offsets from home."""
+"""Controllers from actions to commands: to a tool (by IK, or as poses or velocities), to joints, to a base."""
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from robot_rl.interface.command import KINDS, BaseVelocity, Command, JointPositions, ToolPose, Twist, choose
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
@@ -17,11 +18,10 @@ from robot_rl.util.limits import Fraction, Interval, PositiveFloat, validate
 
 
 @dataclass
-class JointTarget:
-    """Joint and gripper targets at the end of a control period."""
+class Target:
+    """Command and gripper target at the end of a control period."""
 
-    position: Tensor
-    """(n, J) joint positions, rad."""
+    command: Command
     gripper: Tensor
     """(n, 1) distance between the fingers, m."""
     reference: Tensor = ABSENT
@@ -29,9 +29,11 @@ class JointTarget:
 
 
 class Controller(Protocol):
-    """Convert actions to joint targets. Controllers are stateless, so control can switch between a policy and a person
+    """Convert actions to commands. Controllers are stateless, so control can switch between a policy and a person
     without a jump. The caller keeps `reference`, the only value that persists between control periods."""
 
+    command: type[Command]
+    """Kind of the command that the controller gives."""
     actions: VectorSpec
     twist_limit: Tensor
     """(6,) largest translation along, m, and rotation about, rad, the base frame's axes per action; 0: uncontrolled."""
@@ -39,8 +41,8 @@ class Controller(Protocol):
     def reference(self, count: int) -> Tensor:
         """Return references (count, R) for the first control period; ABSENT for a controller without a reference."""
 
-    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for physical actions (n, A) and measured states of n robots."""
+    def __call__(self, state: RobotState, action: Tensor) -> Target:
+        """Return targets for physical actions (n, A) and measured states of n robots."""
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return actions (n, A) in [-1, 1] that hold position. `last`: (n, A) previous actions; `gripper`: (n, 1)
@@ -72,6 +74,7 @@ class Controller(Protocol):
 class ToolDeltaConfig:
     """End-effector control: an action displaces the tool and, if the robot has a gripper, opens or closes it."""
 
+    produces: ClassVar[tuple[type[Command], ...]] = (JointPositions, ToolPose, Twist)
     kind: Literal["tool_delta"] = "tool_delta"
     rate: PositiveFloat = 20.0
     """Rate of actions, Hz."""
@@ -103,10 +106,12 @@ class ToolDeltaController:
     errors do not accumulate.
 
     The gripper only opens or closes fully, whichever is closer to the action's width, so noise does not loosen a grasp.
+
+    For robots whose drivers take poses or velocities of the tool, the same goal is given as such, without IK.
     """
 
-    def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
-        self.robot, self.config = robot, config
+    def __init__(self, robot: RobotSpec, config: ToolDeltaConfig, command: type[Command] = JointPositions):
+        self.robot, self.config, self.command = robot, config, command
         self.kinematics = Kinematics(robot)
         assert robot.tool is not None  # checked by Kinematics
         step, turn, self.width = config.step, config.turn, robot.gripper.width if robot.gripper else 0.0
@@ -128,31 +133,43 @@ class ToolDeltaController:
         """Return the tool's home orientation (count, 4), w x y z; ABSENT if `turn` is 0."""
         return matrix_to_quat(self.rotation).repeat(count, 1) if self.config.turn else ABSENT
 
-    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
+    def __call__(self, state: RobotState, action: Tensor) -> Target:
         measured = state.joint_position
         position, rotation, jacobian = self.kinematics.jacobian(measured)
-        reference = ABSENT
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
-        # No posture term without motion: damping makes the null space inexact, and holding would drift home.
-        moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
-        posture = self.config.posture_gain * moving * (self.home - measured)
+        aim, reference = self.rotation, ABSENT
         if self.config.turn:
             aim = self._aim(state.reference, rotation, action[:, 3:6])
-            error, reference = torch.cat([goal - position, rotation_error(rotation, aim)], -1), matrix_to_quat(aim)
-            # Little damping in this projection: more would let the posture term move a tool turned away from home.
-            posture = posture - _inverse(jacobian, _times(jacobian, posture), 1e-3)
-            step = posture + _inverse(jacobian, error, self.config.damping)
-        else:
-            error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
-            # J^+ (e - J p) + p: task, with the posture in its null space.
-            step = posture + _inverse(jacobian, error - _times(jacobian, posture), self.config.damping)
-        # One scale for all joints, so the tool slows down but stays on its path.
-        target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
+            reference = matrix_to_quat(aim)
+        error = torch.cat([goal - position, rotation_error(rotation, aim)], -1)
         width = action[:, self.moves :]
         gripper = self.width * (width > self.width / 2) + 0 * width  # keeps NaN, for the shield to reject
         if not self.width:
             gripper = torch.zeros(len(action), 1, device=action.device)
-        return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
+        return Target(self._command(measured, jacobian, action, goal, aim, error), gripper, reference)
+
+    def _command(
+        self, measured: Tensor, jacobian: Tensor, action: Tensor, goal: Tensor, aim: Tensor, error: Tensor
+    ) -> Command:
+        """Return the command that moves the tool to positions `goal` (n, 3) and orientations `aim` (n, 3, 3), which are
+        `error` (n, 6) away."""
+        if self.command is ToolPose:
+            return ToolPose(torch.cat([goal, matrix_to_quat(aim).expand(len(goal), 4)], -1))
+        if self.command is Twist:
+            return Twist(error * self.config.rate)
+        # No posture term without motion: damping makes the null space inexact, and holding would drift home.
+        moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
+        posture = self.config.posture_gain * moving * (self.home - measured)
+        if self.config.turn:
+            # Little damping in this projection: more would let the posture term move a tool turned away from home.
+            posture = posture - _inverse(jacobian, _times(jacobian, posture), 1e-3)
+            step = posture + _inverse(jacobian, error, self.config.damping)
+        else:
+            # J^+ (e - J p) + p: task, with the posture in its null space.
+            step = posture + _inverse(jacobian, error - _times(jacobian, posture), self.config.damping)
+        # One scale for all joints, so the tool slows down but stays on its path.
+        target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
+        return JointPositions(torch.clamp(target, self.low, self.high))
 
     def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
         """Return target orientations (n, 3, 3): the reference (n, 4), brought within `config.turn` of the measured
@@ -201,6 +218,7 @@ Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 class JointOffsetConfig:
     """Joint control: actions are offsets, from the home posture, of the setpoints of the motors' springs."""
 
+    produces: ClassVar[tuple[type[Command], ...]] = (JointPositions,)
     kind: Literal["joint_offset"] = "joint_offset"
     rate: PositiveFloat = 50.0
     """Rate of actions, Hz."""
@@ -227,10 +245,10 @@ class JointOffsetController:
     2003). The robot's spec defines the springs' gains.
     """
 
-    def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
+    def __init__(self, robot: RobotSpec, config: JointOffsetConfig, command: type[Command] = JointPositions):
         if not robot.compliant:
             raise ValueError(f"robot {robot.name!r} has no joint stiffness and damping; joint_offset needs them")
-        self.config = config
+        self.config, self.command = config, command
         farthest = max(max(j.high - q, q - j.low) for j, q in zip(robot.joints, robot.home, strict=True))
         if config.reach > farthest:
             raise ValueError(
@@ -255,7 +273,7 @@ class JointOffsetController:
     def reference(self, count: int) -> Tensor:
         return ABSENT
 
-    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
+    def __call__(self, state: RobotState, action: Tensor) -> Target:
         posture = self.home
         if self.config.swing:
             u = 2 * ((state.phase - self.swing_from) % 1.0)  # 0 to 1 in swing, 1 to 2 in stance
@@ -267,7 +285,7 @@ class JointOffsetController:
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
             posture = self.home + offset * is_commanded(state)[:, None]
         gripper = torch.zeros(len(action), 1, device=action.device)
-        return JointTarget((posture + action).clamp(self.low, self.high), gripper)
+        return Target(JointPositions((posture + action).clamp(self.low, self.high)), gripper)
 
     def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         return last
@@ -279,10 +297,68 @@ class JointOffsetController:
         raise ConfigError(NO_TOOL)
 
 
-ControllerConfig = ToolDeltaConfig | JointOffsetConfig
+@dataclass(frozen=True)
+class BaseVelocityConfig:
+    """Control of a mobile base: actions are its velocities."""
+
+    produces: ClassVar[tuple[type[Command], ...]] = (BaseVelocity,)
+    kind: Literal["base_velocity"] = "base_velocity"
+    rate: PositiveFloat = 10.0
+    """Rate of actions, Hz."""
+    forward: PositiveFloat = 0.5
+    """Largest speed forward and backward, m/s."""
+    left: Annotated[float, Interval(ge=0, le=10)] = 0.0
+    """Largest speed to the left and to the right, m/s; 0 for a base that cannot move sideways."""
+    turn: PositiveFloat = 1.0
+    """Largest angular velocity, rad/s."""
+    ramp: PositiveFloat = 0.5
+    """Shortest time from standing to full speed, s."""
+
+    def __post_init__(self) -> None:
+        validate(self, "controller.")
+
+
+class BaseVelocityController:
+    """Actions are velocities of the base; a person commands them with the stick that steers."""
+
+    def __init__(self, robot: RobotSpec, config: BaseVelocityConfig, command: type[Command] = BaseVelocity):
+        self.config, self.command = config, command
+        top = (config.forward, config.left, config.turn)
+        axes = [k for k, speed in enumerate(top) if speed > 0]
+        names, units = ("x", "y", "yaw"), ("m/s", "m/s", "rad/s")
+        fields = [Field("base_velocity", (names[k],), units[k], (-top[k],), (top[k],), "base") for k in axes]
+        self.actions = VectorSpec(tuple(fields))
+        self.twist_limit = torch.zeros(6)
+        self.axes = [(0, 1, 5)[k] for k in axes]
+        """Component of a twist that each action commands."""
+        self.twist_limit[self.axes] = torch.tensor([top[k] for k in axes]) / config.rate
+        self.columns = axes
+
+    def reference(self, count: int) -> Tensor:
+        return ABSENT
+
+    def __call__(self, state: RobotState, action: Tensor) -> Target:
+        velocity = action.new_zeros(len(action), 3)
+        velocity[:, self.columns] = action
+        return Target(BaseVelocity(velocity), action.new_zeros(len(action), 1))
+
+    def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
+        return torch.zeros_like(last)
+
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
+        return twist[:, self.axes].clamp(-1, 1)
+
+    def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        twist = action.new_zeros(len(action), 6)
+        twist[:, self.axes] = action
+        return twist, action.new_zeros(len(action), 1)
+
+
+ControllerConfig = ToolDeltaConfig | JointOffsetConfig | BaseVelocityConfig
 _KINDS: dict[str, tuple[Any, Any]] = {
     "tool_delta": (ToolDeltaConfig, ToolDeltaController),
     "joint_offset": (JointOffsetConfig, JointOffsetController),
+    "base_velocity": (BaseVelocityConfig, BaseVelocityController),
 }
 
 
@@ -300,6 +376,21 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def build_controller(robot: RobotSpec, config: ControllerConfig) -> Controller:
-    controller: Controller = _KINDS[config.kind][1](robot, config)
+def kind_for(config: ControllerConfig, accepted: tuple[type[Command], ...], who: str) -> type[Command]:
+    """Return the kind of command that a controller gives and `who` accepts; ConfigError if there is none."""
+    kind = choose(config.produces, accepted)
+    if kind is None:
+        gives, takes = (" or ".join(KINDS[k] for k in kinds) for kinds in (config.produces, accepted))
+        raise ConfigError(
+            f"{who} takes {takes}, but a {config.kind} controller, with which this policy was trained, gives {gives}: "
+            "use another driver (`driver` in the robot's spec), or a policy with another controller"
+        )
+    return kind
+
+
+def build_controller(
+    robot: RobotSpec, config: ControllerConfig, command: type[Command] = JointPositions
+) -> Controller:
+    """Return the controller whose targets are commands of the kind `command`."""
+    controller: Controller = _KINDS[config.kind][1](robot, config, command)
     return controller

@@ -12,19 +12,22 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from robot_rl.interface.command import Command
 from robot_rl.interface.control import (
     ControllerConfig,
-    JointTarget,
+    Target,
     ToolDeltaConfig,
     build_controller,
     controller_config,
+    kind_for,
 )
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.robot import RobotSpec, command_ticks
-from robot_rl.interface.shield import Shield, ShieldConfig
+from robot_rl.interface.shield import ShieldConfig
+from robot_rl.interface.shields import build_shield
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import Test, objects_of, state_test
@@ -144,16 +147,21 @@ class Interface:
 class Pipeline:
     """Parts described by an interface: observer, controller, shield and tests."""
 
-    def __init__(self, interface: Interface, robot: RobotSpec | None = None, device: str | torch.device = "cpu"):
-        """Build the parts on `device`, the device of states and actions."""
+    def __init__(
+        self, interface: Interface, robot: RobotSpec | None = None, device: str | torch.device = "cpu",
+        accepted: tuple[type[Command], ...] = (), executor: str = "",
+    ):  # fmt: skip
+        """Build the parts on `device`, the device of states and actions, for the first kind of command that `executor`
+        accepts, (): any; ConfigError if the controller gives none of them."""
         self.interface = interface
         self.device = torch.device(device)
         self.robot = robot or robots.get(interface.robot)
         command_ticks(self.robot.command_rate, interface.controller.rate)  # raises unless the rate divides it
         with self.device:
             self.kinematics = Kinematics(self.robot) if self.robot.tool else None
-            self.controller = build_controller(self.robot, interface.controller)
-            self.shield = Shield(self.robot, interface.shield)
+            kind = kind_for(interface.controller, accepted or interface.controller.produces, executor)
+            self.controller = build_controller(self.robot, interface.controller, kind)
+            self.shield = build_shield(self.robot, interface, kind)
         self.actions = self.controller.actions
         self.command = VectorSpec(interface.command)
         self.observer = Observer(interface.observations, self.robot, self.actions, self.command, self.device)
@@ -187,8 +195,8 @@ class Pipeline:
         """Return the names of the objects that the observation terms and `tests` read."""
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
-    def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for actions (n, A) in [-1, 1]. An action with a non-finite component gives NaN targets,
+    def target(self, state: RobotState, action: Tensor) -> Target:
+        """Return targets for actions (n, A) in [-1, 1]. An action with a non-finite component gives NaN targets,
         which the shield rejects."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))

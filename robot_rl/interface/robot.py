@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from robot_rl.util.errors import ConfigError, nearest
+from robot_rl.interface.driver import DriverConfig, ForwardPosition, check_unique
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
 
 if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without it
@@ -40,6 +41,8 @@ class Joint:
     """Velocity gain of the motor, N m s/rad."""
     model_name: str = ""
     """Name of the joint in the model file; empty: the same as `name`."""
+    jerk: PositiveFloat | None = None
+    """Jerk limit, rad/s^3, for drivers with jerk-limited commands; None: unknown."""
 
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
@@ -59,6 +62,14 @@ class Tool:
     """Orientation of the tool frame in the last joint's link frame, w x y z."""
     workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
     """Lowest and highest position x y z of the tool in the base frame, m."""
+    speed: PositiveFloat = 1.0
+    """Speed limit of the tool, m/s. This limit and the next three are for drivers that take its poses or velocities."""
+    turn_speed: PositiveFloat = 2.0
+    """Limit of the tool's angular velocity, rad/s."""
+    acceleration: PositiveFloat = 5.0
+    """Limit of the tool's acceleration, m/s^2."""
+    turn_acceleration: PositiveFloat = 10.0
+    """Limit of the tool's angular acceleration, rad/s^2."""
 
     def __post_init__(self) -> None:
         validate(self, f"tool {self.name!r}: ")
@@ -88,7 +99,7 @@ class FloatingBase:
 
     def __post_init__(self) -> None:
         validate(self, "base: ")
-        _check_unique("foot", self.feet)
+        check_unique("foot", self.feet)
 
 
 @dataclass(frozen=True)
@@ -118,48 +129,6 @@ class Gripper:
 
 
 @dataclass(frozen=True)
-class SceneTopics:
-    """Topics of cameras and tracked objects, relative to the robot's namespace."""
-
-    image: str = "{camera}/image_raw"
-    object_pose: str = "objects/{object}/pose"
-    """geometry_msgs/PoseStamped in the robot's base frame, for example from a tag tracker."""
-    base_frames: tuple[str, ...] = ("base", "base_link")
-    """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused;
-    poses with an empty frame name are accepted."""
-
-
-@dataclass(frozen=True)
-class RosInterface(SceneTopics):
-    """Topics of a robot arm's driver, relative to the robot's namespace."""
-
-    joint_states: str = "joint_states"
-    command: str = "forward_position_controller/commands"
-    """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
-    gripper_command: str = "gripper_controller/commands"
-    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
-    joint_names: tuple[tuple[str, str], ...] = ()
-    """Pairs (name in the spec, name in the driver's messages) of the joints and fingers whose two names differ. For a
-    prefix common to all names, use the launch argument `joint_prefix`."""
-
-
-@dataclass(frozen=True)
-class UnitreeInterface(SceneTopics):
-    """Topics of Unitree's low-level messages, relative to the robot's namespace."""
-
-    low_state: str = "lowstate"
-    """unitree_go/LowState: joint, IMU and foot readings."""
-    low_command: str = "lowcmd"
-    """unitree_go/LowCmd: motor commands, published by the guard only."""
-    wanted_command: str = "lowcmd_wanted"
-    """unitree_go/LowCmd: motor commands for the guard to forward."""
-    motors: tuple[str, ...] = ()
-    """Names of the joints, in the order of the motors in the messages."""
-    feet: tuple[str, ...] = ()
-    """Names of the feet, in the order of the contact forces in the messages."""
-
-
-@dataclass(frozen=True)
 class RobotSpec:
     """Robot description, shared by simulation, controller, shield and driver."""
 
@@ -186,24 +155,20 @@ class RobotSpec:
     """Rate of the joint commands, Hz."""
     cameras: tuple[str, ...] = ()
     """Names of the cameras as in topics; empty: the cameras are unknown."""
-    ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
+    driver: DriverConfig = field(default_factory=ForwardPosition)
+    """Driver of the real robot: topics, limits, time-outs."""
+    variant_of: str = ""
+    """Name of the robot whose policies this one runs, with another driver; all facts that a bundle compares are equal.
+    Empty: policies are for this name."""
 
     def __post_init__(self) -> None:
         what = f"robot {self.name!r}"
         validate(self, f"{what}: ")
-        _check_unique("joint", self.joint_names)
+        check_unique("joint", self.joint_names)
         self._check_posture("home", self.home)
         if self.base and self.base.lying:
             self._check_posture("lying", self.base.lying)
-        if isinstance(self.ros, UnitreeInterface):
-            _check_order(f"{what}, ros.motors", self.ros.motors, "joint", self.joint_names)
-            _check_order(f"{what}, ros.feet", self.ros.feet, "foot", self.base.feet if self.base else ())
-        else:
-            for name, _ in self.ros.joint_names:
-                if name not in (*self.joint_names, *self.fingers):
-                    hint = nearest(name, (*self.joint_names, *self.fingers))
-                    raise ValueError(f"{what}, ros.joint_names: no joint {name!r}; {hint}")
-            _check_unique("joint", self.driver_names())
+        self.driver.check(self)
 
     def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
         if len(angles) != len(self.joints):
@@ -211,6 +176,11 @@ class RobotSpec:
         for j, angle in zip(self.joints, angles, strict=True):
             if not j.low <= angle <= j.high:
                 raise ValueError(f"robot {self.name!r}, {j.name}: {name} {angle} is outside {j.low} to {j.high}")
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the robot in bundles and tasks."""
+        return self.variant_of or self.name
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -223,8 +193,7 @@ class RobotSpec:
 
     def driver_names(self, prefix: str = "") -> tuple[str, ...]:
         """Return the names in the driver's messages of the joints, then of the fingers, each after `prefix`."""
-        renamed = dict(self.ros.joint_names) if isinstance(self.ros, RosInterface) else {}
-        return tuple(prefix + renamed.get(name, name) for name in (*self.joint_names, *self.fingers))
+        return tuple(prefix + self.driver.driver_name(name) for name in (*self.joint_names, *self.fingers))
 
     @property
     def compliant(self) -> bool:
@@ -245,7 +214,7 @@ class RobotSpec:
         """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
-            "name": self.name,
+            "name": self.kind,
             "joint_names": list(self.joint_names),
             "low": [j.low for j in self.joints],
             "high": [j.high for j in self.joints],
@@ -266,9 +235,7 @@ class RobotSpec:
             "state_rate": self.state_rate,
             "command_rate": self.command_rate,
             "feet": list(self.base.feet) if self.base else None,
-            "motors": list(self.ros.motors) if isinstance(self.ros, UnitreeInterface) else None,
-            "contacts": list(self.ros.feet) if isinstance(self.ros, UnitreeInterface) else None,
-        }
+        } | self.driver.wire_order()
 
 
 def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
@@ -277,21 +244,6 @@ def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
         if math.hypot(*vector) < 1e-6:
             raise ValueError(f"{what}: {name} {vector} has no direction")
 
-
-def _check_unique(kind: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{kind} {name!r} is named {names.count(name)} times; name each once")
-
-
-def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
-    """Raise ValueError unless `wired`, an order in messages, has each of the robot's names `own` exactly once."""
-    _check_unique(f"{what}: {kind}", wired)
-    for name in wired:
-        if name not in own:
-            raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
-    if missing := [name for name in own if name not in wired]:
-        raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")
 
 
 def is_whole(count: float) -> bool:

@@ -43,10 +43,39 @@ def columns_to_matrix(columns: Tensor) -> Tensor:
     return torch.stack([x, y, torch.linalg.cross(x, y)], -1)
 
 
+CONJUGATE = torch.tensor([1.0, -1.0, -1.0, -1.0])
+"""Factor of a unit quaternion that gives the inverse rotation."""
+_PRODUCT = torch.zeros(16, 4)
+"""Matrix that maps the 16 products of two quaternions' components to the components of their product."""
+for _row, _column, _to, _sign in (
+    (0, 0, 0, 1), (1, 1, 0, -1), (2, 2, 0, -1), (3, 3, 0, -1),
+    (0, 1, 1, 1), (1, 0, 1, 1), (2, 3, 1, 1), (3, 2, 1, -1),
+    (0, 2, 2, 1), (2, 0, 2, 1), (3, 1, 2, 1), (1, 3, 2, -1),
+    (0, 3, 3, 1), (3, 0, 3, 1), (1, 2, 3, 1), (2, 1, 3, -1),
+):  # fmt: skip
+    _PRODUCT[4 * _row + _column, _to] = _sign
+
+
+def quat_product(first: Tensor, second: Tensor) -> Tensor:
+    """Return the products (n, 4) of quaternions (n, 4), w x y z: the rotation `second`, then `first`."""
+    return (first[:, :, None] * second[:, None, :]).flatten(1) @ _PRODUCT.to(first.device)
+
+
+def rotation_quat(vector: Tensor) -> Tensor:
+    """Return unit quaternions (..., 4), w x y z, of rotation vectors (..., 3), rad."""
+    half = vector.norm(dim=-1, keepdim=True) / 2
+    # sin(a/2) / a, written with torch.sinc(x) = sin(pi x) / (pi x), which is defined at 0.
+    return torch.cat([half.cos(), vector * torch.sinc(half / torch.pi) / 2], -1)
+
+
 def rotation_error(current: Tensor, target: Tensor) -> Tensor:
     """Return rotation vectors (..., 3), rad, of length at most pi that turn `current` into `target`, matrices
     (..., 3, 3)."""
-    quat = matrix_to_quat(target @ current.transpose(-1, -2))
+    return rotation_vector(matrix_to_quat(target @ current.transpose(-1, -2)))
+
+
+def rotation_vector(quat: Tensor) -> Tensor:
+    """Return the rotation vectors (..., 3), rad, of length at most pi, of unit quaternions (..., 4), w x y z."""
     quat = torch.where(quat[..., :1] < 0, -quat, quat)
     vector = quat[..., 1:]
     sine = vector.norm(dim=-1, keepdim=True)
@@ -56,10 +85,7 @@ def rotation_error(current: Tensor, target: Tensor) -> Tensor:
 
 def rotation_matrix(vector: Tensor) -> Tensor:
     """Return rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad."""
-    angle = vector.norm(dim=-1, keepdim=True)
-    half = angle / 2
-    # sin(a/2) / a, written with torch.sinc(x) = sin(pi x) / (pi x), which is defined at 0.
-    return quat_to_matrix(torch.cat([half.cos(), vector * torch.sinc(half / torch.pi) / 2], -1))
+    return quat_to_matrix(rotation_quat(vector))
 
 
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:

@@ -1,18 +1,24 @@
-"""Limits on joint targets: the last computation before a command is sent, the same in simulation, twin and robot.
+"""Limits on commands: the last computation before a command is sent, the same in simulation, twin and robot.
 
 `admit` checks that each new target is finite and within position limits and workspace. `follow` computes the next
 command towards the admitted target, within speed and acceleration limits. No command bypasses the two.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, validate
+
+LEAD = 0.15
+"""Largest distance of a goal from the measured posture on the way home, rad."""
+ARRIVED = 0.03
+"""Largest distance of a joint from home at which an arm counts as there, rad."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,52 @@ class ShieldConfig:
         validate(self, "shield.")
 
 
-class Shield:
-    """Limits on the joint targets of a batch of robots of one type; keeps no state between calls."""
+class Shield(Protocol):
+    """Limits on one kind of command to a batch of robots of one type; keeps no state between calls.
+
+    Set-points are (n, D), as in the command's `values`. Their rates are (n, E): velocities of positions, or
+    accelerations of velocities.
+    """
+
+    config: ShieldConfig
+
+    def admit(
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Accept, clip or reject goals (n, D); a rejected row is replaced by its row of `previous` (n, D).
+
+        Returns the goals, and for each reason a mask (n,) of the changed rows. `joints`: measured positions (n, J),
+        rad, from which goals that are velocities are checked against the workspace.
+        """
+
+    def follow(
+        self, setpoint: Tensor, rate: Tensor, goal: Tensor, goal_rate: Tensor, dt: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the set-point (n, D) and its rate (n, E) after another `dt`, s, towards a moving goal."""
+
+    def path(self, start: Tensor, goal: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """Return the point at `share` of the straight path from `start` to `goal` (n, D), and the whole path's
+        displacement (n, E)."""
+
+    def hold(self, joints: Tensor) -> Tensor:
+        """Return the set-points (n, D) that keep robots where they are measured, at joint positions (n, J), rad."""
+
+    def rest(self, setpoint: Tensor) -> Tensor:
+        """Return the goal (n, D) towards which a robot with this set-point brakes."""
+
+    def moving(self, setpoint: Tensor, rate: Tensor) -> bool:
+        """Return whether any robot moves at this set-point and rate."""
+
+    def mismatch(self, goal: Tensor, joints: Tensor, seconds: float, safety: SafetyConfig) -> bool:
+        """Return whether a goal is farther than robots at joint positions (n, J), rad, can move in `seconds` s."""
+
+    def toward(self, joints: Tensor, home: Tensor) -> tuple[Tensor, bool]:
+        """Return goals (n, D) on the way from joint positions (n, J) to `home` (n, J), rad, and whether all robots have
+        arrived."""
+
+
+class JointShield:
+    """Limits on joint positions; set-points and rates are (n, J), rad and rad/s."""
 
     def __init__(self, robot: RobotSpec, config: ShieldConfig | None = None):
         config = config or ShieldConfig()
@@ -55,12 +105,11 @@ class Shield:
             self.box = low - config.workspace_slack, high + config.workspace_slack
             self.kinematics = Kinematics(robot)
 
-    def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or reject goals (n, J), rad; a rejected row is replaced by its row of `previous` (n, J).
-
-        Returns the goals, and for each reason a mask (n,) of the changed rows. If the tool is already outside the
-        workspace box, only goals no closer to the box than `previous` are rejected, so the tool can return.
-        """
+    def admit(
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Accept, clip or reject goals. If the tool is already outside the workspace box, only goals no closer to the
+        box than `previous` are rejected, so the tool can return."""
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
@@ -86,24 +135,61 @@ class Shield:
             reach = self.velocity * dt
             command = (position + (goal - position).clamp(-reach, reach)).clamp(self.low, self.high)
             return command, (command - position) / dt
-        step = self.acceleration * dt
-        half, twice = step / 2, 2 * self.acceleration
-
-        def braking(distance: Tensor) -> Tensor:
-            # The largest speed from which speed changes of `step` per tick stop within a non-negative distance.
-            return torch.addcmul(half * half, twice, distance).sqrt() - half
-
-        error = goal - position
-        away, direct = error.abs(), error / dt
-        desired = goal_velocity + torch.minimum(away / dt, braking(away)).copysign(error)
-        # Land exactly on the goal if it is close enough.
-        desired = torch.where((direct - desired).abs() < step, direct, desired)
-        desired = _shrink(desired, self.velocity)
-        low, high = -braking((position - self.low).clamp_min(0)), braking((self.high - position).clamp_min(0))
-        velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
-        # The row's scale must not reduce the braking of a joint close to its limit, so clamp again.
-        velocity = velocity.clamp(low, high)
+        room = position - self.low, self.high - position
+        velocity = approach(
+            goal - position, velocity, goal_velocity, self.velocity, self.acceleration, dt, room
+        )
         return position + velocity * dt, velocity
+
+    def path(self, start: Tensor, goal: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        return start + share * (goal - start), goal - start
+
+    def hold(self, joints: Tensor) -> Tensor:
+        return joints
+
+    def rest(self, setpoint: Tensor) -> Tensor:
+        return setpoint
+
+    def moving(self, setpoint: Tensor, rate: Tensor) -> bool:
+        return float(rate.abs().max()) > 1e-5
+
+    def mismatch(self, goal: Tensor, joints: Tensor, seconds: float, safety: SafetyConfig) -> bool:
+        reach = safety.start_mismatch + seconds * self.velocity
+        return bool(((goal - joints).abs() > reach).any())
+
+    def toward(self, joints: Tensor, home: Tensor) -> tuple[Tensor, bool]:
+        error = home - joints
+        largest = error.abs().amax(-1, keepdim=True)
+        return joints + LEAD / largest.clamp_min(LEAD) * error, bool((largest < ARRIVED).all())
+
+
+def approach(
+    error: Tensor, velocity: Tensor, goal_velocity: Tensor, limit: Tensor, acceleration: Tensor, dt: float,
+    room: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the velocities (n, E) of the next `dt`, s, of set-points that are `error` (n, E) from a moving goal.
+
+    Velocity and its change stay within `limit` and `acceleration` (E,). `room`: distances to the lower and upper
+    position limits, before which the set-points can always brake.
+    """
+    step = acceleration * dt
+    half, twice = step / 2, 2 * acceleration
+
+    def braking(distance: Tensor) -> Tensor:
+        # The largest speed from which speed changes of `step` per tick stop within a non-negative distance.
+        return torch.addcmul(half * half, twice, distance).sqrt() - half
+
+    away, direct = error.abs(), error / dt
+    desired = goal_velocity + torch.minimum(away / dt, braking(away)).copysign(error)
+    # Land exactly on the goal if it is close enough.
+    desired = torch.where((direct - desired).abs() < step, direct, desired)
+    desired = _shrink(desired, limit)
+    if room is None:
+        return velocity + _shrink(desired - velocity, step)
+    low, high = -braking(room[0].clamp_min(0)), braking(room[1].clamp_min(0))
+    velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
+    # The row's scale must not reduce the braking of a joint close to its limit, so clamp again.
+    return velocity.clamp(low, high)
 
 
 def _shrink(vector: Tensor, limit: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ Unitree's reinforcement-learning examples for the gains (stiffness 20 to 40 N m/
 order of the motors, and the MuJoCo Menagerie model for armature and dry friction.
 """
 
-from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec, UnitreeInterface
+from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec
 
 LEGS = ("FL", "FR", "RL", "RR")
 """Names of the legs: front left, front right, rear left, rear right."""
@@ -46,7 +47,7 @@ GO2 = RobotSpec(
     joint_friction=0.1,
     state_rate=500.0,
     command_rate=500.0,
-    ros=UnitreeInterface(
+    driver=UnitreeLowLevel(
         motors=tuple(f"{leg}_{part}_joint" for leg in WIRE_LEGS for part in ("hip", "thigh", "calf")),
         feet=tuple(f"{leg}_foot" for leg in WIRE_LEGS),
     ),

@@ -6,7 +6,8 @@ torque limits, and the MuJoCo Menagerie model in genesis-world for the geometry 
 
 import math
 
-from robot_rl.interface.robot import Gripper, Joint, RobotSpec, RosInterface, Tool
+from robot_rl.interface.driver import ForwardPosition
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_X = (_S, _S, 0.0, 0.0)
@@ -45,5 +46,5 @@ PANDA = RobotSpec(
     collision_bodies=("hand", "left_finger", "right_finger"),
     cameras=("front", "wrist"),
     # Not base_link, which may be the frame of a mobile platform.
-    ros=RosInterface(base_frames=("base", "link0", "panda_link0")),
+    driver=ForwardPosition(base_frames=("base", "link0", "panda_link0")),
 )

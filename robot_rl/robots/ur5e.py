@@ -10,7 +10,8 @@ forward_position_controller of ur_robot_driver, at 500 Hz on an e-Series.
 
 import math
 
-from robot_rl.interface.robot import Joint, RobotSpec, RosInterface, Tool
+from robot_rl.interface.driver import ForwardPosition
+from robot_rl.interface.robot import Joint, RobotSpec, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_Y = (_S, 0.0, _S, 0.0)
@@ -53,5 +54,5 @@ UR5E = RobotSpec(
     state_rate=500.0,
     command_rate=500.0,
     # Not its frame "base", which is rotated by 180 degrees about z.
-    ros=RosInterface(base_frames=("base_link",)),
+    driver=ForwardPosition(base_frames=("base_link",)),
 )

@@ -1,6 +1,5 @@
 """Watch a robot or its twin through its topics; the view publishes nothing."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -9,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from real.bus import Node, Stamped, qos
-from real.robots import open_driver
-from real.robots.base import JointReading
-from real.topics import EPISODE_TOPIC, TRUTH_TOPIC
+from real.drivers import open_driver
+from real.drivers.state import JointReading
+from real.topics import EPISODE_TOPIC, STATUS, TRUTH_TOPIC, Episode
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
@@ -54,7 +53,7 @@ class LiveView:
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.asked = ""
         """Current instruction; empty while no policy runs on the robot."""
-        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
         self.page.add_text("status")
@@ -100,7 +99,7 @@ class LiveView:
         self._qpos[self._joints] = reading.position
         if self._fingers:
             self._qpos[self._fingers] = reading.gripper / len(self._fingers)
-        for name, pose in self.driver.object_poses()[0].items():
+        for name, pose in self.driver.scene.object_poses()[0].items():
             start = self._objects[name]
             self._qpos[start : start + 7] = pose[0].numpy()
         if self.robot.base:
@@ -126,18 +125,18 @@ class LiveView:
 
     def _on_episode(self, sample: Stamped) -> None:
         try:
-            self.asked = str(json.loads(sample.msg.data)["instruction"])
-        except (ValueError, TypeError, KeyError):  # a message of another program
+            self.asked = Episode.of(sample.msg).instruction
+        except ValueError:  # a message of another program
             self.asked = ""
 
     # ---- text and pictures -------------------------------------------------------------------------------------
     def _show_pictures(self) -> None:
         for name, shown in self._pictures.items():
-            received = self.driver.image_received(name)
+            received = self.driver.scene.image_received(name)
             if received > shown and self.page.due(name):
                 self._pictures[name] = received
                 try:
-                    picture = self.driver.image(name)
+                    picture = self.driver.scene.image(name)
                 except (UserError, ValueError):  # not decodable
                     continue
                 if picture is not None:
@@ -145,12 +144,13 @@ class LiveView:
 
     def _status(self, reading: JointReading | None) -> str:
         received = -math.inf if reading is None else reading.received
-        arrivals = {self.driver.joints.topic: received}
-        for subscription in self.driver.poses.values():
+        arrivals = {self.driver.state.joints.topic: received}
+        for subscription in self.driver.scene.poses.values():
             arrivals[subscription.topic] = subscription.latest.received if subscription.latest else -math.inf
         if self.robot.base:
             arrivals[self.odometry.topic] = self._base[1]
-        arrivals |= {self.driver.images[name].topic: self.driver.image_received(name) for name in self._pictures}
+        scene = self.driver.scene
+        arrivals |= {scene.images[name].topic: scene.image_received(name) for name in self._pictures}
         now = time.monotonic()
         rows = [("asked", self.asked)] if self.asked else []
         rows += [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]

@@ -250,7 +250,7 @@ def play(env: Any, actor: ViewActor, view: SimulationView, episodes: int = 0, se
 
 
 class RecordingView:
-    """Callback for `real.recording.record.Recording` that draws the environment after every control period."""
+    """Callback for `real.sessions.recording.Recording` that draws the environment after every control period."""
 
     def __init__(self, say: Callable[[str], None], port: int = 0):
         """`say` is called with the page's address once the page is open."""

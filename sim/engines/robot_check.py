@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 import torch
 
+from robot_rl.interface.driver import JointTopics
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.robot import RobotSpec, RosInterface
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 from sim.engines.feet import collides
 from sim.engines.model import compile_model, foot_shapes
@@ -93,9 +94,9 @@ def _finding(
 
 def _driver(robot: RobotSpec) -> Iterator[Finding]:
     """Report the joint names that the robot's driver must use; no model file contains these names."""
-    if isinstance(robot.ros, RosInterface):
-        remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's ros.joint_names"
-        yield Finding("ok", "driver", f"{robot.ros.joint_states} names {', '.join(robot.driver_names())}", remedy)
+    if isinstance(robot.driver, JointTopics):
+        remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's driver.joint_names"
+        yield Finding("ok", "driver", f"{robot.driver.joint_states} names {', '.join(robot.driver_names())}", remedy)
 
 
 def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:

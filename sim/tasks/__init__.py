@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.registry import DATASET, Registry
 
@@ -34,7 +35,9 @@ tasks = Registry(
 
 def task_of(robot: str, name: str | None = None) -> Task:
     """Return task `name` of a robot; without a name, the robot's first task, built-in tasks before those of plugins.
-    Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot."""
+    Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot. A task of the
+    robot of which this one is a variant is returned for the variant."""
+    kind = robots.get(robot).kind
     if name is None:
         broken = []
         for candidate in sorted(tasks, key=lambda name: (name not in tasks.entries, name)):
@@ -45,16 +48,16 @@ def task_of(robot: str, name: str | None = None) -> Task:
                     raise
                 broken.append(str(error))
                 continue
-            if task.interface.robot == robot:
-                return task
+            if task.interface.robot == kind:
+                return task.on(robot)
         rest = "; ".join(["`robot-rl tasks` lists the tasks", *broken])
         raise ConfigError(f"no task is for robot {robot!r}, so it has no twin; {rest}")
     task = tasks.get(name)
-    if task.interface.robot != robot:
+    if task.interface.robot not in (kind, robot):
         raise ConfigError(
             f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name"
         )
-    return task
+    return task.on(robot)
 
 
 FOREIGN = "gym:"

@@ -63,6 +63,10 @@ class Task:
     def name(self) -> str:
         return self.interface.task
 
+    def on(self, robot: str) -> "Task":
+        """Return the task for a robot, the task's own or a variant of it."""
+        return self if self.interface.robot == robot else replace(self, interface=replace(self.interface, robot=robot))
+
     @property
     def expert_interface(self) -> Interface:
         """Return the interface with the demonstrator's observations."""

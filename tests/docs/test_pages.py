@@ -14,7 +14,7 @@ import pytest
 from robot_rl.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("add-a-task.md", "add-a-robot.md", "add-a-recipe.md")
+PAGES = ("add-a-task.md", "add-a-robot.md", "add-a-driver.md", "add-a-recipe.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Fixtures of the robot side: a private loopback domain per module, robots that exist only as topics, and operators."""
 
-import json
 import os
 import pty
 import random
@@ -25,12 +24,13 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from real.bus import make, open_node, qos
-from real.control import clock
-from real.control.safety import SafetyConfig
+from real.control import timing as clock
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.episode.env import RobotEnv
 from real.recording.session import stop_on_signals
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.teleop.commands import RELEASED
+from real.topics import INT, STATUS, GuardReport
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.robots import robots
 
 WAIT = 30.0  # time limit for conditions that normally hold within a second, s: the machine may be busy
@@ -220,7 +220,7 @@ class TopicRobot(Periodic):
 
     def __init__(self, node: Any, places_objects: bool = True):
         self.robot = robots.get("panda")
-        ros = self.robot.ros
+        ros = self.robot.driver
         self.position = np.array(self.robot.home)
         self.width, self.cube = 0.08, np.array([0.5, 0.0, 0.022])
         self.commands: list[np.ndarray] = []
@@ -234,7 +234,7 @@ class TopicRobot(Periodic):
         self.hand = node.subscribe(array, ros.gripper_command, every, self._gripped)
         self.placer = None
         if places_objects:
-            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+            self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
         self.wall = np.inf  # upper limit of joint 1, rad
         self.thick = 0.0  # width of the object between the fingers, m
@@ -251,7 +251,7 @@ class TopicRobot(Periodic):
         self.width = max(self.thick, self.widths[-1])
 
     def _placed(self, sample: Any) -> None:
-        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.seeds.append(int(sample.msg.data))
         self.cube = np.array([0.5, 0.0, 0.022])
 
     def tick(self) -> None:
@@ -287,7 +287,7 @@ class TopicQuadruped(Periodic):
 
     def __init__(self, node: Any, commands: str = "lowcmd_wanted", twin: bool = False, lying: bool = True):
         self.robot = robots.get("go2")
-        self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
+        self.motor = np.array([self.robot.driver.motors.index(name) for name in self.robot.joint_names])
         self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
         self.position = (self.folded if lying else self.home).copy()
         self.speed, self.sag = np.zeros(12), np.zeros(12)
@@ -306,12 +306,12 @@ class TopicQuadruped(Periodic):
         self.height: float | None = None  # trunk height that a twin reports, m; None: no reports
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
-        self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
+        self.reports = node.publisher(STATUS, "guard", qos.SENSOR) if self.guard else None
         self.truth = node.publisher("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR) if twin else None
         every = replace(qos.COMMAND, depth=1000)
         self.obeyed = node.subscribe(LOW_COMMAND, commands, every, self._commanded)
         if twin:
-            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+            self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT, self._placed)
         self.start(node)
 
     @property
@@ -328,7 +328,7 @@ class TopicQuadruped(Periodic):
         self.position = np.where(pulled, motors["q"], self.position + 0.05 * (self.folded - self.position))
 
     def _placed(self, sample: Any) -> None:
-        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.seeds.append(int(sample.msg.data))
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
 
     def message(self) -> np.ndarray:
@@ -345,7 +345,7 @@ class TopicQuadruped(Periodic):
         if not self.silent:
             self.states.publish(self._state.seal(self.message()))
         if self.reports and self.guard is not None:
-            self.reports.publish(make("std_msgs/msg/String", data=json.dumps(self.guard)))
+            self.reports.publish(GuardReport(**self.guard).message())
         if self.truth and self.height is not None:
             pose = {"position": {"x": 0.0, "y": 0.0, "z": self.height}}
             self.truth.publish(make("nav_msgs/msg/Odometry", pose={"pose": pose}))
@@ -403,20 +403,23 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steady() -> Any:
     """Time limits that tolerate stalls of a third of a second, as on shared machines."""
-    return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
+    return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, object_timeout=0.6, lost_timeout=2.0)
 
 
 @pytest.fixture
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Environment of the robot on the topics, with `hands` as operator input."""
-    monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
+    monkeypatch.setattr("real.drivers.unitree.GUARD_TIMEOUT", 1.0)
     monkeypatch.setattr("real.control.loop.STALL", 10.0)  # most tests must tolerate stalls
     with ExitStack() as opened:
 
         def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
             node = opened.enter_context(open_node("policy"))
-            env = RobotEnv(node, interface, operator=hands, **{"safety": steady} | options)
-            return opened.enter_context(closing(env))
+            limits = replace(steady, goal_timeout=1.0) if robots.get(interface.robot).base else steady
+            env = RobotEnv(node, interface, operator=hands, **{"safety": limits} | options)
+            opened.enter_context(closing(env))
+            env.activate()
+            return env
 
         yield build
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.control import clock
-from real.control.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
+from real.control import timing as clock
+from real.control.timing import SPIN, Ticker, Timing, bare_loop, prefer_realtime
 
 PERIOD = 0.005
 
@@ -210,7 +210,7 @@ def test_scheduling_is_restored_without_root() -> None:
     """A user of the group realtime may get real-time priority but not clear the flag SCHED_RESET_ON_FORK."""
     script = """
 import os
-from real.control.clock import prefer_realtime, reschedule, scheduling
+from real.control.timing import prefer_realtime, reschedule, scheduling
 before = scheduling()
 if os.geteuid() or not prefer_realtime():
     raise SystemExit(77)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
+from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.episode.intervention import Arbiter
-from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.execution import ChunkExecutor
 from real.bus import make, open_node, qos
-from real.control.safety import SafetyConfig
-from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
+from real.drivers import open_driver
+from real.drivers.state import NotReady
+from real.episode.stream import StepRecord
 from real.teleop.commands import RELEASED, Operator
+from real.topics import INT, STATUS
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from sim.env import TaskEnv
@@ -44,7 +47,7 @@ def start(robot_env: Build, topic_robot: Build, hands: Build) -> Build:
 
 
 def object_is_stale(e: Any) -> bool:
-    return bool(time.monotonic() - e.driver.object_poses()[1] > e.loop.safety.object_timeout)
+    return bool(time.monotonic() - e.driver.scene.object_poses()[1] > e.loop.safety.object_timeout)
 
 
 # ---- parity ------------------------------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ class Recorded:
     def __init__(self, node: Any):
         robot = Pipeline(LIFT).robot
         self.names = [*robot.joint_names, *robot.gripper.joints]
-        self.states = node.publisher("sensor_msgs/msg/JointState", robot.ros.joint_states, qos.SENSOR)
+        self.states = node.publisher("sensor_msgs/msg/JointState", robot.driver.joint_states, qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
 
     def send(self, state: RobotState) -> None:
@@ -78,13 +81,13 @@ def test_views_and_targets_equal_simulation(private_domain: int, eventually: Bui
     rng = torch.Generator().manual_seed(0)
     pipeline = Pipeline(replace(LIFT, observations=terms, controller=controller))
     with open_node("robot") as robot, open_node("policy") as policy:
-        recorded, driver = Recorded(robot), ArmDriver(policy, pipeline.robot, ("cube",))
+        recorded, driver = Recorded(robot), open_driver(policy, pipeline.robot, ("cube",))
         eventually(lambda: recorded.states.matched == 1 == recorded.pose.matched)
         received = None
 
         def arrived(poses: int) -> bool:
             reading = driver.reading()
-            return reading is not None and reading.received != received and driver.accepted["cube"] == poses
+            return reading is not None and reading.received != received and driver.scene.accepted["cube"] == poses
 
         for k in range(12):
             action = 2 * torch.rand(1, pipeline.actions.size, generator=rng) - 1
@@ -95,7 +98,7 @@ def test_views_and_targets_equal_simulation(private_domain: int, eventually: Bui
             recorded.send(state)
             eventually(lambda k=k: arrived(k + 1))
             received = driver.reading().received  # type: ignore[union-attr]
-            seen = driver.state(simulation.episodes.chain.last_action)
+            seen = driver.observe(simulation.episodes.chain.last_action)
             seen.reference = state.reference
             for view in ("joint_position", "joint_velocity", "tool_position", "gripper_width", "last_action"):
                 assert torch.allclose(getattr(seen, view), getattr(state, view), rtol=0, atol=1e-6), (k, view)
@@ -103,7 +106,7 @@ def test_views_and_targets_equal_simulation(private_domain: int, eventually: Bui
             assert torch.allclose(pipeline.observer(seen), simulation.pipeline.observer(state), rtol=0, atol=1e-6), k
             physical = pipeline.actions.to_physical(action)
             target, expected = pipeline.controller(seen, physical), simulation.pipeline.controller(state, physical)
-            assert torch.allclose(target.position, expected.position, rtol=0, atol=1e-5)
+            assert torch.allclose(target.command.values, expected.command.values, rtol=0, atol=1e-5)
 
 
 def test_loaded_bundle_acts_like_the_trained_policy(start: Build, residual: Build, tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_reset_goes_home_opens_places_and_announces(start: Build, robot: Any, ev
     away[0] += 0.3
     robot.position, robot.width, robot.cube = away, 0.01, np.array([0.4, 0.1, 0.3])
     phases: list[str] = []
-    robot.node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED, lambda s: phases.append(s.msg.data))
+    robot.node.subscribe(STATUS, "episode", qos.LATCHED, lambda s: phases.append(s.msg.message))
     _, e, _ = start(robot=robot, reset=False)
     observation, _ = e.reset(seed=42)
     state, spec = observation["observation.state"], e.pipeline.observer.spec
@@ -150,7 +153,7 @@ def test_reset_goes_home_opens_places_and_announces(start: Build, robot: Any, ev
     assert state[0, spec.slice("cube_position")].tolist() == pytest.approx([0.5, 0.0, 0.022])
     assert not state[0, spec.slice("last_action")].any()
     assert robot.seeds == [42]
-    eventually(lambda: any("running" in p for p in phases))
+    eventually(lambda: "running" in phases)
     sent = torch.from_numpy(np.stack(robot.commands))
     assert np.abs(sent[0] - away).max() < 0.02, "starts at the measured position; the first commands may be lost"
     assert (sent.diff(dim=0).abs() <= e.pipeline.shield.velocity * e.pipeline.tick * 1.001 + 1e-6).all()
@@ -225,14 +228,15 @@ def test_nonfinite_actions_hold_and_the_third_stops(start: Build, bad: list[floa
 
 @pytest.mark.parametrize("gripper", [1.0, -1.0])
 def test_refused_goal_is_recorded_as_a_hold(start: Build, eventually: Build, gripper: float) -> None:
-    rows: list[dict[str, Any]] = []
-    robot, e, operator = start(observers=[rows.append])
+    rows: list[StepRecord] = []
+    robot, e, operator = start()
+    e.stream.on_step(rows.append)
     forward = torch.tensor([[0.5, 0.0, 0.0, gripper]])
 
     def assert_holds(action: torch.Tensor, reason: str) -> None:
         *_, infos = e.step(action)
         assert infos["executed"][0].tolist() == pytest.approx([0.0, 0.0, 0.0, gripper], abs=1e-6), reason
-        assert rows[-1]["executed"] is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
+        assert rows[-1].executed is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
 
     *_, infos = e.step(forward)
     assert torch.equal(infos["executed"], forward)
@@ -242,13 +246,13 @@ def test_refused_goal_is_recorded_as_a_hold(start: Build, eventually: Build, gri
     assert_holds(forward, "stale object pose")
     operator.now = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=0.0)
     *_, infos = e.step(forward)
-    assert infos["takeover"] and not rows[-1]["intervention"], "a refused correction is not learned from"
+    assert infos["takeover"] and not rows[-1].intervention, "a refused correction is not learned from"
     operator.now = RELEASED
     eventually(lambda: e.step(forward)[-1]["handed_back"])
     robot.blind = False
     eventually(lambda: not object_is_stale(e))
     eventually(lambda: e.loop.events.counts.get("stale goal"))
-    e.loop.safety = replace(e.loop.safety, start_mismatch=-1.0)
+    e.loop.safety = SimpleNamespace(**vars(e.loop.safety) | {"start_mismatch": -1.0})
     assert_holds(forward, "start mismatch")
     assert e.loop.events.counts["start mismatch"] == 1
     e.loop.stop("test")
@@ -257,8 +261,9 @@ def test_refused_goal_is_recorded_as_a_hold(start: Build, eventually: Build, gri
 
 # ---- the operator ------------------------------------------------------------------------------------------------
 def test_takeover_takes_one_step_and_its_actions_are_recorded(start: Build) -> None:
-    rows: list[dict[str, Any]] = []
-    _, e, operator = start(observers=[rows.append])
+    rows: list[StepRecord] = []
+    _, e, operator = start()
+    e.stream.on_step(rows.append)
     policy = torch.tensor([[0.2, 0.0, 0.0, -1.0]])
     e.step(policy)
     operator.now = Operator(held=True, motion=(0.0, 0.5, 0.0), gripper=0.0)
@@ -274,10 +279,10 @@ def test_takeover_takes_one_step_and_its_actions_are_recorded(start: Build) -> N
     assert infos["executed"].tolist() == [[0.0, 0.0, 0.0, -1.0]], "the chunk planned before is not executed"
     *_, infos = e.step(policy)
     assert not infos["handed_back"] and torch.equal(infos["executed"], policy)
-    assert [bool(r["intervention"]) for r in rows] == [False, True, True, False, False]
-    last_action = rows[2]["state"][0, e.pipeline.observer.spec.slice("last_action")]
+    assert [r.intervention for r in rows] == [False, True, True, False, False]
+    last_action = rows[2].state[0, e.pipeline.observer.spec.slice("last_action")]
     assert last_action.tolist() == [0.0, 0.5, 0.0, -1.0], "the state before the step"
-    assert rows[0]["done"] is False and rows[0]["reward"] == 0.0
+    assert rows[0].done is False and rows[0].reward == 0.0
 
 
 def test_device_lost_during_a_correction_pauses_the_robot(start: Build, eventually: Build) -> None:
@@ -323,14 +328,15 @@ def test_a_correction_may_last_twice_the_horizon_and_a_pause_may_not(start: Buil
 
 @pytest.mark.parametrize("mark", ["success", "failure"])
 def test_operators_mark_ends_the_episode(start: Build, mark: str) -> None:
-    rows: list[dict[str, Any]] = []
-    _, e, operator = start(observers=[rows.append])
+    rows: list[StepRecord] = []
+    _, e, operator = start()
+    e.stream.on_step(rows.append)
     e.step(STILL)
     operator.now = Operator(**{mark: True})
     _, reward, terminated, truncated, _ = e.step(STILL)
     good = mark == "success"
     assert terminated and not truncated and reward.item() == good
-    assert rows[-1]["done"] is True and rows[-1]["reward"] == good and rows[-1]["truncated"] is False
+    assert rows[-1].done is True and rows[-1].reward == good and rows[-1].truncated is False
 
 
 def test_stop_ends_the_episode_and_is_latched_until_reset(start: Build, eventually: Build) -> None:
@@ -371,7 +377,7 @@ def test_bag_recorder_is_not_a_twin_that_places_objects(start: Build, topic_robo
     robot = topic_robot(places_objects=False)
     listener = robot.node.publisher("std_msgs/msg/String", "elsewhere")  # the robot's node, and its participant
     with open_node("rosbag2_recorder") as bag:
-        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        bag.subscribe(INT, "twin/reset")
         _, e, _ = start(robot=robot, reset=False, operator=None)
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
         with pytest.raises(NotReady, match="no operator or twin to place the object"):
@@ -401,7 +407,7 @@ def test_silent_robot_ends_the_episode_with_an_error(start: Build) -> None:
     assert e.loop.events.counts["stale state"] == 1
 
 
-IMPATIENT = SafetyConfig(state_timeout=0.4, patience=1.0, lost_timeout=0.4)
+IMPATIENT = SafetyConfig(state_timeout=0.4, lost_timeout=0.4)
 
 
 def test_read_waits_for_a_new_state_before_it_reports_silence(start: Build, eventually: Build) -> None:

@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from real import finetune
 from real.bus import make, open_node, qos
 from real.episode.env import RobotEnv
-from real.finetune import FinetuneSession, LearnerProcess
+from real.episode.stream import StepRecord, Stream
 from real.recording.session import VideoRecorder, stop_on_signals
+from real.sessions import finetune
+from real.sessions.finetune import FinetuneSession, LearnerProcess
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.data.recording import episodes_of
@@ -180,6 +181,7 @@ def session(robot: Any, hands: Build, residual: Build, steady: Any, tmp_path: Pa
             sending.start()
         cameras = ("front",) if camera else ()
         env = RobotEnv(node, interface, cameras=cameras, operator=operator, safety=steady)
+        env.activate()
         if camera:
             sending.join()
         operator.only_in_decisions(env.arbiter)
@@ -277,7 +279,7 @@ def test_stale_pictures_are_counted(session: Build, play: Build, out: Path, time
 def test_recorded_pictures_precede_the_action(session: Build, play: Build, monkeypatch: Any, out: Path) -> None:
     """As in demonstrations in simulation."""
     s = session(camera=True)
-    monkeypatch.setattr(s.env.driver, "image", lambda name: np.full((16, 16, 3), 20 * s.env.steps, np.uint8))
+    monkeypatch.setattr(s.env.driver.scene, "image", lambda name: np.full((16, 16, 3), 20 * s.env.steps, np.uint8))
     play(s, 2)
     frames = Dataset(out / "dataset").frames("observation.images.front", range(16)).float()
     assert (frames.flatten(1).mean(1) - 20 * (torch.arange(16) % 8)).abs().max() < 5
@@ -314,12 +316,12 @@ def test_interrupted_episode_is_dropped_and_earlier_ones_are_kept(session: Build
     s = session()
     steps = []
 
-    def interrupted(step: dict[str, Any]) -> None:
+    def interrupted(step: Any) -> None:
         steps.append(step)
         if len(steps) == 11:
             raise KeyboardInterrupt
 
-    s.env.observers.append(interrupted)
+    s.env.stream.on_step(interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(s, 9)
     s.close()
@@ -427,9 +429,10 @@ def test_full_disk_keeps_the_old_video(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cameras", [("wrist", "front"), ()])
 def test_video_shows_the_robots_first_camera(cameras: tuple[str, ...]) -> None:
     pictures = {name: np.full((8, 8, 3), k + 1, np.uint8) for k, name in enumerate(cameras)}
-    env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), observers=[], period=0.1)
+    scene = SimpleNamespace(images=pictures, image=pictures.get)
+    env: Any = SimpleNamespace(driver=SimpleNamespace(scene=scene), stream=Stream(), period=0.1)
     film = VideoRecorder(1)
     film.attach(env)
-    (observe,) = env.observers
-    observe({"intervention": torch.tensor([False]), "done": True})
+    zero = torch.zeros(1, 1)
+    env.stream.step(StepRecord(zero, zero, zero, 0.0, False, True, False, False, False, False, False, 1))
     assert film.rate == 10 and [int(frame.max()) for frame in film.frames] == [1] * len(cameras[:1])

@@ -15,9 +15,9 @@ import pytest
 
 from real.bus import open_node, qos
 from real.control.guard import COMMAND_TIMEOUT, CommandCheck, Guard, ReceivedCommand
-from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
-from real.robots.unitree import UnitreeDriver
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.drivers import open_driver
+from real.drivers.lowlevel import JUMP, STATE_TIMEOUT, Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
 from robot_rl.util.errors import UserError
@@ -251,10 +251,10 @@ def test_refusal_after_a_silence_is_reported(bench: Bench, eventually: Build) ->
 
 
 def test_driver_receives_the_guards_reports(bench: Bench, eventually: Build) -> None:
-    driver = UnitreeDriver(bench.node, GO2)
-    driver.command.close()  # the bench sends the commands
+    driver = open_driver(bench.node, GO2)
+    driver.commands.publishers[0].close()  # the bench sends the commands
     stand_up(bench, eventually)
-    eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
+    eventually(lambda: driver.commands.guard.latest and not driver.objection(time.monotonic()))
     bench.raw = None
     eventually(lambda: driver.objection(time.monotonic()) == "the guard damps the robot: silence")
     assert driver.damped == {"silence": 1}

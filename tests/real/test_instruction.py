@@ -1,6 +1,5 @@
 """Language instructions: read by the policy, changed by a topic, judged by their own tests, spoken by a script."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from policies.base import Chunk, Observation
 from real.bus import make, qos
 from real.teleop.talk import CueScript, InstructionPublisher
-from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC
+from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC, STATUS, Episode
 from robot_rl.evaluation import evaluate
 from robot_rl.interface.language import LONGEST, decode
 from robot_rl.interface.observation_spec import LANGUAGE
@@ -40,12 +39,12 @@ INTERFACE = replace(
 def test_cue_script_restarts_in_each_episode(nodes: Build, eventually: Build) -> None:
     robot, heard, now = nodes("robot"), [], [100.0]
     robot.subscribe("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT, lambda s: heard.append(s.msg.data))
-    announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+    announcer = robot.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
     script = CueScript(nodes("tell"), ["one", "two", "three"], after=2.0, clock=lambda: now[0])
     assert script.step() == "", "no episode yet"
 
     def begins(phase: str) -> None:
-        announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": 0, "phase": phase})))
+        announcer.publish(Episode(0, phase).message())
         eventually(lambda: script._now[0] == phase, phase)
 
     for _ in range(2):
@@ -65,8 +64,8 @@ def test_second_instruction_sets_the_result(nodes: Any, robot_env: Any, robot: A
     """The policy reads it, and its success test and name are in the result."""
     env = robot_env(INTERFACE, instruction="wait for me")
     script, read = CueScript(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
-    announced: list[str] = []
-    nodes("view").subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, lambda s: announced.append(s.msg.data))
+    announced: list[Episode] = []
+    nodes("view").subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, lambda s: announced.append(Episode.of(s.msg)))
 
     class Listens:
         horizon = execute = 1
@@ -80,7 +79,7 @@ def test_second_instruction_sets_the_result(nodes: Any, robot_env: Any, robot: A
             script.step()
 
     result = evaluate(Listens(), env, 1, seed=0)
-    phases = [(each["phase"], each["instruction"]) for each in map(json.loads, announced)]
+    phases = [(each.phase, each.instruction) for each in announced]
     assert phases[0] == ("resetting", "wait for me") and ("running", "touch the table") in phases
     assert read[0] == "wait for me" and read[-1] == "touch the table"
     assert result.success == [True] and result.steps[0] < INTERFACE.horizon

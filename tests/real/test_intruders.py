@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from real.bus import make, open_node, qos
+from real.drivers import open_driver
+from real.drivers.driver import Driver
+from real.drivers.state import MANY, JumpCheck, NotReady
 from real.recording.journal import Journal
-from real.robots.arm import ArmDriver
-from real.robots.base import MANY, JumpCheck, NotReady
 from real.teleop.commands import OperatorInput
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
@@ -25,8 +26,8 @@ STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
 Build = Callable[..., Any]
 ARRAY, STATE = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState"
 FOREIGN = [
-    (ARRAY, PANDA.ros.command),  # type: ignore[union-attr]
-    (ARRAY, PANDA.ros.gripper_command),  # type: ignore[union-attr]
+    (ARRAY, PANDA.driver.command),  # type: ignore[union-attr]
+    (ARRAY, PANDA.driver.gripper_command),  # type: ignore[union-attr]
     (STATE, "joint_states"),
     ("geometry_msgs/msg/PoseStamped", "objects/cube/pose"),
     ("sensor_msgs/msg/Joy", "teleop/panda/joy"),
@@ -64,7 +65,7 @@ def test_commands_without_a_subscriber_stop_the_arm_and_are_refused(robot: Any, 
     robot.arm.close()
     assert "nobody listens on /forward_position_controller/commands" in until_stopped(env)
     with pytest.raises(NotReady, match=r"is controller 'forward_position_controller' active .*--activate forward_pos"):
-        env.driver.wait_ready(0.3)
+        env.driver.preflight.wait_ready(0.3)
 
 
 def test_unresponsive_and_blocked_arm_have_different_errors(robot: Any, robot_env: Any, monkeypatch: Any) -> None:
@@ -78,24 +79,24 @@ def test_unresponsive_and_blocked_arm_have_different_errors(robot: Any, robot_en
         env.reset_procedure.go_home(timeout=1.0)
 
 
-def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
+def say(driver: Driver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
     sample = make(STATE, name=list(names), position=np.asarray(position, float), velocity=np.zeros(len(names)))
-    driver._on_joints(type("Sample", (), {"msg": sample, "received": at})())
+    driver.state._on_joints(type("Sample", (), {"msg": sample, "received": at})())
 
 
 def test_states_alternating_between_two_robots_are_refused(private_domain: int) -> None:
     with open_node("policy") as node:
-        driver = ArmDriver(node, PANDA, dry_run=True)
+        driver = open_driver(node, PANDA, dry_run=True)
         true, false = np.array(PANDA.home), np.array(PANDA.home) + 1.0
         fingers = PANDA.gripper.joints  # type: ignore[union-attr]
         say(driver, [0.04, 0.04], 100.0, fingers)
         for k in range(MANY):
-            assert not driver.jumps.many(100.0 + 0.005 * k)
+            assert not driver.state.jumps.many(100.0 + 0.005 * k)
             say(driver, true, 100.0 + 0.005 * k)
             say(driver, false, 100.002 + 0.005 * k)
             reading = driver.reading()
             assert reading is not None and np.array_equal(reading.position, true)
-        assert driver.jumps.many(100.1) and not driver.jumps.many(102.0)
+        assert driver.state.jumps.many(100.1) and not driver.state.jumps.many(102.0)
         say(driver, false, 101.0)  # a lasting change is accepted
         assert np.array_equal(driver.reading().position, false)  # type: ignore[union-attr]
 

@@ -17,10 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real import clock
 from real.control import loop as loop_module
 from real.control.loop import CommandLoop
-from real.robots.base import JointReading, NotReady
-from real.robots.unitree import TrunkReading
+from real.drivers.state import JointReading, NotReady
+from real.drivers.unitree import TrunkReading
+from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
 from sim.tasks import tasks
@@ -52,9 +54,7 @@ class FakeDriver:
         self.widths: list[float] = []
         self.follows, self.guard = True, ""
         self.arrived = threading.Condition()
-
-    def wait_ready(self, timeout: float = 10.0) -> None:
-        pass
+        self.state = SimpleNamespace(next_reading=lambda timeout: self.reading())
 
     def objection(self, now: float) -> str:
         return self.guard
@@ -67,13 +67,11 @@ class FakeDriver:
         quat = np.array([math.cos(self.tilt / 2), math.sin(self.tilt / 2), 0.0, 0.0])
         return TrunkReading(*joints, quat, np.zeros(3), np.zeros(4))
 
-    def next_reading(self, timeout: float) -> JointReading:
-        return self.reading()
-
-    def send(self, position: np.ndarray, gripper: float) -> None:
+    def send(self, command: Command, rate: torch.Tensor, gripper: GripperCommand) -> None:
+        position = command.values[0].double().numpy()
         with self.arrived:
             self.sent.append(position.copy())
-            self.widths.append(gripper)
+            self.widths.append(gripper.width)
             if self.follows:
                 self.position = position.copy()
             self.arrived.notify_all()
@@ -91,10 +89,10 @@ class Bench:
 
     def __init__(self, patch: pytest.MonkeyPatch, pipeline: Pipeline = PIPELINE, position: Any = None):
         self.now, self.tick = 100.0, pipeline.tick
-        patch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(clock, "now", lambda: self.now)
         self.driver = FakeDriver(pipeline, lambda: self.now, position)
         self.loop = CommandLoop(self.driver, pipeline)
-        patch.setattr(self.loop, "start", lambda: None)
+        patch.setattr(self.loop, "_start", lambda: None)
         patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
         patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
         self.loop.arm()
@@ -382,7 +380,7 @@ def test_close_in_full_motion_ends_at_rest(running: CommandLoop) -> None:
     running.set_goal(turned(0.6), 0.08, 0.6)
     driver.wait_sent(lambda: len(driver.sent) > 2 and driver.sent[-1][0] - driver.sent[-2][0] > 0.8 * TICK)
     running.close()
-    assert not running.is_alive() and running.error is None
+    assert not running.armed and running.error is None
     last = np.stack(driver.sent[-3:])
     assert np.abs(np.diff(last, axis=0)).max() < 1e-6, "the last commands are equal"
     shield = PIPELINE.shield
@@ -393,7 +391,7 @@ def test_close_in_full_motion_ends_at_rest(running: CommandLoop) -> None:
 def test_close_may_be_called_twice_and_before_arm(running: CommandLoop) -> None:
     running.close()
     running.close()
-    assert not running.is_alive() and running.error is None
+    assert not running.armed and running.error is None
     CommandLoop(FakeDriver(PIPELINE, real_time.monotonic), PIPELINE).close()
 
 
@@ -411,7 +409,7 @@ def test_close_restores_scheduling_and_garbage_collection() -> None:
 
 def test_error_in_the_thread_is_raised_at_the_next_goal(running: CommandLoop) -> None:
     running.driver.send = Mock(side_effect=OSError("the cable is out"))
-    running.join(30)
+    running._thread.join(30)
     with pytest.raises(NotReady, match="the cable is out"):
         running.set_goal(HOME, 0.08, PERIOD)
 

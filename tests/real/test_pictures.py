@@ -18,12 +18,12 @@ from policies.base import Observation, Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from real.bus import make, open_node, qos
-from real.control.safety import SafetyConfig
+from real.drivers import open_driver
+from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.episode.pictures import resized
-from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
 from robot_rl.cli.deploy import Deploy
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Picture, Pipeline
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
@@ -91,8 +91,8 @@ def env(robot_env: Build) -> Build:
     """Tolerate slow machines, except for the limits that a test sets."""
 
     def build(interface: Interface = SEES, classifier: Any = None, **limits: float) -> RobotEnv:
-        names = ("state_timeout", "goal_timeout", "object_timeout", "picture_timeout", "lost_timeout")
-        safety = SafetyConfig(**(dict.fromkeys(names, 1000.0) | limits))
+        names = ("object_timeout", "picture_timeout", "lost_timeout")
+        safety = SafetyConfig(**({"state_timeout": 1.0, "goal_timeout": 1.0} | dict.fromkeys(names, 5.0) | limits))
         return robot_env(interface, classifier=classifier, safety=safety)
 
     return build
@@ -115,10 +115,10 @@ def test_policy_sees_each_camera_at_its_pictures_size(env: Build, robot: Any, ca
 
 def test_missing_camera_of_the_policy_is_named_at_the_start(robot: Any, cameras: Build) -> None:
     cameras(front=picture())
-    driver = ArmDriver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
-    driver.needed = ("front", "wrist")
+    driver = open_driver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
+    driver.scene.needed = ("front", "wrist")
     with pytest.raises(NotReady, match="no picture on /wrist/image_raw within 0.5 s; the policy sees /wrist/image_raw"):
-        driver.wait_ready(0.5)
+        driver.preflight.wait_ready(0.5)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_failed_camera_stops_the_arm_and_then_the_episode(
     before = e.loop.goals
     e.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
     assert e.loop.goals == before and e.loop.events.counts["stale view"] >= 1
-    e.loop.safety = replace(e.loop.safety, lost_timeout=0.3)
+    e.loop.safety = replace(e.loop.safety, state_timeout=0.3, lost_timeout=0.3)
     with pytest.raises(NotReady, match=message):
         for _ in range(40):
             e.step(STILL)

@@ -19,8 +19,9 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from real.bus import Node, Stamped, qos
-from real.robots.lowlevel import FIRMEST, Motors
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.drivers.lowlevel import FIRMEST, Motors
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from real.topics import STATUS
 from real.twin import HiddenQuadruped, QuadrupedTwin
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.go2 import GO2
@@ -68,7 +69,7 @@ class Watch:
         self.damped_at = 0.0  # start of the guard's last damping, s since 1970
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
-        self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)
+        self.episode = node.subscribe(STATUS, "episode", qos.LATCHED)
 
     def _on_command(self, sample: Any) -> None:
         command = self.wire.open(sample.raw)
@@ -80,7 +81,7 @@ class Watch:
     @property
     def walking(self) -> bool:
         """Return whether an episode runs and the motors are not damped."""
-        return self.episode.latest is not None and "running" in self.episode.latest.msg.data and not self.is_damped
+        return self.episode.latest is not None and self.episode.latest.msg.message == "running" and not self.is_damped
 
     @property
     def height(self) -> float:
@@ -185,7 +186,7 @@ def test_killed_policy_or_robot_is_damped(robot: Any, deploy: Any, watch: Watch,
 
     eventually(lambda: not watch.episode.matched, "the end of the killed policy's lease")
     policy = deploy("again")
-    eventually(lambda: "running" not in watch.episode.latest.msg.data, "the second policy", START)
+    eventually(lambda: watch.episode.latest.msg.message != "running", "the second policy", START)
     eventually(lambda: watch.walking, "an episode", START)
     before, cut = len(guard.said), time.time()
     twin.process.send_signal(signal.SIGSTOP)

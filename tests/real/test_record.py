@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from real.control.clock import Ticker
+from real.control.timing import Ticker
+from real.drivers.state import NotReady
 from real.episode.rehearsal import RehearsalEnv
-from real.recording.record import Progress, Recording
 from real.recording.recorder import Recorder, RobotCameras
-from real.robots.base import NotReady
+from real.sessions.recording import Progress, Recording
 from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from real.episode.stream import StepRecord
 from real.recording.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
@@ -23,18 +24,14 @@ PIPELINE = Pipeline(tasks.get("panda-lift").interface)
 SIZE = PIPELINE.observer.spec.size
 
 
-def step(k: int, corrected: bool = False, done: bool = False, policy: Any = None) -> dict[str, Any]:
+def step(k: int, corrected: bool = False, done: bool = False, policy: Any = None) -> StepRecord:
     executed = torch.tensor([[0.1 * k, 0.0, -0.1 * k, 1.0]])
-    return {
-        "state": torch.full((1, SIZE), k / 64),
-        "executed": executed,
-        "policy_action": executed if policy is None else policy,
-        "reward": float(done),
-        "success": torch.tensor([done]),
-        "done": done,
-        "truncated": False,
-        "intervention": torch.tensor([corrected]),
-    }
+    wanted = executed if policy is None else policy
+    nothing = {"truncated": False, "takeover": False, "marked": False, "discarded": False}
+    return StepRecord(
+        torch.full((1, SIZE), k / 64), wanted, executed, float(done), done, done, intervention=corrected, steps=k + 1,
+        **nothing,
+    )
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def test_executed_and_policy_actions_are_recorded(recorder: Callable[..., Record
     assert verify(root) == []
     columns = data.columns(["action", "action.policy", "intervention", "next.reward", "next.done", "next.success"])
     physical = PIPELINE.actions.to_physical
-    executed = torch.cat([step(k)["executed"] for k in range(3)])
+    executed = torch.cat([step(k).executed for k in range(3)])
     assert torch.allclose(columns["action"], physical(executed))
     assert torch.allclose(columns["action.policy"][1], physical(wanted)[0])
     assert columns["action.policy"].isfinite().all()

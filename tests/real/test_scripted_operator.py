@@ -1,6 +1,5 @@
 """Scripted operators of a walking robot and of an arm."""
 
-import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from real.bus import Node, make, open_node, qos
+from real.bus import Node, open_node, qos
 from real.episode import standing
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
 from real.teleop.scripted_arm import ArmOperator
 from real.teleop.scripted_walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
-from real.topics import EPISODE_TOPIC
+from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.pipeline import COMMAND_RAMP, Pipeline
 from sim.tasks import tasks
 
@@ -35,10 +34,10 @@ def node(nodes: Build) -> Node:
 def test_route_stop_and_reset(node: Node, eventually: Build) -> None:
     now, done = [0.0], list[str]()
     walker = Walker(node, done.append, clock=lambda: now[0])
-    announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+    announcer = node.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
 
     def phase(episode: int, name: str) -> None:
-        announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": episode, "phase": name})))
+        announcer.publish(Episode(episode, name).message())
         eventually(lambda: walker._now[:2] == (episode, name))
 
     def after(seconds: float) -> Any:

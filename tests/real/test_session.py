@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from real.episode.stream import Stream
 from real.recording import session
 from real.recording.session import VideoRecorder, uninterrupted
 from robot_rl.data.video import decode_frames, video_info
@@ -59,7 +60,7 @@ def test_video_is_bounded_in_memory_and_enlarged(tmp_path: Path, monkeypatch: py
 
 def test_video_has_the_control_rate(tmp_path: Path) -> None:
     film = VideoRecorder(episodes=1)
-    env: Any = SimpleNamespace(period=0.08, driver=SimpleNamespace(images={}), observers=[])
+    env: Any = SimpleNamespace(period=0.08, driver=SimpleNamespace(scene=SimpleNamespace(images={})), stream=Stream())
     film.attach(env)
     for k in range(25):
         film.add(np.full((96, 96, 3), 200, np.uint8), corrected=False, done=k == 24)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix
 from policies.execution import Execution, InferenceHung
-from real.control.safety import STALE_GOAL
+from real.control.stop import STALE_GOAL
 from robot_rl.evaluation import evaluate
 from sim.tasks import tasks
 

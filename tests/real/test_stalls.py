@@ -1,6 +1,5 @@
 """A stalled process is an event and no fall of the policy."""
 
-import json
 import math
 import os
 import signal
@@ -17,14 +16,14 @@ import torch
 
 from real.bus import make, open_node, qos
 from real.control import loop as loop_module
-from real.control.clock import STALL
-from real.control.safety import STALE_STATE
+from real.control.stop import STALE_STATE
+from real.control.timing import STALL
+from real.drivers.wire import LOW_STATE, layout
 from real.episode import standing
-from real.finetune import LearnerProcess
 from real.launching.child import Child
 from real.launching.node import NodeProcess
-from real.robots.wire import LOW_STATE, layout
-from real.topics import STALL_TOPIC
+from real.sessions.finetune import LearnerProcess
+from real.topics import NUMBER, STALL_TOPIC
 from real.twin import ArmTwin, QuadrupedTwin
 from real.twin import base as twin_base
 from real.twin.quadruped import GRAVITY
@@ -36,9 +35,9 @@ STILL = torch.zeros(1, 12)
 
 
 def say_stall(node: Any) -> None:
-    publisher = node.publisher("std_msgs/msg/String", STALL_TOPIC)
+    publisher = node.publisher(NUMBER, STALL_TOPIC)
     assert node.wait_for(lambda: publisher.matched > 0, 30)
-    publisher.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": 0.054})))
+    publisher.publish(make(NUMBER, data=0.054))
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def walking(topic_quadruped: Build, robot_env: Build, monkeypatch: pytest.Monkey
 def test_stop_after_a_stall_of_the_twin_is_no_fall(walking: tuple[Any, Any], stalled: bool) -> None:
     robot, env = walking
     notes: list[Any] = []
-    env.note = lambda event, what: notes.append((event, what))
+    env.stream.on_event(lambda event: notes.append((event.name, event.what)))
     env.loop.stop(STALE_STATE)
     if stalled:
         threading.Timer(0.05, say_stall, [robot.node]).start()
@@ -82,7 +81,7 @@ def test_own_stall_explains_a_silence_but_not_a_limit(walking: Any, reason: str,
 def test_late_tick_is_an_event(robot: Any, robot_env: Build, eventually: Build, monkeypatch: Any) -> None:
     env = robot_env(tasks.get("panda-lift").interface)
     notes: list[Any] = []
-    env.note = lambda event, what: notes.append((event, what))
+    env.stream.on_event(lambda event: notes.append((event.name, event.what)))
     monkeypatch.setattr(loop_module, "STALL", STALL)
     tick = env.loop._tick
 
@@ -105,7 +104,7 @@ def test_twin_publishes_the_duration_of_its_stall(arm_twin: Any, eventually: Bui
     twin, policy = arm_twin
     heard: list[float] = []
     listener = policy.subscribe(
-        "std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, lambda s: heard.append(json.loads(s.msg.data)["seconds"])
+        NUMBER, STALL_TOPIC, qos.DEFAULT, lambda s: heard.append(float(s.msg.data))
     )
     assert policy.wait_for(lambda: listener.matched == 1, 30)
     ticks: list[int] = []

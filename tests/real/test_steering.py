@@ -1,15 +1,14 @@
 """Velocity command of a legged robot: from the operator, then cmd_vel, then the schedule."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from real import clock
 from real.bus import make, open_node, qos
-from real.episode import steering as steering_module
 from real.episode.steering import TOPIC, TYPES, Steering
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
@@ -89,7 +88,7 @@ def test_twist_is_valid_for_half_a_second_and_clamped(steer: Callable[..., Any],
     assert settle(steering) == STAND
     say(0.4, 0.0, 0.0)
     later = steering.twists[0].latest.received + 0.51
-    monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
+    monkeypatch.setattr(clock, "now", lambda: later)
     assert settle(steering) == STAND
 
 

@@ -98,10 +98,11 @@ def test_takeover_on_a_twin_holds_and_does_not_jump(
     interface, robot = _task(name, turn).interface, name.split("-")[0]
     hands = SimpleNamespace(now=RELEASED, devices=1, read=lambda: hands.now)
     commands: list[np.ndarray] = []
-    array, ros, every = "std_msgs/msg/Float64MultiArray", robots.get(robot).ros, replace(qos.COMMAND, depth=1000)
+    array, ros, every = "std_msgs/msg/Float64MultiArray", robots.get(robot).driver, replace(qos.COMMAND, depth=1000)
     with twin_process(robot, "--no-camera"), open_node("policy") as node:
         node.subscribe(array, ros.command, every, lambda s: commands.append(np.array(s.msg.data)))
         env = RobotEnv(node, interface, operator=hands, safety=steady)  # type: ignore[arg-type]
+        env.activate()
         try:
             env.reset(seed=0)
             joints: list[Tensor] = []

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from real.bus import Node, make, open_node, qos
+from real.drivers import open_driver
+from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
-from real.robots.arm import ArmDriver
-from real.robots.base import NotReady
+from real.topics import INT
 from real.twin import ArmTwin, HiddenArm
+from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.robots.panda import PANDA
 from sim.env import TaskEnv
 from sim.experts.lift import STEADY, LiftExpert
@@ -38,15 +40,15 @@ def twin(private_domain: int, twin_process: Build) -> Iterator[subprocess.Popen[
 # ---- the process -------------------------------------------------------------------------------------------------
 @realtime
 def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventually: Build) -> None:
-    driver = ArmDriver(node, PANDA, ("cube",))
-    driver.wait_ready(30)
-    state = driver.state(torch.zeros(1, 4))
+    driver = open_driver(node, PANDA, ("cube",))
+    driver.preflight.wait_ready(30)
+    state = driver.observe(torch.zeros(1, 4))
     assert state is not None and all(view.isfinite().all() for view in state.views.values())
     assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.05
     assert state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
     begin = time.monotonic()
-    first = driver.joints.latest
-    eventually(lambda: driver.joints.latest.count >= first.count + 200)
+    first = driver.state.joints.latest
+    eventually(lambda: driver.state.joints.latest.count >= first.count + 200)
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
 
@@ -54,6 +56,7 @@ def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventuall
 def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> None:
     """Reset, observation over DDS, and actions through controller, shield and command stream."""
     env = RobotEnv(node, LIFT.interface)
+    env.activate()
     expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, 1, STEADY, 0)
     executed: list[torch.Tensor] = []
     try:
@@ -90,12 +93,13 @@ def test_second_twin_of_a_domain_refuses_to_start(twin: Any) -> None:
 @realtime
 def test_killed_twin_is_reported_and_the_command_loop_holds(twin: Any, node: Node, eventually: Build) -> None:
     env = RobotEnv(node, LIFT.interface)
+    env.activate()
     sent: list[np.ndarray] = []
     send = env.driver.send
 
-    def keep(position: np.ndarray, gripper: float) -> None:
-        sent.append(position.copy())
-        send(position, gripper)
+    def keep(command: Command, rate: torch.Tensor, gripper: GripperCommand) -> None:
+        sent.append(command.values[0].numpy().copy())
+        send(command, rate, gripper)
 
     env.driver.send = keep  # type: ignore[method-assign]
     try:
@@ -132,13 +136,12 @@ def policy(nodes: Build) -> Node:
 def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, eventually: Build) -> None:
     twin, heard = build(), []
     arm, hand = (policy.publisher(ARRAY, topic.topic, qos.DEFAULT) for topic in (twin.command, twin.gripper))
-    placer = policy.publisher("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
+    placer = policy.publisher(INT, "twin/reset", qos.DEFAULT)
     eventually(lambda: arm.matched and hand.matched and placer.matched)
     state = policy.subscribe("sensor_msgs/msg/JointState", twin.states.topic, callback=lambda s: heard.append(s.msg))
     eventually(lambda: state.matched)
-    for text in ("", "{}", "[]", '{"seed": "x"}', '{"seed": null}'):
-        placer.publish(make("std_msgs/msg/String", data=text))
-    placer.publish(make("std_msgs/msg/String", data='{"seed": 7}'))
+    for seed in (-1, 7):
+        placer.publish(make(INT, data=seed))
     hand.publish(make(ARRAY, data=np.array([float("inf")])))
     for count, data in enumerate(([], [0.0] * 6, [float("nan")] * 7), 1):
         arm.publish(make(ARRAY, data=np.array(data)))
@@ -216,8 +219,8 @@ def test_twin_and_driver_agree_on_prefixed_names(private_domain: int) -> None:
     args = ["--ros-args", "-p", "joint_prefix:=fr3_", "-r", "__ns:=/fr3"]
     with open_node("twin", ros_args=args) as node, open_node("policy", ros_args=args) as policy:
         robot = ArmTwin(node, LIFT, cameras=False)
-        driver = ArmDriver(policy, PANDA, ("cube",), dry_run=True)
-        ears = (driver.joints, driver.poses["cube"])
+        driver = open_driver(policy, PANDA, ("cube",), dry_run=True)
+        ears = (driver.state.joints, driver.scene.poses["cube"])
         assert policy.wait_for(lambda: all(ear.matched for ear in ears), 30)
         for _ in range(2):
             robot.tick(0)
@@ -225,5 +228,5 @@ def test_twin_and_driver_agree_on_prefixed_names(private_domain: int) -> None:
         state, pose = (ear.latest.msg for ear in ears)  # type: ignore[union-attr]
         assert state.name[0] == "fr3_joint1" and state.name[-1] == "fr3_finger_joint2"
         assert pose.header.frame_id == "fr3_base"
-        assert policy.wait_for(lambda: bool(driver.accepted["cube"]), 30) and driver.reading() is not None
+        assert policy.wait_for(lambda: bool(driver.scene.accepted["cube"]), 30) and driver.reading() is not None
         assert ArmTwin(node, tasks.get("ur5e-reach"), cameras=False).frame == "fr3_base_link"

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from real.bus import Node, decode, encode, open_node
-from real.robots.base import NotReady
-from real.robots.lowlevel import DAMPING, NO_POSITION, Motors
-from real.robots.unitree import UnitreeDriver
-from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.drivers import open_driver
+from real.drivers.driver import Driver
+from real.drivers.lowlevel import DAMPING, NO_POSITION, Motors
+from real.drivers.state import NotReady
+from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.interface.command import GripperCommand, JointPositions
 from robot_rl.robots.go2 import GO2
 
 Build = Callable[..., Any]
@@ -178,10 +180,10 @@ def test_guard_does_not_import_torch() -> None:
 
 
 @pytest.fixture
-def ready(node: Node, topic_quadruped: Build) -> tuple[Any, UnitreeDriver]:
+def ready(node: Node, topic_quadruped: Build) -> tuple[Any, Driver]:
     """Return a robot and its driver after the first state."""
-    robot, driver = topic_quadruped(), UnitreeDriver(node, GO2)
-    driver.wait_ready(30)
+    robot, driver = topic_quadruped(), open_driver(node, GO2)
+    driver.preflight.wait_ready(30)
     return robot, driver
 
 
@@ -189,10 +191,10 @@ def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(node: Node, topic_qu
     robot = topic_quadruped()
     robot.position, robot.speed = np.arange(12) / 10, np.arange(12.0) - 5
     robot.quat, robot.gyroscope = TILTED, np.array([0.1, -0.2, 0.3])
-    driver = UnitreeDriver(node, GO2)
-    driver.wait_ready(30)
+    driver = open_driver(node, GO2)
+    driver.preflight.wait_ready(30)
     eventually(lambda: abs(driver.reading().quat[3] - TILTED[3]) < 1e-6)
-    state = driver.state(torch.zeros(1, 12))
+    state = driver.observe(torch.zeros(1, 12))
     assert state.joint_position[0].tolist() == pytest.approx((np.arange(12) / 10).tolist())
     assert state.joint_velocity[0].tolist() == pytest.approx((np.arange(12.0) - 5).tolist())
     assert state.base_quat[0].tolist() == pytest.approx(TILTED.tolist()), "w x y z"
@@ -206,7 +208,7 @@ def test_joints_feet_and_trunk_are_in_the_order_of_the_spec(node: Node, topic_qu
 def test_damaged_state_is_rejected_and_counted(ready: Any, eventually: Build, damage: str) -> None:
     robot, driver = ready
     robot.silent = True
-    eventually(lambda: not driver.joints.wait(0.05), "silence")
+    eventually(lambda: not driver.state.joints.wait(0.05), "silence")
     message = robot.message()
     if damage == "nan":
         message["motor_state"]["q"][3] = np.nan
@@ -217,49 +219,49 @@ def test_damaged_state_is_rejected_and_counted(ready: Any, eventually: Build, da
         raw = raw[:-1] + bytes([raw[-1] ^ 1])
     before = driver.reading()
     if damage == "length":
-        driver._on_state(type("Sample", (), {"raw": raw[:-8], "received": 0.0})())
+        driver.state._on_state(type("Sample", (), {"raw": raw[:-8], "received": 0.0})())
     else:
         robot.states.publish(raw)
-    eventually(lambda: driver.rejected == 1)
+    eventually(lambda: driver.state.rejected == 1)
     assert driver.reading() is before
 
 
-def test_repeated_state_ages(ready: tuple[Any, UnitreeDriver], eventually: Build) -> None:
+def test_repeated_state_ages(ready: tuple[Any, Driver], eventually: Build) -> None:
     """The robot's own software may hang and repeat its last state."""
     robot, driver = ready
     robot.frozen = True
     eventually(lambda: time.monotonic() - driver.reading().received > 0.1)
-    count = driver.joints.latest.count
-    eventually(lambda: driver.joints.latest.count > count + 5)
-    assert driver.rejected == 0
+    count = driver.state.joints.latest.count
+    eventually(lambda: driver.state.joints.latest.count > count + 5)
+    assert driver.state.rejected == 0
     robot.frozen = False
     eventually(lambda: time.monotonic() - driver.reading().received < 0.05)
 
 
 def test_missing_robot_or_guard_is_named(node: Node, topic_quadruped: Build) -> None:
-    driver = UnitreeDriver(node, GO2)
+    driver = open_driver(node, GO2)
     with pytest.raises(NotReady, match="state of go2 on /lowstate.*robot-rl twin go2"):
-        driver.wait_ready(0.1)
+        driver.preflight.wait_ready(0.1)
     topic_quadruped(commands="elsewhere")
-    driver.joints.wait(30)
+    driver.state.joints.wait(30)
     with pytest.raises(NotReady, match="nobody listens on /lowcmd_wanted.*robot-rl guard go2"):
-        driver.wait_ready(0.2)
+        driver.preflight.wait_ready(0.2)
 
 
 def test_second_policy_is_refused(node: Node, topic_quadruped: Build, eventually: Build) -> None:
     topic_quadruped()
     with open_node("other") as other:
-        UnitreeDriver(other, GO2)
-        driver = UnitreeDriver(node, GO2)
-        eventually(driver.command.other_writers)
+        open_driver(other, GO2)
+        driver = open_driver(node, GO2)
+        eventually(driver.commands.publishers[0].other_writers)
         with pytest.raises(NotReady, match="/other already sends commands on /lowcmd_wanted"):
-            driver.wait_ready(30)
+            driver.preflight.wait_ready(30)
 
 
-def test_commands_arrive_in_the_order_of_the_spec(ready: tuple[Any, UnitreeDriver], eventually: Build) -> None:
+def test_commands_arrive_in_the_order_of_the_spec(ready: tuple[Any, Driver], eventually: Build) -> None:
     robot, driver = ready
-    driver.stiffness_scale = 0.5
-    driver.send(np.array(GO2.home), 0.0)
+    driver.commands.stiffness_scale = 0.5
+    driver.send(JointPositions(torch.tensor([GO2.home])), torch.zeros(1, 12), GripperCommand(0.0, 0.0, "release"))
     eventually(lambda: robot.commands)
     motors = robot.commands[0][1]
     assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 20).all()

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from real.bus import open_node
-from real.control.safety import SafetyConfig
+from real.drivers.state import NotReady
 from real.episode import standing
 from real.recording.journal import Journal
-from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
+from real.topics import INT
+from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
 
@@ -135,7 +136,7 @@ def test_lies_down_from_its_set_points(start: Build, eventually: Build) -> None:
     folds = np.sign(robot.folded - robot.home)
     robot.sag = -0.15 * folds  # away from the folded posture
     sagging = pytest.approx(robot.position + robot.sag, abs=0.01)
-    eventually(lambda: e.driver.state(ZERO).joint_position[0].numpy() == sagging)
+    eventually(lambda: e.driver.observe(ZERO).joint_position[0].numpy() == sagging)
     sent = len(robot.commands)
     e.close()
     path = stiff(robot.commands[sent:])
@@ -173,7 +174,7 @@ def test_close_while_standing_up_lies_down_gently(start: Build, eventually: Buil
     with pytest.raises(KeyboardInterrupt):
         e.reset(seed=0)
     sent = len(robot.commands)
-    assert (e.driver.stiffness_scale < 1.0) == (step == 3)
+    assert (e.driver.commands.stiffness_scale < 1.0) == (step == 3)
     e.close()
     eventually(lambda: robot.is_damped)
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
@@ -384,7 +385,7 @@ def test_fallen_twin_is_reset_without_a_person(start: Build, eventually: Build) 
 
 def test_bag_recorder_is_not_a_twin_that_resets_the_robot(start: Build, eventually: Build) -> None:
     with open_node("rosbag2_recorder") as bag:
-        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        bag.subscribe(INT, "twin/reset")
         robot, e, _ = start(reset=False, operator=None)
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
         assert not e.on_twin

@@ -34,7 +34,7 @@ class Loop:
     json: Json = False
 
     def run(self) -> int:
-        from real.control.clock import bare_loop
+        from real.control.timing import bare_loop
         from robot_rl.cli.console import console, show
         from robot_rl.robots import robots
         from robot_rl.training.run import provenance

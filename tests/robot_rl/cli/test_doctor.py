@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from real.control.clock import Timing
+from real.control.timing import Timing
 from robot_rl.cli import doctor
 from robot_rl.cli.doctor import Diagnosis, Doctor
 
@@ -72,7 +72,7 @@ def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, sta
     timing = Timing(1 / 500)
     for k in range(100):
         timing.add(late if k % 20 == 0 else 0.0001, 0, k / 500)
-    monkeypatch.setattr("real.control.clock.bare_loop", lambda rate, seconds: timing)
+    monkeypatch.setattr("real.control.timing.bare_loop", lambda rate, seconds: timing)
     check = doctor.timer(rate=500, seconds=0.2)
     assert check.status == status and f"{1000 * late:.2f} (largest)" in check.detail
 

@@ -40,7 +40,7 @@ def test_tool_moves_by_the_command(panda: Any, state_at: Build, damping: float, 
     q = torch.tensor(panda.home).expand(64, 7)
     action = steps(64, size)
     target = controller(state_at(q), action)
-    before, after = (Kinematics(panda).forward(x)[0] for x in (q, target.position))
+    before, after = (Kinematics(panda).forward(x)[0] for x in (q, target.command.values))
     assert ((after - before) - action[:, :3]).norm(dim=-1).max() < tolerance
 
 
@@ -60,7 +60,7 @@ def test_tool_stays_inside_the_workspace(panda: Any, state_at: Build) -> None:
     directions = torch.cat([torch.eye(3), -torch.eye(3)])
     q, action = torch.tensor(panda.home).repeat(6, 1), torch.cat([0.04 * directions, torch.zeros(6, 1)], 1)
     for _ in range(60):
-        q = controller(state_at(q), action).position
+        q = controller(state_at(q), action).command.values
         assert ((q >= panda.limit("low")) & (q <= panda.limit("high"))).all()
     position = Kinematics(panda).forward(q)[0]
     assert ((position > low - 0.003) & (position < high + 0.003)).all()
@@ -72,9 +72,9 @@ def test_tool_stays_inside_the_workspace(panda: Any, state_at: Build) -> None:
 def test_lead_limits_joint_steps_and_keeps_their_direction(panda: Any, state_at: Build, lead: float) -> None:
     q = around_home(panda, 32, 0.3)
     action = steps(32, 0.04)
-    free = ToolDeltaController(panda, ToolDeltaConfig(lead=3.0))(state_at(q), action).position - q
+    free = ToolDeltaController(panda, ToolDeltaConfig(lead=3.0))(state_at(q), action).command.values - q
     assert free.abs().max() < 3.0, "not limited"
-    bound = ToolDeltaController(panda, ToolDeltaConfig(lead=lead))(state_at(q), action).position - q
+    bound = ToolDeltaController(panda, ToolDeltaConfig(lead=lead))(state_at(q), action).command.values - q
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)
     similarity = torch.nn.functional.cosine_similarity(free[inside], bound[inside])
@@ -90,7 +90,7 @@ def test_orientation_is_restored(panda: Any, state_at: Build) -> None:
     start = rotation_error(controller.kinematics.forward(q)[1], controller.rotation).norm(dim=-1)
     assert start.max() > 0.1
     for _ in range(60):
-        q = controller(state_at(q), hold).position
+        q = controller(state_at(q), hold).command.values
     assert rotation_error(controller.kinematics.forward(q)[1], controller.rotation).norm(dim=-1).max() < 0.01
 
 
@@ -101,7 +101,7 @@ def test_null_space_posture_returns_home_without_moving_the_tool(panda: Any, sta
     null = torch.linalg.svd(jacobian)[2][:, -1]  # motion of the elbow alone
     q = home + 0.3 * null
     for _ in range(80):
-        q = controller(state_at(q), torch.tensor([[1e-9, 0.0, 0.0, 0.0]])).position  # practically no step
+        q = controller(state_at(q), torch.tensor([[1e-9, 0.0, 0.0, 0.0]])).command.values  # practically no step
     tool = controller.kinematics.forward(home)[0]
     away = controller.kinematics.forward(home + 0.3 * null)[0]
     assert ((q - home) * null).sum().abs() < 0.1
@@ -111,8 +111,8 @@ def test_null_space_posture_returns_home_without_moving_the_tool(panda: Any, sta
 def test_rows_are_independent(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig())
     q, action = around_home(panda, 8), steps(8)
-    together = controller(state_at(q), action).position
-    alone = torch.cat([controller(state_at(q[k : k + 1]), action[k : k + 1]).position for k in range(8)])
+    together = controller(state_at(q), action).command.values
+    alone = torch.cat([controller(state_at(q[k : k + 1]), action[k : k + 1]).command.values for k in range(8)])
     assert torch.allclose(together, alone, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_arm_without_gripper(panda: Any, state_at: Build) -> None:
     assert not controller.hold_action(torch.rand(4, 3), torch.zeros(4, 1)).any()
     alone = controller(state_at(q), steps(4)[:, :3])
     with_gripper = ToolDeltaController(panda, ToolDeltaConfig())(state_at(q), steps(4))
-    assert torch.equal(alone.position, with_gripper.position)
+    assert torch.equal(alone.command.values, with_gripper.command.values)
     assert torch.equal(alone.gripper, torch.zeros(4, 1))
 
 
@@ -137,7 +137,7 @@ def turning(robot: Any, count: int, requested: float, pulls: int = 10) -> tuple[
     state = RobotState(q, torch.zeros_like(q), action, reference=controller.reference(count))
     for _ in range(pulls + 10):
         target = controller(state, action if pulls > 0 else torch.zeros_like(action))
-        state, pulls = replace(state, joint_position=target.position, reference=target.reference), pulls - 1
+        state, pulls = replace(state, joint_position=target.command.values, reference=target.reference), pulls - 1
     return controller, state
 
 
@@ -175,7 +175,8 @@ def test_hold_does_not_drift_in_ten_seconds(arm: str, turn: float) -> None:
         step = torch.zeros(16, 6)
         step[:, :3] = torch.linspace(-0.01, 0.01, 16)[:, None]
         for _ in range(10):
-            q = controller(RobotState(q, q, q), twist(controller, step / controller.twist_limit.clamp_min(1))).position
+            action = twist(controller, step / controller.twist_limit.clamp_min(1))
+            q = controller(RobotState(q, q, q), action).command.values
         state = RobotState(q, torch.zeros_like(q), q)
     state = state.map(lambda name, view: view.repeat(2, 1))  # rows without, then rows with noise
     held = controller.hold_action(torch.rand(32, controller.actions.size), torch.zeros(32, 1))
@@ -184,7 +185,7 @@ def test_hold_does_not_drift_in_ten_seconds(arm: str, turn: float) -> None:
     before = pose(controller, q)
     for _ in range(200):
         target = controller(replace(state, joint_position=q + noise * torch.randn(q.shape, generator=rng)), hold)
-        q, state = q + 0.6 * (target.position - q), replace(state, reference=target.reference)
+        q, state = q + 0.6 * (target.command.values - q), replace(state, reference=target.reference)
     after = pose(controller, q)
     moved, turned = (after[0] - before[0]).norm(dim=-1), rotation_error(before[1], after[1]).norm(dim=-1)
     assert moved[:16].max() < 1e-3 and moved[16:].max() < 0.01
@@ -198,7 +199,7 @@ def test_translations_do_not_rotate_the_tool() -> None:
     for _ in range(200):
         velocity = (0.9 * velocity + 0.012 * torch.randn(32, 3, generator=rng)).clamp(-0.04, 0.04)
         target = controller(state, twist(controller, torch.cat([velocity, torch.zeros(32, 3)], -1)))
-        state = replace(state, joint_position=target.position, reference=target.reference)
+        state = replace(state, joint_position=target.command.values, reference=target.reference)
     assert rotation_error(before, pose(controller, state.joint_position)[1]).norm(dim=-1).mean() < 0.005
 
 
@@ -211,13 +212,13 @@ def test_reference_does_not_wind_up_when_the_arm_is_blocked(panda: Any, state_at
         state = replace(state, reference=controller(state, full).reference)
     ahead = rotation_error(pose(controller, q)[1], quat_to_matrix(state.reference)).norm()
     assert ahead <= 0.2 + 1e-3, "one step ahead of the arm, plus this step"
-    assert (controller(state, full).position - q).abs().max() <= controller.config.lead + 1e-6
+    assert (controller(state, full).command.values - q).abs().max() <= controller.config.lead + 1e-6
 
 
 def test_nan_actions_are_passed_to_the_shield(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(turn=0.1))
     state = state_at(torch.tensor(panda.home)[None], reference=controller.reference(1))
-    assert controller(state, torch.full((1, 7), math.nan)).position.isnan().all()
+    assert controller(state, torch.full((1, 7), math.nan)).command.values.isnan().all()
     assert controller.from_twist(torch.full((1, 6), math.nan), torch.zeros(1, 1), torch.zeros(1, 7)).isnan().any()
 
 
@@ -255,12 +256,12 @@ def test_actions_are_offsets_of_joints_from_home(go2: Any, standing: Build) -> N
     controller = JointOffsetController(go2, JointOffsetConfig())
     unit = torch.zeros(2, 12)
     target = controller(standing(2), controller.actions.to_physical(unit))
-    assert torch.allclose(target.position, torch.tensor(go2.home).repeat(2, 1), atol=1e-7)
+    assert torch.allclose(target.command.values, torch.tensor(go2.home).repeat(2, 1), atol=1e-7)
     assert torch.equal(target.gripper, torch.zeros(2, 1))
     controller = JointOffsetController(go2, JointOffsetConfig(reach=0.3))
     physical = controller.actions.to_physical(torch.eye(12))
     assert torch.allclose(physical, 0.3 * torch.eye(12), atol=1e-7)
-    offset = controller(standing(12), physical).position - torch.tensor(go2.home)
+    offset = controller(standing(12), physical).command.values - torch.tensor(go2.home)
     assert torch.allclose(offset, 0.3 * torch.eye(12), atol=1e-6)
 
 
@@ -268,10 +269,10 @@ def test_setpoints_do_not_depend_on_the_measured_state_and_stay_inside_the_limit
     controller = JointOffsetController(go2, JointOffsetConfig())
     action = 0.2 * torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
     fallen = standing(3, joint_position=torch.full((3, 12), 9.0), joint_velocity=torch.full((3, 12), 5.0))
-    assert torch.equal(controller(standing(3), action).position, controller(fallen, action).position)
+    assert torch.equal(controller(standing(3), action).command.values, controller(fallen, action).command.values)
     controller = JointOffsetController(go2, JointOffsetConfig(reach=3.5))
     for sign, limit in ((9.0, go2.limit("high")), (-9.0, go2.limit("low"))):
-        assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).position[0], limit)
+        assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).command.values[0], limit)
 
 
 SWING = JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=(0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)
@@ -283,18 +284,18 @@ def test_legs_swing_in_their_half_of_the_gait_cycle_if_commanded_and_actions_add
     controller = JointOffsetController(go2, SWING)
     phase = torch.tensor([[0.0], [0.25], [0.5], [0.75], [0.9999]])
     state = standing(5, phase=phase, command=COMMAND.expand(5, 3))
-    offset = (controller(state, torch.zeros(5, 12)).position - torch.tensor(go2.home)).view(5, 4, 3)
+    offset = (controller(state, torch.zeros(5, 12)).command.values - torch.tensor(go2.home)).view(5, 4, 3)
     assert torch.allclose(offset[[0, 2, 4]], torch.zeros(3, 4, 3), atol=1e-5)
     top = torch.tensor([0.0, 0.3, -0.6])
     for moment, up, down in ((1, [1, 2], [0, 3]), (3, [0, 3], [1, 2])):
         assert torch.allclose(offset[moment, up], top.expand(2, 3), atol=1e-5)
         assert torch.allclose(offset[moment, down], torch.zeros(2, 3), atol=1e-6)
     state = standing(2, phase=torch.full((2, 1), 0.25), command=torch.cat([torch.zeros(1, 3), COMMAND]))
-    rest, walking = controller(state, torch.zeros(2, 12)).position
+    rest, walking = controller(state, torch.zeros(2, 12)).command.values
     assert torch.allclose(rest, torch.tensor(go2.home), atol=1e-6)
     assert (walking - rest).abs().max() > 0.5
     action = 0.1 * torch.ones(2, 12)
-    assert torch.allclose(controller(state, action).position - action, torch.stack([rest, walking]), atol=1e-6)
+    assert torch.allclose(controller(state, action).command.values - action, torch.stack([rest, walking]), atol=1e-6)
 
 
 STRIDE = replace(SWING, swing=(0.0,) * 12, stride=((0.0, 0.3, 0.1), (-0.3, 0.0, 0.1), (0.0, 0.0, 0.0)) * 4)
@@ -306,7 +307,7 @@ def test_legs_stride_as_commanded(go2: Any, standing: Build) -> None:
     phase = torch.linspace(0, 1, 1001)[:, None]
     command = torch.tensor([[0.5, -0.2, 1.0]])
     state = standing(1001, phase=phase, command=command.expand(1001, 3))
-    offset = controller(state, torch.zeros(1001, 12)).position - torch.tensor(go2.home)
+    offset = controller(state, torch.zeros(1001, 12)).command.values - torch.tensor(go2.home)
     ahead = command @ torch.tensor(STRIDE.stride).T
     assert ahead[0, :3].tolist() == pytest.approx([0.04, -0.05, 0.0])
     rises_first = offset[:, 3:6]  # leg that swings in the first half of the cycle

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from robot_rl.interface.control import ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.shield import Shield, ShieldConfig, ramp
+from robot_rl.interface.shield import JointShield, ShieldConfig, ramp
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
 
 DT = 1 / PANDA.command_rate
-SHIELD = Shield(PANDA)
+SHIELD = JointShield(PANDA)
 TOLERANCE = 1e-5  # float32 rounding, relative
 
 
@@ -122,7 +122,7 @@ def test_path_from_rest_is_straight(panda: Any) -> None:
 
 def test_excessive_speed_scales_the_whole_row(panda: Any) -> None:
     strong = replace(panda, joints=tuple(replace(j, acceleration=1e7) for j in panda.joints))
-    shield = Shield(strong, ShieldConfig())  # only the speed limit is active
+    shield = JointShield(strong, ShieldConfig())  # only the speed limit is active
     home = torch.tensor(panda.home)[None]
     speed = 3 * shield.velocity * torch.tensor([[1.0, 0.1, -0.2, 0.3, -0.4, 0.5, 0.6]])
     _, velocity = shield.follow(home, torch.zeros_like(home), home + DT * speed, speed, DT)
@@ -139,12 +139,12 @@ def test_rows_are_independent(panda: Any) -> None:
 
 
 def test_limits_are_shares_of_the_robots_limits_and_leave_a_range(panda: Any) -> None:
-    shield = Shield(panda, ShieldConfig(velocity=0.25, acceleration=0.1, margin=0.2))
+    shield = JointShield(panda, ShieldConfig(velocity=0.25, acceleration=0.1, margin=0.2))
     assert torch.allclose(shield.velocity, 0.25 * panda.limit("velocity"))
     assert torch.allclose(shield.acceleration, 0.1 * panda.limit("acceleration"))
     assert torch.allclose(shield.low, panda.limit("low") + 0.2)
     with pytest.raises(ValueError, match=r"shield\.margin is 1\.505 rad, which leaves joint 'joint4' nothing of its 3"):
-        Shield(panda, ShieldConfig(margin=1.505))
+        JointShield(panda, ShieldConfig(margin=1.505))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -183,7 +183,7 @@ def posture_at(state_at: Any, target: list[float]) -> Tensor:
     q = HOME[None]
     for _ in range(100):
         delta = (torch.tensor(target) - Kinematics(PANDA).forward(q)[0]).clamp(-0.04, 0.04)
-        q = controller(state_at(q), torch.cat([delta, torch.zeros(1, 1)], -1)).position
+        q = controller(state_at(q), torch.cat([delta, torch.zeros(1, 1)], -1)).command.values
     return q
 
 
@@ -250,7 +250,7 @@ def test_admitted_goals_are_finite_within_limits_and_explained(numbers: list[flo
 
 
 PERIOD = 0.005
-COMPLIANT = Shield(GO2, ShieldConfig(velocity=0.5, acceleration=1e-6, margin=0.02))
+COMPLIANT = JointShield(GO2, ShieldConfig(velocity=0.5, acceleration=1e-6, margin=0.02))
 GO2_HOME = torch.tensor(GO2.home)
 REST = torch.zeros(1, 12)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.robot import UnitreeInterface
+from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.robots.go2 import GO2, LEGS
 from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model
@@ -51,15 +51,15 @@ def test_joints_limits_and_feet_equal_the_urdf(go2: Any, urdf: ElementTree.Eleme
 
 def test_motors_are_in_unitrees_order(go2: Any) -> None:
     """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
-    from real.robots.lowlevel import Motors
+    from real.drivers.lowlevel import Motors
 
-    assert isinstance(go2.ros, UnitreeInterface)
-    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
-    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
-    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
+    assert isinstance(go2.driver, UnitreeLowLevel)
+    assert sorted(go2.driver.motors) == sorted(go2.joint_names)
+    assert [go2.driver.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
+    assert go2.driver.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
     legs = ("RR", "RL", "FR", "FL")
     motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
-    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
+    rewired = replace(go2, driver=UnitreeLowLevel(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
     driver = Motors(rewired)
     sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
     named = dict(zip(rewired.joint_names, rewired.home, strict=True))
@@ -133,8 +133,8 @@ def test_home_is_symmetric_with_feet_on_the_ground(go2: Any, model: mujoco.MjMod
     ("command_rate", {"command_rate": 250.0}),
     ("state_rate", {"state_rate": 250.0}),
     ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
-    ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
-    ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
+    ("motors", {"driver": replace(GO2.driver, motors=GO2.joint_names)}),
+    ("contacts", {"driver": replace(GO2.driver, feet=GO2.base.feet)}),
 ])  # fmt: skip
 def test_fingerprint_changes_with_each_field(go2: Any, field: str, changes: dict[str, Any]) -> None:
     other, own = replace(go2, **changes).fingerprint(), go2.fingerprint()
@@ -157,9 +157,9 @@ def test_fingerprint_changes_with_each_field(go2: Any, field: str, changes: dict
     ("base", dict(lying=(0.0,) * 3), "lying has 3 numbers for 12 joints"),
     ("base", dict(lying=(0.0, 1.36, 0.0) * 4), "FL_calf_joint: lying 0.0 is outside -2.7227"),
     ("base", dict(feet=("FL_foot", "FL_foot")), "'FL_foot' is named 2 times"),
-    ("ros", dict(motors=GO2.ros.motors[:-1]), "ros.motors.*RL_calf_joint is missing"),
-    ("ros", dict(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "ros.motors.*'FR_hip_joint' is named 2 times"),
-    ("ros", dict(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet.*'FR_fot'; did you mean FR_foot"),
+    ("driver", dict(motors=GO2.driver.motors[:-1]), "driver.motors.*RL_calf_joint is missing"),
+    ("driver", dict(motors=(*GO2.driver.motors[:-1], "FR_hip_joint")), "motors.*'FR_hip_joint' is named 2 times"),
+    ("driver", dict(feet=("FR_fot", *GO2.driver.feet[1:])), "driver.feet.*'FR_fot'; did you mean FR_foot"),
 ])  # fmt: skip
 def test_invalid_specs_are_refused(part: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -75,11 +75,14 @@ def test_fingerprint_ignores_topics_frames_and_driver_names(panda: Any) -> None:
     """One bundle runs on robots of one type with different drivers."""
     from dataclasses import fields, replace
 
-    texts = {f.name: f"x/{getattr(panda.ros, f.name)}" for f in fields(panda.ros) if f.type == "str"}
+    from robot_rl.interface.driver import SafetyConfig
+
+    texts = {f.name: f"x/{getattr(panda.driver, f.name)}" for f in fields(panda.driver) if f.type == "str"}
     names = {"joint_names": (("joint1", "a1"),), "base_frames": ("world",)}
-    assert {*texts, *names} == {f.name for f in fields(panda.ros)}
+    names |= {"safety": SafetyConfig(tilt=30.0), "follow": "direct", "stop": "robot_holds"}
+    assert {*texts, *names} == {f.name for f in fields(panda.driver)}
     for change in (*({name: text} for name, text in texts.items()), *({n: v} for n, v in names.items())):
-        assert replace(panda, ros=replace(panda.ros, **change)).fingerprint() == panda.fingerprint(), change
+        assert replace(panda, driver=replace(panda.driver, **change)).fingerprint() == panda.fingerprint(), change
 
 
 def test_simulated_gripper_has_the_specs_gains_and_the_recorded_motion(panda: Any, model: mujoco.MjModel) -> None:

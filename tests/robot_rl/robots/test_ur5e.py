@@ -47,7 +47,7 @@ def test_joints_and_limits_equal_the_models_and_the_manufacturers(ur5e: Any, mod
     assert torch.allclose(degrees, torch.tensor([360.0, 360, 180, 360, 360, 360])) and (ur5e.limit("low") < 0).all()
     assert torch.allclose(torch.rad2deg(ur5e.limit("velocity")), torch.full((6,), 180.0))
     assert ur5e.limit("effort").tolist() == [150, 150, 150, 28, 28, 28]
-    assert ur5e.joint_names[0] == "shoulder_pan_joint" and ur5e.ros.command == "forward_position_controller/commands"
+    assert ur5e.joint_names[0] == "shoulder_pan_joint" and ur5e.driver.command == "forward_position_controller/commands"
 
 
 def test_kinematics_equal_mujoco(ur5e: Any, random_joints: Any, model: mujoco.MjModel) -> None:

@@ -327,7 +327,7 @@ def test_learner_ends_if_its_parent_died_during_the_start(bundle: Path, tmp_path
     """If `finetune` is killed while the learner starts, the learner must not keep the run folder locked."""
     configure(tmp_path, bundle)
     parent = (
-        "import os, sys; from pathlib import Path; from real.finetune import LearnerProcess\n"
+        "import os, sys; from pathlib import Path; from real.sessions.finetune import LearnerProcess\n"
         "command = [sys.executable, '-m', 'robot_rl.cli.learner', sys.argv[1]]\n"
         "LearnerProcess(command, Path(sys.argv[1], 'weights.safetensors')).__enter__()\n"
         "os.kill(os.getpid(), 9)"

@@ -197,14 +197,14 @@ def test_current_instruction_is_shown(opened: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("domain")
 def test_instruction_of_a_robot_is_shown() -> None:
     """A view that starts in mid-episode receives the instruction too."""
-    from real.bus import make, open_node, qos
-    from real.topics import EPISODE_TOPIC
+    from real.bus import open_node, qos
+    from real.topics import EPISODE_TOPIC, STATUS, Episode, status
     from robot_rl.robots import robots
     from sim.scenes import Scene
 
     with open_node("robot") as robot, open_node("view") as node:
-        announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-        announcer.publish(make("std_msgs/msg/String", data='{"episode": 0, "phase": "running", "instruction": "lift"}'))
+        announcer = robot.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
+        announcer.publish(Episode(0, "running", "lift").message())
         view = LiveView(node, robots.get("panda"), Scene())
 
         def shows(text: str) -> bool:  # polled: `Node.wait_for` wakes for the graph, not for messages
@@ -214,8 +214,8 @@ def test_instruction_of_a_robot_is_shown() -> None:
             return view.asked == text
 
         assert shows("lift")
-        for said, wanted in (('{"instruction": "drop"}', "drop"), ("?", ""), ('{"instruction": "x"}', "x"), ("[]", "")):
-            announcer.publish(make("std_msgs/msg/String", data=said))
+        for said, wanted in ((Episode(0, "running", "drop").message(), "drop"), (status("cpu", 0, "warm", {}), "")):
+            announcer.publish(said)
             assert shows(wanted), said
         view.close()
 
@@ -308,8 +308,8 @@ class Topics:
         self.robot, self.turn = robots.get("panda"), turn
         self.names = [*self.robot.joint_names, *self.robot.gripper.joints]
         self.make = make
-        self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.ros.joint_states, qos.SENSOR)
-        topic = self.robot.ros.object_pose.format(object="cube")
+        self.states = node.publisher("sensor_msgs/msg/JointState", self.robot.driver.joint_states, qos.SENSOR)
+        topic = self.robot.driver.object_pose.format(object="cube")
         self.cube = node.publisher("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR)
 
     def send(self) -> None:
@@ -339,7 +339,7 @@ def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -
 
     with open_node("robot") as node, open_node("view") as mine:
         robot = Topics(node, 0.7)
-        commands = node.subscribe("std_msgs/msg/Float64MultiArray", robot.robot.ros.command)
+        commands = node.subscribe("std_msgs/msg/Float64MultiArray", robot.robot.driver.command)
         view = LiveView(mine, robots.get("panda"), tasks.get("panda-lift").scene)
         browser.open(view.page.address)
 
@@ -368,8 +368,8 @@ def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -
 @pytest.mark.usefixtures("domain")
 def test_legged_robot_without_odometry_stands_on_its_feet() -> None:
     from real.bus import open_node
-    from real.robots.base import JointReading
-    from real.robots.unitree import TrunkReading
+    from real.drivers.state import JointReading
+    from real.drivers.unitree import TrunkReading
     from robot_rl.robots import robots
     from sim.tasks import tasks
 

@@ -27,7 +27,7 @@ def test_the_shipped_robots_match_their_files(name: str, capsys: pytest.CaptureF
 
 
 def test_the_drivers_joint_names_are_reported() -> None:
-    named = replace(PANDA, ros=replace(PANDA.ros, joint_names=(("joint1", "a1"),)))
+    named = replace(PANDA, driver=replace(PANDA.driver, joint_names=(("joint1", "a1"),)))
     (driver,) = [f for f in check_robot(named) if f.what == "driver"]
     assert "a1, joint2" in driver.found and "joint_prefix" in driver.remedy and "joint_names" in driver.remedy
 

@@ -15,6 +15,7 @@ import torch
 from policies.actor import ActorPolicy
 from policies.execution import ChunkExecutor
 from real.episode.env import RobotEnv
+from real.episode.stream import StepRecord
 from real.recording.journal import Journal
 from real.recording.recorder import Recorder, RobotCameras
 from real.recording.session import VideoRecorder, uninterrupted
@@ -105,7 +106,7 @@ class FinetuneSession:
         self._pictures: dict[str, Any] = {}
         """Camera pictures (H, W, 3) at the policy's last observation, by camera."""
         # A row must be recorded before the journal ends its episode.
-        env.observers.append(self._record)
+        env.stream.on_step(self._record)
         film.attach(env)
         done = self.recorder.writer.num_episodes
 
@@ -120,15 +121,19 @@ class FinetuneSession:
         """Return a row for each of this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _record(self, step: StepRecord) -> None:
         self.recorder.add(step, self._pictures)
-        if not step["done"]:
+        if not step.done:
             self._pictures = self.cameras.look()
+
+    def activate(self) -> None:
+        """Start sending commands; the robot stays where it is."""
+        self.env.activate()
 
     def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
         """Run episodes until `seconds` have passed."""
         self.learner = learner
-        learner.note = self.env.note
+        learner.note = self.env.stream.note
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             self.adopt()

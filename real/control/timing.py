@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from real import clock
+
 logger = logging.getLogger(__name__)
-SPIN = 0.0002
-"""Duration of the busy-wait before a deadline, s: the scheduler may wake a sleeping thread this late."""
 STALL = 0.025
 """Lateness of a tick above which the process counts as stalled, s: half the time-out of the robot's watchdogs."""
 SMALLEST = 1e-8
@@ -79,23 +78,20 @@ class Ticker:
         wake       1    2      3.4     5      (4 is counted as missed)
     """
 
-    def __init__(self, period: float):
-        self.period = period
-        self.next = time.monotonic() + period
+    def __init__(self, period: float, by: clock.Clock | None = None):
+        """Args: `period`: s. `by`: clock; default: the process's."""
+        self.period, self._clock = period, by or clock.current()
+        self.next = self._clock.now() + period
         self.timing = Timing(period)
 
     def restart(self) -> None:
         """Set the next deadline to one period from now. Call this after work that was not part of a tick."""
-        self.next = time.monotonic() + self.period
+        self.next = self._clock.now() + self.period
 
     def wait(self) -> float:
         """Sleep until the next deadline; return the lateness in seconds."""
-        pause = self.next - SPIN - time.monotonic()
-        if pause > 0:
-            time.sleep(pause)
-        while time.monotonic() < self.next:
-            pass
-        now = time.monotonic()
+        self._clock.sleep_until(self.next)
+        now = self._clock.now()
         late = now - self.next
         skipped = int(late / self.period)
         self.timing.add(late, skipped, now)
@@ -234,7 +230,7 @@ def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
 
     def loop() -> None:
         prefer_realtime()
-        ticker = Ticker(1 / rate)
+        ticker = Ticker(1 / rate, clock.WALL)
         for _ in range(round(rate * seconds)):
             ticker.wait()
         timings.append(ticker.timing)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from real.robots.wire import LOW_COMMAND, layout
-from robot_rl.interface.robot import RobotSpec, UnitreeInterface
+from real.drivers.wire import LOW_COMMAND, layout
+from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.robot import RobotSpec
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """Position, rad, and speed, rad/s, in the command of an unused motor."""
@@ -13,10 +14,6 @@ FIRMEST = 1.5
 """Multiple of the spec's stiffness for standing up; at a policy's stiffness the knees stay bent."""
 STATE_TIMEOUT = 0.05
 """Maximum age of a state with which a robot may still be moved, s."""
-GUARD_TOPIC = "guard"
-"""Topic of the guard's reports, JSON in std_msgs/String, at every change and at `GUARD_RATE`. `damping`: reason of the
-damping, empty while commands pass; `latched`: the damping lasts until the robot stands up again; `damped`: number of
-dampings by reason; `stalls`: number of ticks that came too late."""
 GUARD_RATE = 50.0
 """Rate of the guard's reports, Hz."""
 ARMING = 0.3
@@ -38,11 +35,11 @@ class Motors:
     """Motors of one robot, in the order of Unitree's messages."""
 
     def __init__(self, robot: RobotSpec):
-        assert isinstance(robot.ros, UnitreeInterface)
-        self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
+        assert isinstance(robot.driver, UnitreeLowLevel)
+        self.motor = np.array([robot.driver.motors.index(name) for name in robot.joint_names])
         """Motor index of each joint, (J,)."""
-        joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
-        self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
+        joints = [robot.joints[robot.joint_names.index(name)] for name in robot.driver.motors]
+        self.joint = np.array([robot.joint_names.index(name) for name in robot.driver.motors])
         """Joint index of each motor, (M,)."""
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))

@@ -1,6 +1,5 @@
 """Record a person's demonstrations in simulation (`RehearsalEnv`) or on a robot (`RobotEnv`)."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from real import clock
+from real.episode.env import RobotEnv
+from real.episode.stream import Event, StepRecord
 from real.recording.recorder import Recorder
 from robot_rl.util.seeds import training_seed
 
@@ -36,7 +38,7 @@ class Progress:
     phase: str = ""
     """Phase of the episode: resetting, let go, waiting, running; then saved, failed or discarded."""
     began: float = 0.0
-    """Start of the phase, monotonic s."""
+    """Start of the phase, s."""
     instruction: str = ""
     """Instruction of the running episode; empty without instructions."""
 
@@ -63,8 +65,14 @@ class Recording:
         self._attempt = 0  # at the current episode of the dataset
         self._pictures: dict[str, np.ndarray] = {}
         self._hold, self._width = torch.zeros(0), 0.0
-        env.note, env.on_wait = self._note, self._report
-        env.observers.append(self._record)
+        env.on_wait = self._report
+        env.stream.on_event(self._on_event)
+        env.stream.on_step(self._record)
+
+    def activate(self) -> None:
+        """Start sending commands to a robot; it stays where it is."""
+        if isinstance(self.env, RobotEnv):
+            self.env.activate()
 
     def run(self) -> Progress:
         """Record until the dataset has its final number of episodes; raise `Finished` if the person quits before."""
@@ -89,37 +97,41 @@ class Recording:
         if discarded or not recorder.rows.count():
             env.abandon()
             progress.discarded += 1
-            self._note("phase", "discarded")
+            self._enter("discarded")
             return
         progress.successes, progress.failures = progress.successes + success, progress.failures + (not success)
         if not (success or self.keep_failures):
             self._attempt += 1
-            self._note("phase", "failed")
+            self._enter("failed")
             return
         recorder.end_episode(facts | {"success": success, "marked": bool(infos["marked"])})
         recorder.flush()
         progress.saved, progress.new, self._attempt = recorder.writer.num_episodes, progress.new + 1, 0
-        self._note("phase", "saved")
+        self._enter("saved")
 
     def _facts(self) -> dict[str, Any]:
         """Return the episode's instruction and, in simulation, the randomized values of its parameters."""
         record = getattr(self.env, "episode_record", None)
         return {"instruction": self.env.instruction(0)} | (record(0) if record else {})
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _record(self, step: StepRecord) -> None:
         """Record a control period unless it is a pause, in which the command is a hold, and joints and fingers rest."""
         state = self.env.state
         at_rest = float(state.joint_velocity.abs().max()) < REST
         at_rest &= abs(float(state.gripper_width.sum()) - self._width) < GRIP
-        pause = at_rest and torch.allclose(step["executed"], self._hold, atol=1e-4)
-        if pause and not (step["done"] or self.keep_pauses):
+        pause = at_rest and torch.allclose(step.executed, self._hold, atol=1e-4)
+        if pause and not (step.done or self.keep_pauses):
             self.progress.paused += 1
             return
         self.recorder.add(step, self._pictures)
 
-    def _note(self, event: str, what: Any) -> None:
-        if event == "phase" and what != self.progress.phase:
-            self.progress.phase, self.progress.began = str(what), time.monotonic()
+    def _on_event(self, event: Event) -> None:
+        if event.name == "phase":
+            self._enter(str(event.what))
+
+    def _enter(self, phase: str) -> None:
+        if phase != self.progress.phase:
+            self.progress.phase, self.progress.began = phase, clock.now()
             self.show(self.progress)
 
     def _report(self) -> None:

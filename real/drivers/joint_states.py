@@ -1,4 +1,4 @@
-"""Driver of an arm with ros2_control topics: it receives joint states and sends a stream of joint positions."""
+"""State reader of an arm: sensor_msgs/JointState, whose joints are matched by name."""
 
 import threading
 
@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.bus import Stamped, make, qos
-from real.robots.base import Driver, JointReading, driver_names, seconds, suggestion
+from real.bus import Node, Stamped, qos
+from real.drivers.names import driver_names, suggestion
+from real.drivers.scene import seconds
+from real.drivers.state import JointReading, StateReader
+from robot_rl.interface.driver import JointTopics
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.robot import RosInterface
-from robot_rl.interface.state import ABSENT, RobotState
+from robot_rl.interface.robot import RobotSpec
 
 SLIP = 0.05
 """Maximum difference between the time from one message to a later one by the driver's clock and by ours, s. A larger
@@ -51,12 +53,12 @@ class VelocityEstimate:
         return np.where(np.isfinite(reported), reported, self._velocity[joints])
 
 
-class ArmDriver(Driver):
-    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them."""
+class JointStates(StateReader):
+    """Reader of joint states. Joints are matched by name; a message may hold more joints, or only some of them."""
 
-    def _connect(self) -> None:
-        node, robot = self.node, self.robot
-        self.kinematics = Kinematics(robot)
+    def __init__(self, node: Node, robot: RobotSpec, realtime: bool = True):
+        super().__init__(node, robot, realtime)
+        self.kinematics = Kinematics(robot) if robot.tool else None
         self._index = {name: k for k, name in enumerate(driver_names(node, robot))}
         self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
         self._stamp = np.full(len(self._index), -np.inf)
@@ -65,20 +67,16 @@ class ArmDriver(Driver):
         self._named: list[set[str]] = []
         """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
         self._settled = False
-        """After `wait_ready`, all publishers of the joints are known."""
+        """After `settle`, all publishers of the joints are known."""
         self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
         """Names in the last message; indices in the message, and in the spec, of the spec's joints in that message."""
         self._lock = threading.Lock()
-        ros = robot.ros
-        assert isinstance(ros, RosInterface)
-        self.joints = node.subscribe("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR, self._on_joints)
-        if not self.dry_run:
-            self.command = node.publisher("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
-            self.gripper = node.publisher("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
-            self.commands = [self.command, self.gripper] if robot.gripper else [self.command]
+        assert isinstance(robot.driver, JointTopics)
+        topic = robot.driver.joint_states
+        self.joints = node.subscribe("sensor_msgs/msg/JointState", topic, qos.SENSOR, self._on_joints)
 
     def _on_joints(self, sample: Stamped) -> None:
-        self._raise_priority_once()
+        self.raise_priority_once()
         msg = sample.msg
         position = np.asarray(msg.position)
         if len(msg.name) != len(position):
@@ -117,13 +115,11 @@ class ArmDriver(Driver):
             if not self._settled and all(part.isdisjoint(names) for part in self._named):
                 self._named.append(set(names))
 
-    def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a complete state and a subscriber of the commands. Later publishers of joints are refused."""
-        super().wait_ready(timeout)
+    def settle(self) -> None:
         self._settled = True
 
     def reading(self) -> JointReading | None:
-        """Return the latest complete joint state, None before the first. Its arrival is that of the oldest joint."""
+        """Return the latest complete state, None before the first. Its arrival is that of the oldest joint."""
         with self._lock:
             oldest = float(self._stamp.min())
             if oldest == -np.inf:
@@ -133,28 +129,19 @@ class ArmDriver(Driver):
                 self._position[:arm].copy(), self._velocity[:arm].copy(), float(self._position[arm:].sum()), oldest
             )
 
-    def state(self, last_action: Tensor) -> RobotState | None:
-        """Return the robot's state as named views (n = 1); None while joints or objects are missing."""
-        reading = self.reading()
-        poses, _ = self.object_poses()
-        if reading is None or len(poses) < len(self.poses):
-            return None
-        joints, speeds = (torch.from_numpy(v).float()[None] for v in (reading.position, reading.velocity))
-        tool, width = self.kinematics.forward(joints)[0], torch.tensor([[reading.gripper]])
-        width = width if self.robot.gripper else ABSENT
-        return RobotState(joints, speeds, last_action, tool_position=tool, gripper_width=width, objects=poses)
+    def views(self, reading: JointReading) -> dict[str, Tensor]:
+        if self.kinematics is None:
+            return {}
+        joints = torch.from_numpy(reading.position).float()[None]
+        return {"tool_position": self.kinematics.forward(joints)[0]}
 
-    def send(self, position: np.ndarray, gripper: float) -> None:
-        """Publish a command: joint positions (J,) in rad and the gripper width in m."""
-        if not self.dry_run:
-            for publisher, values in zip(self.commands, (position, np.array([gripper])), strict=False):
-                publisher.publish(make("std_msgs/msg/Float64MultiArray", data=values))
-
-    def _parts(self) -> int:
+    @property
+    def publishers(self) -> int:  # type: ignore[override]
+        """Return the number of publishers that together reported the joints at the start."""
         with self._lock:
             return max(1, len(self._named))
 
-    def _missing_state(self) -> list[str]:
+    def missing(self) -> list[str]:
         with self._lock:
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
         if not unseen:

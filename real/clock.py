@@ -1,0 +1,172 @@
+"""The clock of the robot side: everything in `real` takes its time from here.
+
+By default it is the machine's monotonic clock. In lockstep (ROS: use_sim_time) it is the clock of a simulated robot:
+time stands still until everything that is due has been done (`real.lockstep`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+SPIN = 0.0002
+"""Duration of the busy-wait before a deadline, s: the scheduler may wake a sleeping thread this late."""
+Arrived = threading.Condition | None
+"""Condition that is notified when a predicate may have become true; None: there is none."""
+
+
+class Clock(Protocol):
+    """Source of time, by which threads sleep and wait."""
+
+    lockstep: bool
+
+    def now(self) -> float: ...
+
+    def sleep_until(self, deadline: float) -> None: ...
+
+    def wait(self, holds: Callable[[], bool], timeout: float, arrived: Arrived = None) -> bool: ...
+
+    def start(self, target: Callable[[], None], name: str) -> Thread: ...
+
+    def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None: ...
+
+    def published(self) -> float | None: ...
+
+    def join(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Thread(threading.Thread):
+    """Daemon thread that sleeps and waits by the clock."""
+
+    def __init__(self, target: Callable[[], None], name: str):
+        super().__init__(target=target, name=name, daemon=True)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` s for the thread's end; return whether it has ended."""
+        self.join(timeout)
+        return not self.is_alive()
+
+
+class Wall:
+    """The machine's monotonic clock."""
+
+    lockstep = False
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep_until(self, deadline: float) -> None:
+        pause = deadline - SPIN - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        while time.monotonic() < deadline:
+            pass
+
+    def wait(self, holds: Callable[[], bool], timeout: float, arrived: Arrived = None) -> bool:
+        if arrived is not None:
+            with arrived:
+                return arrived.wait_for(holds, timeout)
+        deadline = time.monotonic() + timeout
+        while not (held := holds()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return held
+
+    def start(self, target: Callable[[], None], name: str) -> Thread:
+        thread = Thread(target, name)
+        thread.start()
+        return thread
+
+    def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None:
+        deliver(time.monotonic())
+
+    def published(self) -> float | None:
+        return None
+
+    def join(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+WALL = Wall()
+_current: Clock = WALL
+
+
+def use(clock: Clock) -> None:
+    """Make `clock` the clock of this process."""
+    global _current
+    _current = clock
+
+
+def current() -> Clock:
+    """Return the clock of this process."""
+    return _current
+
+
+def in_lockstep() -> bool:
+    """Return whether time is that of a simulated robot."""
+    return _current.lockstep
+
+
+def now() -> float:
+    """Return the time, s, since an arbitrary start."""
+    return _current.now()
+
+
+def ros_time() -> int:
+    """Return the time for a message's header, ns: since 1970, or in lockstep the simulated robot's."""
+    return round(1e9 * _current.now()) if _current.lockstep else time.time_ns()
+
+
+def sleep_until(deadline: float) -> None:
+    """Return at a time, s."""
+    _current.sleep_until(deadline)
+
+
+def sleep(seconds: float) -> None:
+    """Return after `seconds`."""
+    _current.sleep_until(_current.now() + seconds)
+
+
+def pause(seconds: float, ended: Callable[[float], int]) -> int:
+    """Return after `seconds`, or as soon as `ended(s)`, which waits up to `s` by the machine's clock, returns a number
+    other than 0; return this number."""
+    if not _current.lockstep:
+        return ended(seconds)
+    sleep(seconds)
+    return ended(0.0)
+
+
+def wait(holds: Callable[[], bool], timeout: float, arrived: Arrived = None) -> bool:
+    """Wait up to `timeout` s until `holds()` is true; return its value. `arrived` is notified when it may change."""
+    return _current.wait(holds, timeout, arrived)
+
+
+def start(target: Callable[[], None], name: str) -> Thread:
+    """Start a daemon thread that sleeps and waits by the clock."""
+    return _current.start(target, name)
+
+
+def receive(published: float, topic: str, deliver: Callable[[float], None]) -> None:
+    """Deliver a message, published at a time, s, by the sender's clock, now or at its time; `deliver` gets the time."""
+    _current.receive(published, topic, deliver)
+
+
+def published() -> float | None:
+    """Return the time, s, of a message that is published now; None for the machine's own stamp."""
+    return _current.published()
+
+
+def join() -> None:
+    """Take part in lockstep from now on: time goes on only when this process has done what is due."""
+    _current.join()
+
+
+def leave() -> None:
+    """Take part no longer, until `join`."""
+    _current.leave()

@@ -1,0 +1,83 @@
+"""Command parts of a driver: what an arm, legs or a base are sent, and what a gripper is sent."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from real.bus import Node, Publisher, Subscription, make, qos
+from real.drivers.state import StateReader
+from robot_rl.interface.command import Command, GripperCommand
+from robot_rl.interface.robot import RobotSpec
+
+ARRAY = "std_msgs/msg/Float64MultiArray"
+
+
+class Commands(ABC):
+    """Publisher of a robot's commands. Every command has passed the shield."""
+
+    accepts: ClassVar[tuple[type[Command], ...]]
+    """Kinds of commands that the robot takes; of those that a policy's controller gives, its first is used."""
+
+    def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
+        self.node, self.robot, self.state = node, robot, state
+        self.publishers: list[Publisher] = []
+        """Publishers of commands; each should be the only publisher on its topic."""
+        self.reports: list[Subscription] = []
+        """Subscriptions of topics with answers of the robot; each should have one publisher."""
+
+    @abstractmethod
+    def send(self, command: Command, rate: Tensor) -> None:
+        """Publish a command (n = 1). `rate` (1, E): its velocity, or, of a command that is a velocity, its
+        acceleration."""
+
+    def damp(self) -> None:
+        """Damp all joints; only for a robot that sinks down instead of holding its position."""
+        raise NotImplementedError(f"{self.robot.name} holds its position")
+
+    def objection(self, now: float) -> str:
+        """Return the robot's reason for withholding commands from the motors; empty if there is none."""
+        return ""
+
+    @property
+    def damped(self) -> dict[str, int]:
+        """Return the number of times that a guard began to damp the robot, by reason."""
+        return {}
+
+    def wait_ready(self, timeout: float) -> None:  # noqa: B027 - optional
+        """Wait up to `timeout` s until the robot's side can execute commands; raise NotReady if it cannot."""
+
+    def executor(self, topic: str) -> str:
+        """Return advice on the process that must run to execute commands on a topic."""
+        name = topic.rpartition("/")[0].strip("/").rpartition("/")[2]
+        return (
+            f"is controller {name!r} active (`ros2 control list_controllers`, `ros2 control switch_controllers "
+            f"--activate {name}`)? For a rehearsal: robot-rl twin {self.robot.name}"
+        )
+
+
+class GripperCommands(ABC):
+    """Publisher of a gripper's commands."""
+
+    def __init__(self, node: Node, robot: RobotSpec):
+        self.publishers: list[Publisher] = []
+
+    @abstractmethod
+    def send(self, command: GripperCommand) -> None:
+        """Publish a command; called at the command rate, mostly with the same command."""
+
+    def width(self) -> float | None:
+        """Return the gripper's width, m; None if the joint states contain the fingers."""
+        return None
+
+
+class GripperWidth(GripperCommands):
+    """Publisher of the distance between the fingers on the topic `gripper_command` of the driver's config."""
+
+    def __init__(self, node: Node, robot: RobotSpec):
+        super().__init__(node, robot)
+        topic: str = robot.driver.gripper_command  # type: ignore[attr-defined]
+        self.publishers = [node.publisher(ARRAY, topic, qos.COMMAND)]
+
+    def send(self, command: GripperCommand) -> None:
+        self.publishers[0].publish(make(ARRAY, data=[command.width]))

@@ -1,0 +1,91 @@
+"""A driver: state, commands, gripper, scene and preflight of one robot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from real.bus import Node
+from real.drivers.commands import Commands, GripperCommands
+from real.drivers.preflight import Preflight
+from real.drivers.scene import Scene
+from real.drivers.state import JointReading, StateReader
+from robot_rl.interface.command import Command, GripperCommand
+from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.state import ABSENT, RobotState
+
+
+@dataclass(frozen=True)
+class DriverParts:
+    """Classes of a driver's parts; a driver's module registers one instance."""
+
+    state: type[StateReader]
+    commands: type[Commands]
+    gripper: type[GripperCommands] | None = None
+    """None for robots without a gripper, or with one that the commands' class drives."""
+    twin: str = ""
+    """Import path of the simulated robot on the same topics, `real.twin.arm:ArmTwin`; empty: there is none."""
+
+
+class Driver:
+    """Named state views of one robot from its messages, and messages from commands, unless `dry_run`."""
+
+    def __init__(
+        self, node: Node, robot: RobotSpec, parts: DriverParts, objects: Sequence[str] = (),
+        cameras: Sequence[str] = (), dry_run: bool = False,
+    ):  # fmt: skip
+        self.node, self.robot, self.dry_run = node, robot, dry_run
+        self.scene = Scene(node, robot, objects, cameras)
+        self.state = parts.state(node, robot, realtime=not dry_run)
+        self.commands = None if dry_run else parts.commands(node, robot, self.state)
+        hand = parts.gripper if robot.gripper and not dry_run else None
+        self.gripper = hand(node, robot) if hand else None
+        self.preflight = Preflight(self)
+
+    def reading(self) -> JointReading | None:
+        """Return the latest complete state of joints and gripper, None before the first."""
+        reading = self.state.reading()
+        width = self.gripper.width() if self.gripper else None
+        return reading if reading is None or width is None else replace(reading, gripper=width)
+
+    def observe(self, last_action: Tensor) -> RobotState | None:
+        """Return the robot's state as named views (n = 1); None while joints or objects are missing."""
+        reading, (poses, _) = self.reading(), self.scene.object_poses()
+        if reading is None or len(poses) < len(self.scene.poses):
+            return None
+        joints, speeds = (torch.from_numpy(v).float()[None] for v in (reading.position, reading.velocity))
+        width = torch.tensor([[reading.gripper]]) if self.robot.gripper else ABSENT
+        views = self.state.views(reading)
+        return RobotState(joints, speeds, last_action, gripper_width=width, objects=poses, **views)
+
+    def send(self, command: Command, rate: Tensor, gripper: GripperCommand) -> None:
+        """Publish a command (n = 1) with its `rate` (1, E), and the gripper's; nothing in a dry run."""
+        if self.commands:
+            self.commands.send(command, rate)
+        if self.gripper:
+            self.gripper.send(gripper)
+
+    def damp(self) -> None:
+        """Damp all joints of a robot that sinks down instead of holding its position."""
+        if self.commands:
+            self.commands.damp()
+
+    def objection(self, now: float) -> str:
+        """Return the robot's reason for withholding commands from the motors; empty if there is none."""
+        return self.commands.objection(now) if self.commands else ""
+
+    @property
+    def damped(self) -> dict[str, int]:
+        """Return the number of times that a guard began to damp the robot, by reason."""
+        return self.commands.damped if self.commands else {}
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Return the numbers of messages that were not used, by reason."""
+        return {
+            "states": self.state.rejected, "poses": self.scene.rejected, "jumps": self.state.jumps.count,
+            "repeated": self.state.repeated + self.scene.repeated,
+        }  # fmt: skip

@@ -1,0 +1,129 @@
+"""Run a policy on a robot for some episodes, and report what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from policies.bundle import Bundle
+from policies.errors import RemoteFailure
+from policies.execution import Execution, InferenceHung, Mode, warm_up
+from real import clock
+from real.bus import Node
+from real.control import timing
+from real.drivers.state import NotReady
+from real.episode.env import RobotEnv
+from real.episode.steering import Schedule
+from real.recording.journal import Journal
+from real.recording.session import VideoRecorder
+from real.teleop.commands import OperatorInput
+from robot_rl.evaluation import Evaluation, evaluate
+from robot_rl.interface.observation_spec import ObservationSpec
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.robot import RobotSpec
+from robot_rl.rewards.classifier import Classifier
+from robot_rl.robots import robots
+from robot_rl.training.run import Run
+from robot_rl.util.statistics import wilson
+
+
+def execution_of(interface: Interface, robot: RobotSpec, mode: Mode) -> Execution:
+    """Return how a robot executes action chunks. For an arm, the control thread holds the position while another
+    thread infers; legs cannot wait, and their policies are fast."""
+    period = 1 / interface.controller.rate
+    wait = 0.8 * period if mode == "receding" else 0.0
+    aside = robot.base is None and not clock.in_lockstep()  # in lockstep time stands during an inference
+    return Execution(mode, background=aside, patience=wait if aside else 0.0, period=period)
+
+
+def rehearse(bundle: Bundle, seen: ObservationSpec, execution: Execution) -> None:
+    """Infer once on observations of zeros, because the first inference is slow."""
+    zeros = {key: torch.zeros(1, *f.shape, dtype=getattr(torch, f.dtype)) for key, f in seen.items()}
+    warm_up(bundle.policy, zeros, execution)
+
+
+class Deployment:
+    """A policy on a robot."""
+
+    def __init__(
+        self, run: Run, node: Node, bundle: Bundle, interface: Interface, mode: Mode, *,
+        film: VideoRecorder, dry_run: bool = False, schedule: Schedule | None = None, instruction: str = "",
+        classifier: Classifier | None = None,
+    ):  # fmt: skip
+        """Connect to the robot and check its topics; NotReady if something is missing. `mode`: what the robot does
+        during inference."""
+        robot = robots.get(interface.robot)
+        self._run, self.bundle, self.film = run, bundle, film
+        self.execution = execution = execution_of(interface, robot, mode)
+        rehearse(bundle, Pipeline(interface).observation_spec, execution)
+        self._bare = timing.bare_loop(robot.command_rate).summary()
+        cameras = interface.cameras[:1] if film.episodes else ()
+        operator = OperatorInput(node, robot.name, robot.base is not None)
+        self.env = RobotEnv(
+            node, interface, cameras=cameras, operator=operator, dry_run=dry_run, schedule=schedule,
+            instruction=instruction, classifier=classifier, words=bundle.policy.words,
+        )  # fmt: skip
+        seen = self.env.pipeline.observation_spec
+        self.env.warmups.append(lambda: rehearse(bundle, seen, execution))
+        film.attach(self.env)
+        self.journal = Journal(run.folder, self.env)
+        self.result, self.ended = Evaluation(), ""
+        """Results of the finished episodes; reason for which the session ended early, empty if it did not."""
+        self.interrupt: KeyboardInterrupt | None = None
+        """Signal that ended the session."""
+
+    def activate(self) -> None:
+        """Start sending commands; the robot stays where it is."""
+        self.env.activate()
+
+    def run(self, episodes: int, seed: int, progress: Callable[[int, dict[str, Any]], None]) -> None:
+        """Run episodes; end early, with the reason in `ended`, if the robot, the policy or its server fails after the
+        first one, or at a signal."""
+        try:
+            evaluate(self.bundle.policy, self.env, episodes, seed, progress, self.result, self.execution)
+        except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
+            lost = isinstance(error, RemoteFailure)  # reported even if no episode has finished
+            if not self.result.success and not lost:
+                raise
+            if lost:
+                self.env.note("server", str(error))
+            self.interrupt = error if isinstance(error, KeyboardInterrupt) else None
+            self.ended = "interrupted" if self.interrupt else str(error)
+
+    def close(self) -> None:
+        """Stop the robot, and write the journal."""
+        try:
+            self.env.close()
+        finally:
+            self.bundle.close()
+            self.journal.close()
+            self.journal.drop_rows_from(len(self.result.success))  # a signal may arrive after a row, before its result
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the session ended early, or with a stop that only a person may reset."""
+        stopped = bool(self.env.loop.stopped) and not self.env.reset_procedure.auto_resets_stop
+        return bool(self.ended) or stopped
+
+    def report(self, label: str, caption: str, **facts: Any) -> dict[str, Any]:
+        """Write evaluation.json, loop.json and the video; return the summary. `label`: name of the policy; `caption`:
+        of the video; `facts` are written too."""
+        env, result = self.env, self.result
+        summary = {"label": label, "where": "twin" if env.on_twin else "robot"} | facts | result.summary()
+        summary["corrected_episodes"] = sum(result.by_hand)
+        if env.loop.sinks:
+            low, high = wilson(env.falls, max(env.falls, len(result.success)))
+            summary |= {
+                "standing": sum(result.success), "falls": env.falls, "stalls": env.stalls, "fall_rate_low": low,
+                "fall_rate_high": high,
+            }  # fmt: skip
+        summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
+        summary |= {"ended": self.ended} if self.ended else {}
+        self._run.write("evaluation.json", summary | {"takeovers": result.takeovers})
+        loop = env.summary() | {"bare": self._bare, "learner": "absent", "lockstep": clock.in_lockstep()}
+        self._run.write("loop.json", loop)
+        self.film.write(self._run.folder, caption)
+        late = {"late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
+        return summary | late | {"inference_p99_ms": loop["inference_ms"]["p99"]}

@@ -1,0 +1,161 @@
+"""Followers and the conductor of lockstep (`real.lockstep`), and their topics."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from real import clock
+from real.bus import names
+from real.bus.messages import make
+from real.bus.node import Node, Stamped
+from real.bus.qos import QoS
+from real.clock import WALL
+from real.lockstep import SOON, START, ClockError, Lockstep
+from robot_rl.util.errors import UserError
+
+logger = logging.getLogger(__name__)
+CLOCK, DONE = "rosgraph_msgs/msg/Clock", "std_msgs/msg/Header"
+CLOCK_TOPIC, DONE_TOPIC = "/clock", "lockstep"
+"""Topics of the time, and of the followers' answers: a Header with the time done and the follower's node."""
+LEFT = 2**31 - 1
+"""Time, s, with which a follower takes part no longer."""
+RELIABLE = QoS(depth=100)
+
+
+class Follower:
+    """A process that follows the clock of a simulated robot."""
+
+    _only: Follower | None = None
+    """The process's follower; further nodes use it too."""
+
+    @classmethod
+    def of(cls, node: Node) -> None:
+        """Make this process, in its main thread, follow the clock that a node hears; at the first call only."""
+        cls._only = cls._only or cls(node)
+        cls._only.clock.drains.append(node.drain)
+
+    def __init__(self, node: Node):
+        self.clock = Lockstep()
+        clock.use(self.clock)
+        self.node, self._ticks = node, 0
+        self._times: SimpleQueue[float] = SimpleQueue()
+        self._done = node.publisher(DONE, DONE_TOPIC, RELIABLE)
+        self.clock.on_join, self.clock.on_leave = self._join, lambda: self._say(float(LEFT))
+        threading.Thread(target=self._run, name="lockstep", daemon=True).start()
+        # The bus's thread goes on receiving while another thread advances the time.
+        node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, lambda s: self._times.put(seconds(s.msg.clock)), at_once=True)
+
+    def _join(self) -> None:
+        if not WALL.wait(lambda: self._ticks > 0, 10.0):
+            raise ClockError(
+                f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within 10 s: start the simulator "
+                "(robot-rl twin --lockstep), or leave use_sim_time out"
+            )
+
+    def _say(self, done: float) -> None:
+        with contextlib.suppress(UserError):  # the node is closed
+            self._done.publish(make(DONE, stamp=stamp(done), frame_id=self.node.full_name))
+
+    def _run(self) -> None:
+        while True:
+            now = self._times.get()
+            self._ticks += 1
+            if now < self.clock.time - SOON and self._ticks > 1:
+                self.clock.fail(
+                    f"the robot's clock jumped back from {self.clock.time:.3f} to {now:.3f} s: was its simulator "
+                    "restarted? Start this again too"
+                )
+                return
+            try:
+                self.clock.advance(now)
+            except Exception as error:
+                logger.exception("lockstep")
+                self.clock.fail(f"lockstep ended: {error}")
+                return
+            if self.clock.joined:
+                self._say(now)
+
+
+class Conductor:
+    """The clock of a simulated robot, and its followers."""
+
+    def __init__(self, node: Node, followers: Sequence[str], period: float, speed: float = 0.0):
+        """Args: `followers`: names of the nodes to wait for. `period`: of a tick, s. `speed`: largest multiple of real
+        time; 0: no limit."""
+        self.clock = Lockstep()
+        self.clock.lead, self.clock.joined = period / 2, True
+        self.clock.rest()
+        clock.use(self.clock)
+        self.node, self.period, self.speed = node, period, speed
+        self._count, self._began = 0, time.monotonic()
+        self._waits = {names.expand(name, node.name, node.namespace): 0.0 for name in followers}
+        """Followers, and the time that they are done with, s."""
+        self._publisher = node.publisher(CLOCK, CLOCK_TOPIC, RELIABLE)
+        self._answered = threading.Condition()
+        self.clock.drains.append(node.drain)
+        self._answers = node.subscribe(DONE, DONE_TOPIC, RELIABLE, self._on_done, at_once=True)
+
+    def _on_done(self, sample: Stamped) -> None:
+        with self._answered:
+            self._waits[sample.msg.frame_id] = seconds(sample.msg.stamp)
+            self._answered.notify_all()
+
+    def begin(self, publish: Callable[[], None], over: Callable[[], bool]) -> bool:
+        """Publish the first state, by `publish`, until all followers take part; return False if `over()` before."""
+        while not over():
+            publish()
+            self._announce()
+            with self._answered:
+                if self._answered.wait_for(lambda: all(done >= START - SOON for done in self._waits.values()), 0.05):
+                    break
+        self._began = time.monotonic()
+        return not over()
+
+    def tick(self, step: Callable[[], None], over: Callable[[], bool]) -> None:
+        """Deliver the followers' messages, `step()` the robot, and let the followers do what is due."""
+        self._count += 1
+        now = START + self._count * self.period
+        self.clock.deliver(now)
+        step()
+        self.clock.advance(now)
+        self._announce()
+        with self._answered:
+            while not self._answered.wait_for(self._all_done, 0.5) and not over():
+                self._drop_the_dead()
+        alone = all(done >= LEFT for done in self._waits.values())
+        if speed := (self.speed or float(alone)):
+            pause = self._began + self._count * self.period / speed - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            elif pause < -1.0:
+                self._began -= pause  # do not catch up
+
+    def _all_done(self) -> bool:
+        return all(done >= self.clock.time - SOON for done in self._waits.values())
+
+    def _drop_the_dead(self) -> None:
+        alive = self._answers.writers()
+        for name in self._waits:
+            if name not in alive and self._waits[name] < LEFT:
+                logger.warning("%s has gone: the robot no longer waits for it", name)
+                self._waits[name] = float(LEFT)
+
+    def _announce(self) -> None:
+        self._publisher.publish(make(CLOCK, clock=stamp(self.clock.time)))
+
+
+def stamp(now: float) -> dict[str, int]:
+    """Return a time, s, as the fields of a builtin_interfaces/Time."""
+    nanoseconds = round(now * 1e9)
+    return {"sec": nanoseconds // 10**9, "nanosec": nanoseconds % 10**9}
+
+
+def seconds(time: Any) -> float:
+    """Return a builtin_interfaces/Time in s."""
+    return float(time.sec + 1e-9 * time.nanosec)

@@ -1,0 +1,175 @@
+"""Configs of robot drivers: topics, limits, time-outs, and what a robot does when it is not commanded.
+
+A robot's spec holds the config; `real.drivers` holds the code that it names. Facts about a robot need no code of the
+robot side, so simulation and bundles read them too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from robot_rl.util.errors import nearest
+from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
+
+if TYPE_CHECKING:
+    from robot_rl.interface.robot import RobotSpec
+
+Follow = Literal["straight_line", "jerk_limited", "direct"]
+Stop = Literal["brake_and_hold", "damp", "robot_holds"]
+
+
+@dataclass(frozen=True)
+class SafetyConfig:
+    """Limits and time-outs of the command loop."""
+
+    state_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.05
+    """Maximum age of a joint state with which the robot is moved, s."""
+    goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.15
+    """Maximum age of a goal, s: three control periods at 20 Hz."""
+    start_mismatch: Annotated[float, Interval(gt=0, le=1)] = 0.2
+    """Maximum distance of the first goal after a start or hold from what the joint can reach in the goal's duration,
+    and of a held arm from its command, rad."""
+    tool_mismatch: Annotated[float, Interval(gt=0, le=0.5)] = 0.1
+    """As `start_mismatch`, for goals that are poses of the tool, m and half of it per radian."""
+    moved_patience: PositiveFloat = 0.1
+    """Time for which a held arm must be further than `start_mismatch` from its command before it is held where it is,
+    s. A single joint state may be wrong."""
+    object_timeout: PositiveFloat = 0.2
+    """Maximum age of an object pose for posting a goal, s."""
+    picture_timeout: PositiveFloat = 0.15
+    """Maximum age of a picture, s: three frames at 20 Hz. An older picture of the policy's cameras stops goals; for
+    other cameras the last picture is recorded again."""
+    lost_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.5
+    """Age of the joint state, or of one of the policy's pictures, at which the episode ends with an error, s."""
+    max_nonfinite: PositiveInt = 3
+    """Number of consecutive non-finite goals that latches a stop."""
+    tilt: Annotated[float, Interval(gt=0, le=90)] = 60.0
+    """Tilt of a legged robot's trunk above which a stop latches, degrees."""
+    overspeed: Annotated[float, Interval(ge=1, le=2)] = 1.2
+    """Multiple of a joint's speed limit. Three consecutive states with a faster joint latch a legged robot's stop."""
+    guard_patience: PositiveFloat = 0.2
+    """Time within which the guard must pass on commands for standing up, s. Later, damping by the guard latches a
+    stop."""
+
+    def __post_init__(self) -> None:
+        validate(self, "safety.")
+        if self.state_timeout > self.lost_timeout:
+            raise ValueError(
+                f"safety.lost_timeout is {self.lost_timeout:g} s; it must not be below state_timeout, "
+                f"{self.state_timeout:g} s: an arm holds first, and the episode ends later"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverConfig:
+    """Config of a robot's driver. Topics are relative to the robot's namespace."""
+
+    driver: ClassVar[str] = ""
+    """Name of the driver's code in the registry `real.drivers.drivers`, or its import path."""
+    image: str = "{camera}/image_raw"
+    """sensor_msgs/Image."""
+    object_pose: str = "objects/{object}/pose"
+    """geometry_msgs/PoseStamped in the robot's base frame, for example from a tag tracker."""
+    base_frames: tuple[str, ...] = ("base", "base_link")
+    """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused;
+    poses with an empty frame name are accepted."""
+    safety: SafetyConfig = field(default_factory=SafetyConfig)
+    follow: Follow = "straight_line"
+    """Path of the commands to each goal: along a straight line, jerk-limited (for controllers that execute every
+    command at once; needs `Joint.jerk`), or direct (for set-points of springs)."""
+    stop: Stop = "brake_and_hold"
+    """How the robot stops: it brakes, and is sent the position where it stopped; it is damped and sinks; or it brakes,
+    and then gets no commands, because its own controller holds it when commands end."""
+
+    def __post_init__(self) -> None:
+        validate(self, "driver.")
+
+    def driver_name(self, name: str) -> str:
+        """Return the name of a joint or finger in the driver's messages, without a prefix."""
+        return name
+
+    def check(self, robot: RobotSpec) -> None:
+        """Raise ValueError if the config does not fit the robot."""
+
+    def wire_order(self) -> dict[str, list[str] | None]:
+        """Return the orders in messages that a bundle compares; None where the messages have names."""
+        return {"motors": None, "contacts": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTopics(DriverConfig):
+    """Config of a driver that reports sensor_msgs/JointState."""
+
+    joint_states: str = "joint_states"
+    joint_names: tuple[tuple[str, str], ...] = ()
+    """Pairs (name in the spec, name in the driver's messages) of the joints and fingers whose two names differ. For a
+    prefix common to all names, use the launch argument `joint_prefix`."""
+
+    def driver_name(self, name: str) -> str:
+        return dict(self.joint_names).get(name, name)
+
+    def check(self, robot: RobotSpec) -> None:
+        own = (*robot.joint_names, *robot.fingers)
+        for name, _ in self.joint_names:
+            if name not in own:
+                raise ValueError(f"robot {robot.name!r}, driver.joint_names: no joint {name!r}; {nearest(name, own)}")
+        check_unique("joint", robot.driver_names())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardPosition(JointTopics):
+    """Topics of an arm with ros2_control's forward_position_controller."""
+
+    driver: ClassVar[str] = "forward_position"
+    command: str = "forward_position_controller/commands"
+    """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
+    gripper_command: str = "gripper_controller/commands"
+    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitreeLowLevel(DriverConfig):
+    """Topics of Unitree's low-level messages."""
+
+    driver: ClassVar[str] = "unitree_low_level"
+    low_state: str = "lowstate"
+    """unitree_go/LowState: joint, IMU and foot readings."""
+    low_command: str = "lowcmd"
+    """unitree_go/LowCmd: motor commands, published by the guard only."""
+    wanted_command: str = "lowcmd_wanted"
+    """unitree_go/LowCmd: motor commands for the guard to forward."""
+    motors: tuple[str, ...] = ()
+    """Names of the joints, in the order of the motors in the messages."""
+    feet: tuple[str, ...] = ()
+    """Names of the feet, in the order of the contact forces in the messages."""
+    safety: SafetyConfig = field(default_factory=lambda: SafetyConfig(goal_timeout=0.3))
+    """A goal may be older than an arm's: damping makes the robot fall, so it keeps standing in short gaps."""
+    follow: Follow = "direct"
+    stop: Stop = "damp"
+
+    def check(self, robot: RobotSpec) -> None:
+        what = f"robot {robot.name!r}, driver"
+        _check_order(f"{what}.motors", self.motors, "joint", robot.joint_names)
+        _check_order(f"{what}.feet", self.feet, "foot", robot.base.feet if robot.base else ())
+
+    def wire_order(self) -> dict[str, list[str] | None]:
+        return {"motors": list(self.motors), "contacts": list(self.feet)}
+
+
+def check_unique(kind: str, names: tuple[str, ...]) -> None:
+    """Raise ValueError for a name that is given twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{kind} {name!r} is named {names.count(name)} times; name each once")
+
+
+def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
+    """Raise ValueError unless `wired`, an order in messages, has each of the robot's names `own` exactly once."""
+    check_unique(f"{what}: {kind}", wired)
+    for name in wired:
+        if name not in own:
+            raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
+    if missing := [name for name in own if name not in wired]:
+        raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")
+

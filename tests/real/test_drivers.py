@@ -1,0 +1,321 @@
+"""Drivers of other kinds than the project's own: poses and velocities of a tool, joint velocities, suction, a base."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from real.bus import Node, make, open_node, qos
+from real.drivers import drivers, open_driver
+from real.drivers.commands import ARRAY, Commands, GripperCommands
+from real.drivers.driver import DriverParts
+from real.drivers.joint_states import JointStates
+from real.drivers.state import NotReady, StateReader
+from real.episode.env import RobotEnv
+from real.topics import INT
+from robot_rl.interface.command import BaseVelocity, Command, GripperCommand, JointPositions, ToolPose, Twist
+from robot_rl.interface.control import BaseVelocityConfig
+from robot_rl.interface.driver import JointTopics, SafetyConfig
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.robot import Gripper, RobotSpec
+from robot_rl.interface.rotation import quat_to_matrix, rotation_error
+from robot_rl.robots import robots
+from robot_rl.robots.panda import PANDA
+from robot_rl.util.errors import ConfigError
+from sim.tasks import task_of, tasks
+
+Build = Callable[..., Any]
+LIFT = tasks.get("panda-lift").interface
+RATE = 200
+MOVES = torch.tensor([[0.4, 0.0, 0.0, 1.0]])
+HOLDS = torch.tensor([[0.0, 0.0, 0.0, -1.0]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics(JointTopics):
+    """One topic of numbers, whose meaning is the driver's, and a switch for suction."""
+
+    driver: ClassVar[str] = "numbers"
+    command: str = "numbers"
+    vacuum: str = "vacuum"
+
+
+class Numbers(Commands):
+    """Publisher of a command's values."""
+
+    def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
+        super().__init__(node, robot, state)
+        self.publishers = [node.publisher(ARRAY, robot.driver.command, qos.COMMAND)]  # type: ignore[attr-defined]
+
+    def send(self, command: Command, rate: Tensor) -> None:
+        self.publishers[0].publish(make(ARRAY, data=command.values[0].double().numpy()))
+
+
+class Poses(Numbers):
+    accepts = (ToolPose,)
+
+
+class Twists(Numbers):
+    accepts = (Twist,)
+
+
+class Bases(Numbers):
+    accepts = (BaseVelocity,)
+
+
+class JointVelocities(Numbers):
+    """Publisher of joint velocities, which follow the shield's positions."""
+
+    accepts = (JointPositions,)
+
+    def send(self, command: Command, rate: Tensor) -> None:
+        reading = self.state.reading()
+        assert reading is not None
+        velocity = rate[0].numpy() + 5.0 * (command.values[0].numpy() - reading.position)
+        self.publishers[0].publish(make(ARRAY, data=velocity.astype(float)))
+
+
+class Suction(GripperCommands):
+    """Publisher of a switch; the joint states have no fingers."""
+
+    def __init__(self, node: Node, robot: RobotSpec):
+        super().__init__(node, robot)
+        self.publishers = [node.publisher("std_msgs/msg/Bool", "vacuum", qos.COMMAND)]
+        self.open, self.on = robot.gripper.width, False  # type: ignore[union-attr]
+
+    def send(self, command: GripperCommand) -> None:
+        self.on = command.action == "grasp"
+        self.publishers[0].publish(make("std_msgs/msg/Bool", data=self.on))
+
+    def width(self) -> float:
+        return 0.0 if self.on else self.open
+
+
+CUP = Gripper((), width=0.08, force=20.0)
+KINDS = {"poses": Poses, "twists": Twists, "joint velocities": JointVelocities}
+
+
+class Plant:
+    """Arm that integrates the numbers that it receives, at `RATE` Hz, without dynamics."""
+
+    def __init__(self, node: Any, kind: str):
+        self.node, self.kind = node, kind
+        self.kinematics = Kinematics(PANDA)
+        self.q = torch.tensor(PANDA.home)[None] + 0.05
+        self.numbers: list[np.ndarray] = []
+        self.vacuum: list[bool] = []
+        self.states = node.publisher("sensor_msgs/msg/JointState", "joint_states", qos.SENSOR)
+        self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
+        self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT)
+        node.subscribe(ARRAY, "numbers", replace(qos.COMMAND, depth=1000), self._commanded)
+        node.subscribe("std_msgs/msg/Bool", "vacuum", qos.COMMAND, lambda s: self.vacuum.append(bool(s.msg.data)))
+
+    def _commanded(self, sample: Any) -> None:
+        numbers = torch.from_numpy(np.array(sample.msg.data)).float()[None]
+        self.numbers.append(numbers[0].numpy())
+        position, rotation, jacobian = self.kinematics.jacobian(self.q)
+        if self.kind == "joint velocities":
+            self.q = self.q + numbers / RATE
+            return
+        if self.kind == "poses":
+            turn = rotation_error(rotation, quat_to_matrix(numbers[:, 3:]))
+            step = torch.cat([numbers[:, :3] - position, turn], -1)
+        else:
+            step = numbers / RATE
+        self.q = self.q + (torch.linalg.pinv(jacobian) @ step[..., None])[..., 0]
+
+    @property
+    def tool(self) -> Tensor:
+        return self.kinematics.forward(self.q)[0][0]
+
+    def tick(self) -> None:
+        state = {"name": list(PANDA.joint_names), "position": self.q[0].double().numpy(), "velocity": np.zeros(7)}
+        self.states.publish(make("sensor_msgs/msg/JointState", **state))
+        self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose={"position": {"x": 0.5, "y": 0.0, "z": 0.02}}))
+
+
+@pytest.fixture
+def robot_of(monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Register a variant of the Panda with a driver of one kind and a suction cup."""
+
+    def build(commands: type[Commands], **config: Any) -> RobotSpec:
+        parts = DriverParts(JointStates, commands, Suction)
+        monkeypatch.setitem(drivers.entries, "numbers", parts)  # type: ignore[index]
+        spec = replace(PANDA, name="panda-other", variant_of="panda", gripper=CUP, driver=Topics(**config))
+        monkeypatch.setitem(robots.entries, spec.name, spec)  # type: ignore[index]
+        return spec
+
+    return build
+
+
+@pytest.fixture
+def start(private_domain: int, robot_of: Build, steady: SafetyConfig) -> Iterator[Build]:
+    with ExitStack() as opened:
+
+        def build(kind: str, **config: Any) -> tuple[Plant, RobotEnv]:
+            spec = robot_of(KINDS[kind], **config)
+            plant = Plant(opened.enter_context(open_node("arm")), kind)
+            opened.callback(_every(1 / RATE, plant.tick))
+            env = RobotEnv(opened.enter_context(open_node("policy")), replace(LIFT, robot=spec.name), safety=steady)
+            opened.enter_context(closing(env))
+            env.activate()
+            return plant, env
+
+        yield build
+
+
+def _every(period: float, tick: Callable[[], None]) -> Callable[[], None]:
+    """Call `tick` in a thread until the returned function is called."""
+    import threading
+
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(period):
+            tick()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return end
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_policy_moves_the_tool_through_any_kind_of_command(start: Build, eventually: Build, kind: str) -> None:
+    plant, env = start(kind)
+    env.reset(seed=0)
+    home = Kinematics(PANDA).forward(torch.tensor(PANDA.home)[None])[0][0]
+    assert (plant.tool - home).norm() < 0.03, "homed"
+    before = plant.tool.clone()
+    for _ in range(10):
+        env.step(MOVES)
+    moved = plant.tool - before
+    assert 0.02 < moved[0] < 0.17 and moved[1:].abs().max() < 0.02, "10 actions of 16 mm along x, less the lag"
+    assert env.state.gripper_width.item() == pytest.approx(0.08) and not plant.vacuum[-1]
+    for _ in range(3):
+        env.step(HOLDS)
+    assert env.state.gripper_width.item() == 0.0
+    eventually(lambda: plant.vacuum[-1], "suction")
+    env.loop.stop("test")
+    for _ in range(4):
+        env.step(MOVES)
+    held = plant.tool.clone()
+    for _ in range(4):
+        env.step(MOVES)
+    assert (plant.tool - held).norm() < 1e-3, "no action moves a stopped robot"
+    assert np.isfinite(np.concatenate(plant.numbers)).all()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_tool_stays_in_the_workspace(start: Build, kind: str) -> None:
+    plant, env = start(kind)
+    env.reset(seed=0)
+    low, high = torch.tensor(PANDA.tool.workspace)  # type: ignore[union-attr]
+    slack = LIFT.shield.workspace_slack + 0.02  # the arm of this test lags behind its commands
+    for action in ([1.0, 1.0, -1.0, 1.0], [-1.0, -1.0, 1.0, 1.0]):
+        for _ in range(25):
+            env.step(torch.tensor([action]))
+            assert (plant.tool > low - slack).all() and (plant.tool < high + slack).all()
+
+
+def test_robot_that_holds_itself_gets_no_commands_at_rest(start: Build, eventually: Build) -> None:
+    plant, env = start("twists", stop="robot_holds")
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(MOVES)
+    assert np.abs(plant.numbers[-1]).max() > 0.05
+    env.loop.stop("test")
+    eventually(lambda: np.abs(plant.numbers[-1]).max() == 0.0, "braked")
+    count, ticks = len(plant.numbers), len(env.loop.state_ages)
+    eventually(lambda: len(env.loop.state_ages) > ticks + 100)
+    assert len(plant.numbers) <= count + 1, "silence"
+
+
+def test_driver_that_takes_none_of_the_bundles_commands_is_refused(robot_of: Build, nodes: Build) -> None:
+    spec = robot_of(Bases)
+    node = nodes("policy")
+    with pytest.raises(ConfigError, match=r"panda-other.*driver numbers.* takes base velocities, but a tool_delta"):
+        RobotEnv(node, replace(LIFT, robot=spec.name))
+
+
+def test_variant_runs_the_policies_and_tasks_of_its_kind(robot_of: Build) -> None:
+    spec = robot_of(Twists)
+    own = replace(spec, gripper=PANDA.gripper)
+    assert own.fingerprint() == PANDA.fingerprint()
+    assert task_of(spec.name).interface.robot == spec.name and task_of("panda").interface.robot == "panda"
+
+
+def test_nothing_moves_before_activation(robot_of: Build, private_domain: int, eventually: Build) -> None:
+    spec = robot_of(Twists)
+    with open_node("arm") as arm, open_node("policy") as policy:
+        plant = Plant(arm, "twists")
+        end = _every(1 / RATE, plant.tick)
+        try:
+            env = RobotEnv(policy, replace(LIFT, robot=spec.name))
+            heard = env.driver.state.joints.latest.count  # type: ignore[union-attr]
+            eventually(lambda: env.driver.state.joints.latest.count > heard + 100)  # type: ignore[union-attr]
+            with pytest.raises(NotReady, match="activate"):
+                env.reset(seed=0)
+            assert not plant.numbers, "configured"
+            env.activate()
+            eventually(lambda: plant.numbers)
+            env.deactivate()
+            count = len(plant.numbers)
+            env.activate()
+            eventually(lambda: len(plant.numbers) > count, "active again")
+            env.close()
+        finally:
+            end()
+
+
+def test_base_moves_at_the_limits_of_its_controller(robot_of: Build, private_domain: int, eventually: Build) -> None:
+    spec = robot_of(Bases)
+    drive = BaseVelocityConfig(rate=20.0, forward=0.5, turn=1.0, ramp=0.2)
+    interface = replace(
+        LIFT, robot=spec.name, controller=drive, observations=("joint_position",), success="", failure="", horizon=30
+    )
+    with open_node("base") as base, open_node("policy") as policy:
+        plant = Plant(base, "joint velocities")
+        plant._commanded = lambda sample: plant.numbers.append(np.array(sample.msg.data))  # type: ignore[method-assign]
+        base.subscribe(ARRAY, "numbers", replace(qos.COMMAND, depth=1000), plant._commanded)
+        end = _every(1 / RATE, plant.tick)
+        env = RobotEnv(policy, interface)
+        try:
+            env.activate()
+            env.reset(seed=0)
+            for _ in range(10):
+                env.step(torch.tensor([[1.0, -3.0]]))
+            assert plant.numbers[-1].tolist() == pytest.approx([0.5, 0.0, -1.0])
+            sent = np.array([v for v in plant.numbers if len(v) == 3])
+            change = np.abs(np.diff(sent, axis=0)).max(0) * RATE
+            assert (change <= np.array([0.5, 0.0, 1.0]) / 0.2 + 1e-4).all()
+            env.step(torch.full((1, 2), math.nan))
+            env.close()
+            assert not np.any(plant.numbers[-1]), "the last command is to stand"
+        finally:
+            end()
+            env.close()
+
+
+def test_limits_out_of_range_are_refused() -> None:
+    for change, words in (
+        ({"state_timeout": 0.0}, "state_timeout is 0"), ({"goal_timeout": 5.0}, "goal_timeout is 5"),
+        ({"state_timeout": 0.9}, "lost_timeout is 0.5 s; it must not be below"), ({"tilt": 120.0}, "tilt is 120"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            SafetyConfig(**change)
+    with pytest.raises(ValueError, match="follow is 'spline'"):
+        Topics(follow="spline")  # type: ignore[arg-type]
+    nameless = replace(PANDA, driver=JointTopics())
+    with pytest.raises(ConfigError, match="JointTopics names no driver"):
+        open_driver(None, nameless)  # type: ignore[arg-type]
