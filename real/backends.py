@@ -40,7 +40,7 @@ def choose(backend: str = "", rate: float = 0.0, env: Mapping[str, str] = os.env
             return "dds", problem
         wanted = "rclpy" if preferred and not problem else "dds"
     if wanted == "dds":
-        deaf = f"ROS's {middleware} does not speak DDS, so it does not hear this: choose {WHEEL_RMW} there, or bus:=rclpy"
+        deaf = f"ROS's {middleware} does not speak DDS, so it does not hear this: use {WHEEL_RMW} there, or bus:=rclpy"
         return "dds", deaf if foreign else ""
     if problem:
         raise UserError(problem)
