@@ -40,7 +40,8 @@ def choose(backend: str = "", rate: float = 0.0, env: Mapping[str, str] = os.env
             return "dds", problem
         wanted = "rclpy" if preferred and not problem else "dds"
     if wanted == "dds":
-        return "dds", f"ROS's {middleware} does not speak DDS: the two do not hear each other" if foreign else ""
+        deaf = f"ROS's {middleware} does not speak DDS, so it does not hear this: use {WHEEL_RMW} there, or bus:=rclpy"
+        return "dds", deaf if foreign else ""
     if problem:
         raise UserError(problem)
     if rate > TOO_FAST:

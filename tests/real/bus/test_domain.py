@@ -14,7 +14,7 @@ from robot_rl.util.errors import ConfigError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
 LOOPBACK = (
-    '<General><Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" multicast="false"/>'
+    '<General><Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" allow_multicast="spdp"/>'
     "</Interfaces><AllowMulticast>false</AllowMulticast></General>"
 )
 AUTO = "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
@@ -123,7 +123,7 @@ def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, m
 def test_domain_used_by_other_code(loopback: int) -> None:
 
     other = 100 + (loopback - 100 + 52) % 100
-    theirs = Domain(other, domain.configuration(loopback=False))
+    theirs = Domain(other, domain.configuration(interfaces=""))
     with pytest.raises(BusError, match="already in use in this process"):
         open_node("n", domain=other)
     delete(theirs)

@@ -1,6 +1,7 @@
 """Private domain for ROS's own nodes, a process of such nodes, and our nodes with both backends."""
 
 import os
+import platform
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,7 +21,8 @@ LO = (
 @pytest.fixture(scope="module", autouse=True)
 def loopback() -> Iterator[int]:
     """Return a random domain on this machine, without a tag, which Fast DDS does not have."""
-    pytest.importorskip("rclpy")
+    if not os.environ.get("CI") or platform.machine() != "x86_64":  # CI must have the wheels
+        pytest.importorskip("rclpy")
     domain = random.SystemRandom().randint(100, 199)
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith(("ROS_", "RMW_", "FASTRTPS_", "FASTDDS_", "AMENT_"))]:

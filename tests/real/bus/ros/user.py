@@ -76,11 +76,11 @@ class StateListener(Node):
 class Commander(Node):
     """Sender of joint positions."""
 
-    def __init__(self, namespace="/arm", qos=10):
+    def __init__(self, namespace="/arm", qos=10, topic="commands"):
         super().__init__("commander", namespace=namespace)
         self.mismatches = []
         events = PublisherEventCallbacks(incompatible_qos=self.mismatches.append)
-        self.publisher = self.create_publisher(Float64MultiArray, "commands", qos, event_callbacks=events)
+        self.publisher = self.create_publisher(Float64MultiArray, topic, qos, event_callbacks=events)
 
     def send(self, values):
         self.publisher.publish(Float64MultiArray(data=values))
