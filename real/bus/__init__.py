@@ -15,14 +15,17 @@ from collections.abc import Sequence
 
 from real.backends import BACKEND, choose
 from real.bus import qos
+from real.bus.action import ActionClient
+from real.bus.action_server import ActionServer
 from real.bus.messages import decode, encode, make, message, register, type_hash
 from real.bus.names import BusError
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.qos import QoS
+from real.bus.service import Client, Service
 
 __all__ = [
-    "BusError", "Node", "Publisher", "QoS", "Stamped", "Subscription",
-    "decode", "encode", "make", "message", "open_node", "qos", "register", "type_hash",
+    "ActionClient", "ActionServer", "BusError", "Client", "Node", "Publisher", "QoS", "Service", "Stamped",
+    "Subscription", "decode", "encode", "make", "message", "open_node", "qos", "register", "type_hash",
 ]  # fmt: skip
 
 

@@ -110,7 +110,8 @@ class DdsService(Service):
         self._dds.worker.submit(lambda: self._serve(raw, info.publication_handle & UNSIGNED))
 
     def _serve(self, raw: bytes, handle: int) -> None:
-        requests = self._pair.reader
+        with self._dds.participant.lock:  # held until this service is complete
+            requests = self._pair.reader
         self._dds.wait_for(lambda: requests.matched().get(handle, requests) is not None, _PATIENCE)
         client = requests.matched().get(handle)
         if client is None or not (ident := _ident(client, "clientid")):
@@ -128,11 +129,10 @@ class DdsService(Service):
         self._answer(request, respond)
 
     def _on_change(self) -> None:
-        for handle in self._pair.reader.matched():
-            if handle not in self._seen:
-                self._seen.add(handle)
-                # Not in the worker, where requests would wait for the name.
-                threading.Thread(target=self._report, args=(handle,), daemon=True).start()
+        matched = set(self._pair.reader.matched())
+        new, self._seen = matched - self._seen, matched
+        for handle in new:  # not in the worker, where requests would wait for the name
+            threading.Thread(target=self._report, args=(handle,), daemon=True).start()
 
     def _report(self, handle: int) -> None:
         """Log a client of another vendor. Its requests do not arrive where Cyclone finds them malformed."""
