@@ -2,7 +2,10 @@
 # Another Python: make PYTHON=python3.12. Options for a command: make test ARGS="-k launch".
 PYTHON ?= python3
 ARGS ?=
+COMMA := ,
 BIN := .venv/bin
+# With rclpy from wheels, unless a ROS 2 is sourced, whose libraries would mix with theirs.
+EXTRAS ?= all$(if $(AMENT_PREFIX_PATH),,$(COMMA)ros2)
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, which would compile every module again
 STAMP := .venv/.installed
 
@@ -37,5 +40,5 @@ $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	  echo "robot-rl needs Python 3.11, 3.12 or 3.13, not $$($(PYTHON) -V 2>&1); name one: make PYTHON=python3.12" >&2; exit 1; }
 	@.ci/system-packages $(PYTHON)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[all]"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@

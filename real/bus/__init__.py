@@ -1,4 +1,5 @@
-"""ROS 2 topics through one interface with two backends: rclpy, or CycloneDDS from PyPI without ROS 2.
+"""ROS 2's topics, services, actions and parameters behind one interface with two backends: rclpy, or CycloneDDS from
+PyPI without ROS 2.
 
 ::
 
@@ -14,14 +15,17 @@ from collections.abc import Sequence
 
 from real.backends import BACKEND, choose
 from real.bus import qos
+from real.bus.action import ActionClient
+from real.bus.action_server import ActionServer
 from real.bus.messages import decode, encode, make, message, register, type_hash
 from real.bus.names import BusError
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.qos import QoS
+from real.bus.service import Client, Service
 
 __all__ = [
-    "BusError", "Node", "Publisher", "QoS", "Stamped", "Subscription",
-    "decode", "encode", "make", "message", "open_node", "qos", "register", "type_hash",
+    "ActionClient", "ActionServer", "BusError", "Client", "Node", "Publisher", "QoS", "Service", "Stamped",
+    "Subscription", "decode", "encode", "make", "message", "open_node", "qos", "register", "type_hash",
 ]  # fmt: skip
 
 
@@ -48,7 +52,10 @@ def open_node(
         try:
             from real.bus.ros import RosNode
         except ImportError as error:
-            raise BusError(f"no rclpy ({error}): source ROS 2, or use bus:=dds ({BACKEND}=dds)") from error
+            reason = str(error).partition("\n")[0]  # the rest is links to ROS's documentation
+            raise BusError(
+                f"rclpy cannot be imported ({reason}): source ROS 2 in a new shell, or use bus:=dds ({BACKEND}=dds)"
+            ) from error
         return _in_time(RosNode(args, domain))
     try:
         from real.bus.dds import DdsNode

@@ -26,6 +26,14 @@ CONTROL = {
     "float64 error\nfloat64 error_dot\nfloat64 time_step\nfloat64 output",
 }
 
+CONTROLLER_MANAGER = {
+    "ChainConnection": "string name\nstring[] reference_interfaces",
+    "ControllerState": "string name\nstring state\nstring type\nbool is_async\nuint16 update_rate\n"
+    "string[] claimed_interfaces\nstring[] required_command_interfaces\nstring[] required_state_interfaces\n"
+    "bool is_chainable\nbool is_chained\nstring[] exported_state_interfaces\nstring[] reference_interfaces\n"
+    "ChainConnection[] chain_connections",
+}
+
 UNITREE_GO = {
     "TimeSpec": "int32 sec\nuint32 nanosec",
     "MotorCmd": "uint8 mode\nfloat32 q\nfloat32 dq\nfloat32 tau\nfloat32 kp\nfloat32 kd\nuint32[3] reserve",
@@ -84,6 +92,7 @@ DEFINITIONS: dict[str, str] = {
     f"{package}/msg/{name}": text
     for package, types in {
         "control_msgs": CONTROL,
+        "controller_manager_msgs": CONTROLLER_MANAGER,
         "unitree_go": UNITREE_GO,
         "unitree_hg": UNITREE_HG,
         "unitree_api": UNITREE_API,

@@ -15,9 +15,17 @@ from xml.sax.saxutils import quoteattr
 from real.bus.names import BusError, BusSettingError
 
 _INSTALL = "pip install 'cyclonedds>=11.0.1,<12', or source ROS 2"
-_WITH_LOOPBACK = (
-    '<Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" multicast="false"/></Interfaces>'
+# `lo` with multicast for discovery, as a Cyclone there announces itself by multicast alone unless told otherwise.
+_LO = '<NetworkInterface name="lo" allow_multicast="spdp"/>'
+SELECTIONS = (
+    f'<Interfaces><NetworkInterface autodetermine="true"/>{_LO}</Interfaces>',
+    f"<Interfaces>{_LO}</Interfaces>",
+    "",
 )
+"""Interfaces with discovery range LOCALHOST: Cyclone's choice and `lo`, or `lo` alone if that is Cyclone's choice, or
+none if the user's XML selects it."""
+# With it, Fast DDS notices that an endpoint of ours is closed; without it, only that the whole process has left.
+_INTERNAL = "<Internal><GenerateKeyhash>true</GenerateKeyhash></Internal>"
 MAX_DOMAIN = 232  # RTPS port 7400 + 250 * domain must stay below 65536
 
 
@@ -60,19 +68,22 @@ def describe(env: Mapping[str, str] = os.environ) -> str:
     )
 
 
-def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, loopback: bool = True) -> str:
+def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, interfaces: str = SELECTIONS[0]) -> str:
     """Return Cyclone's configuration: our XML, a comma, then CYCLONEDDS_URI, which takes precedence.
 
-    `loopback`: with discovery range LOCALHOST, select `lo` in addition to the interface that Cyclone chooses. ROS peers
-    with Cyclone 0.10 send announcements to 127.0.0.1 only; Cyclone 11 drops these unless `lo` is selected (measured).
+    `interfaces`: one of `SELECTIONS`, for discovery range LOCALHOST. ROS peers with Cyclone 0.10 send announcements to
+    127.0.0.1 only; Cyclone 11 drops these unless `lo` is selected. Robot makers' programs that are bound to `lo` take
+    arbitrary ports and send announcements by multicast only (both measured). No multicast leaves this machine.
     """
     scope = discovery_range(env)
     peers = static_peers(env)
     user = env.get("CYCLONEDDS_URI", "")
     if scope == "SYSTEM_DEFAULT":
         return user
-    interfaces = _WITH_LOOPBACK if scope == "LOCALHOST" and loopback else ""
-    general = "" if scope == "SUBNET" else f"<General>{interfaces}<AllowMulticast>false</AllowMulticast></General>"
+    interfaces = interfaces if scope == "LOCALHOST" else ""
+    multicast = "spdp" if scope == "LOCALHOST" and not interfaces and _only_lo(user) else "false"
+    general = f"<General>{interfaces}<AllowMulticast>{multicast}</AllowMulticast></General>"
+    general = "" if scope == "SUBNET" else general
     if scope == "OFF":
         # A tag with this process's id: no other process matches.
         tag = f"ros_discovery_off_{os.getpid() if pid is None else pid}"
@@ -84,7 +95,13 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
         peers = (["localhost"] if scope == "LOCALHOST" else []) + peers
         if peers:
             discovery += f"<Peers>{''.join(f'<Peer address={quoteattr(p)}/>' for p in peers)}</Peers>"
-    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery></Domain></CycloneDDS>,{user}"
+    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery>{_INTERNAL}</Domain></CycloneDDS>,{user}"
+
+
+def _only_lo(uri: str) -> bool:
+    """Return whether the XML in `uri` selects `lo` and no other interface."""
+    selected = re.findall(r"<NetworkInterface\b[^>]*>", uri)
+    return bool(selected) and all(re.search(r"""\bname\s*=\s*["']lo["']""", tag) for tag in selected)
 
 
 def static_peers(env: Mapping[str, str] = os.environ) -> list[str]:
@@ -160,17 +177,18 @@ def open_domain(domain: int) -> Any:
     from cyclonedds.core import DDSException
     from cyclonedds.domain import Domain
 
-    def attempt(loopback: bool) -> tuple[Any, Any, str]:
+    def attempt(interfaces: str) -> tuple[Any, Any, str]:
         with _c_stderr() as printed:
             try:
-                opened, failure = Domain(domain, configuration(loopback=loopback)), None
+                opened, failure = Domain(domain, configuration(interfaces=interfaces)), None
             except DDSException as error:
                 opened, failure = None, error
             return opened, failure, printed()
 
-    opened, failure, output = attempt("lo" in (name for _, name in socket.if_nameindex()))
-    if failure is not None and "may not be selected twice" in output:  # the user's XML or Cyclone selects `lo` too
-        opened, failure, output = attempt(False)
+    for interfaces in SELECTIONS if "lo" in (name for _, name in socket.if_nameindex()) else SELECTIONS[-1:]:
+        opened, failure, output = attempt(interfaces)
+        if failure is None or "may not be selected twice" not in output:
+            break
     if failure is None:
         sys.stderr.write(output)  # warnings, and output of other threads
         return opened

@@ -58,13 +58,14 @@ class Graph:
             return [bytes(g.data[:16]) for g in sequence]
 
         key = bytes(info.gid.data[:16])
-        self._nodes.pop(key, None)
-        self._nodes[key] = [
+        nodes = {other: entries for other, entries in self._nodes.items() if other != key}
+        nodes[key] = [
             Entry(n.node_namespace, n.node_name, guids(n.reader_gid_seq), guids(n.writer_gid_seq))
             for n in info.node_entities_info_seq
         ]
-        while len(self._nodes) > _KEPT:
-            self._nodes.pop(next(iter(self._nodes)))
+        while len(nodes) > _KEPT:
+            nodes.pop(next(iter(nodes)))
+        self._nodes = nodes  # at once: other threads look for names meanwhile
 
     def entries(self) -> list[Entry]:
         """Return the announced nodes, including those of participants that have left."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from rosbags.serde import SerdeError
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys import Stores, get_typestore
 from rosbags.typesys.store import Typestore
 
 from real.bus.definitions import DEFINITIONS
+from real.bus.interfaces import ACTIONS, SERVICES, parse
 from real.bus.names import BusError
 
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4  # rosbags' node types
@@ -30,10 +31,12 @@ def gid_size() -> int:
 
 
 def load_store(gid_bytes: int) -> Typestore:
-    """Build the typestore: rosbags' Jazzy types, `DEFINITIONS`, and a type Gid of `gid_bytes` bytes."""
+    """Build the typestore: rosbags' Jazzy types, those that it lacks, and a type Gid of `gid_bytes` bytes."""
     store = get_typestore(Stores.ROS2_JAZZY)
-    for type_name, text in DEFINITIONS.items():
-        store.register(get_types_from_msg(text, type_name))
+    types: dict[str, Any] = {}
+    for type_name, text in (DEFINITIONS | SERVICES | ACTIONS).items():
+        types |= parse(type_name, text)
+    store.register(types)
     # ROS hashes `char` as uint8, rosbags does not.
     for type_name, (constants, fields) in store.fielddefs.items():
         store.fielddefs[type_name] = (constants, [(name, _char_is_uint8(d)) for name, d in fields])
@@ -56,8 +59,8 @@ def store() -> Typestore:
 
 
 def register(type_name: str, definition: str) -> None:
-    """Add a message type from its `.msg` text."""
-    store().register(get_types_from_msg(definition, type_name))
+    """Add a message, service or action type from its `.msg`, `.srv` or `.action` text."""
+    store().register(parse(type_name, definition))
 
 
 def message(type_name: str) -> type:

@@ -88,6 +88,16 @@ def dds_topic(name: str) -> str:
     return f"rt{name}"
 
 
+def dds_request(name: str) -> str:
+    """Return the DDS topic of a service's requests: `rq/aRequest` for `/a`."""
+    return f"rq{name}Request"
+
+
+def dds_reply(name: str) -> str:
+    """Return the DDS topic of a service's replies: `rr/aReply` for `/a`."""
+    return f"rr{name}Reply"
+
+
 def dds_type(type_name: str) -> str:
     """Return the DDS type of a ROS type: `pkg::msg::dds_::Name_` for `pkg/msg/Name`."""
     package, kind, short = type_name.split("/")

@@ -11,10 +11,15 @@ from typing import Any
 
 from real import clock
 from real.bus import names
+from real.bus.action import ActionClient
+from real.bus.action_server import Accept, ActionServer, Execute
 from real.bus.messages import decode, encode, make, message
 from real.bus.names import BusError
+from real.bus.parameter_server import ParameterServer
+from real.bus.parameters import Declaration, OnSet, Parameters, type_of
 from real.bus.qos import DEFAULT, ROSOUT, QoS
 from real.bus.rosargs import LEVELS, RosArgs
+from real.bus.service import Client, Handler, Service, Worker
 
 
 class Stamped:
@@ -147,8 +152,13 @@ class Node(ABC):
         self.full_name = names.qualified(self.name, self.namespace)
         self.parameters: dict[str, Any] = dict(args.parameters)
         """Parameters by name, from ROS arguments and parameter files; nested names are joined by dots."""
+        self._declarations = Parameters(self.parameters)
+        self._parameter_server: Any = None
         self._level = args.log_level
         self._logger = logging.getLogger("real.bus." + self.full_name.strip("/").replace("/", "."))
+        self.worker = Worker(self.full_name, self._logger)
+        """Thread of the service handlers."""
+        self._action_servers: list[ActionServer] = []
         self._rosout = self.publisher("rcl_interfaces/msg/Log", "/rosout", ROSOUT)
 
     def resolve(self, name: str) -> str:
@@ -170,6 +180,57 @@ class Node(ABC):
         if at_once:
             subscription.set_at_once()
         return subscription
+
+    def service(self, type_name: str, name: str, handler: Handler, qos: QoS = DEFAULT) -> Service:
+        """Serve a service such as ``std_srvs/srv/Trigger``. ``handler`` takes the request and returns the response; it
+        runs in the node's worker thread, and no other handler of the node runs meanwhile."""
+        return self._service(_service_type(type_name), self.resolve(name), handler, qos)
+
+    def client(self, type_name: str, name: str, qos: QoS = DEFAULT) -> Client:
+        """Open a client of a service."""
+        return self._client(_service_type(type_name), self.resolve(name), qos)
+
+    def action_server(
+        self, type_name: str, name: str, execute: Execute, accept: Accept = lambda goal: True,
+        cancel: Accept = lambda goal: True, parallel: int = 1,
+    ) -> ActionServer:  # fmt: skip
+        """Serve an action such as ``control_msgs/action/GripperCommand``.
+
+        ``execute`` takes a `ServerGoal` and returns the result; it runs in a thread of its own. ``accept`` and
+        ``cancel`` take a goal's message and return whether to accept and to cancel it. A goal is rejected while
+        ``parallel`` others run.
+        """
+        server = ActionServer(self, _action_type(type_name), name, execute, accept, cancel, parallel)
+        self._action_servers.append(server)
+        return server
+
+    def action_client(self, type_name: str, name: str) -> ActionClient:
+        """Open a client of an action."""
+        return ActionClient(self, _action_type(type_name), name)
+
+    def declare_parameter(
+        self, name: str, default: Any, description: str = "", low: float | None = None, high: float | None = None,
+        read_only: bool = False, on_set: OnSet = None,
+    ) -> Any:  # fmt: skip
+        """Declare a parameter of the default's type and return its value, also found in `parameters`.
+
+        ``low``, ``high``: bounds of a number. ``on_set`` gets a new value before it takes effect; an exception refuses
+        it. It must return quickly. Raises BusError if the launch argument does not fit.
+        """
+        kind = type_of(default)
+        if kind == 0:
+            raise BusError(f"parameter {name}: ROS has no type for {default!r}; use a bool, number, text or their list")
+        declaration = Declaration(name, kind, description, low, high, read_only, on_set)
+        value = self._declarations.declare(declaration, default)
+        if self._parameter_server is not None:
+            self._parameter_server.declare(declaration)
+        return value
+
+    def serve_parameters(self) -> None:
+        """Let other nodes list, read and set this node's parameters, as with ``ros2 param``. Those not declared can be
+        read only. Idempotent."""
+        if self._parameter_server is None:
+            self._parameter_server = self._serve_parameters(self._declarations)
 
     def log(self, level: int | str, text: str) -> None:
         """Log a text locally and on `/rosout`; ``level`` is debug, info, warn, error, fatal or ROS's number."""
@@ -196,6 +257,10 @@ class Node(ABC):
         """Take samples as they arrive; with `alone` False only in `drain`, which saves a change of threads each."""
 
     @abstractmethod
+    def delivers(self) -> bool:
+        """Return whether the calling thread is the one that delivers samples and responses."""
+
+    @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         """Wait up to ``timeout`` s until a predicate holds, such as ``lambda: pub.matched > 0``; return its value."""
 
@@ -206,6 +271,11 @@ class Node(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the graph and close the node's publishers and subscriptions. Idempotent."""
+
+    def _stop_serving(self) -> None:
+        for server in self._action_servers:
+            server.close()
+        self.worker.close()
 
     def __enter__(self) -> Node:
         return self
@@ -218,3 +288,25 @@ class Node(ABC):
 
     @abstractmethod
     def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription: ...
+
+    def _serve_parameters(self, parameters: Parameters) -> Any:
+        return ParameterServer(self, parameters)
+
+    @abstractmethod
+    def _service(self, type_name: str, name: str, handler: Handler, qos: QoS) -> Service: ...
+
+    @abstractmethod
+    def _client(self, type_name: str, name: str, qos: QoS) -> Client: ...
+
+
+def _action_type(type_name: str) -> str:
+    """Return a known action's type name unchanged; BusError for another."""
+    message(f"{type_name}_FeedbackMessage")
+    return type_name
+
+
+def _service_type(type_name: str) -> str:
+    """Return a known service's type name unchanged; BusError for another."""
+    for part in ("_Request", "_Response"):
+        message(type_name + part)
+    return type_name

@@ -38,11 +38,16 @@ _BASE: dict[str, Any] = {"bool": bool, "string": str} | {
 }
 
 
-def idl_struct(type_name: str, store: Typestore, made: dict[str, Any]) -> Any:
+_HEADER = {"guid": idl.uint64, "sequence": idl.int64}
+"""What precedes the members of a service's requests and replies in rmw_cyclonedds."""
+
+
+def idl_struct(type_name: str, store: Typestore, made: dict[str, Any], header: bool = False) -> Any:
     """Build the keyless, final Cyclone struct that ROS peers announce under the same name.
 
     Discovery compares the struct's name and members; rosbags encodes the data. A struct without annotation is final.
     `@appendable` would switch the payload to XCDR2, which ROS does not read. ``made`` caches structs by type name.
+    ``header``: with the header of services, as Cyclone refuses bytes that do not fit the struct.
     """
 
     def member(desc: Any) -> Any:
@@ -57,15 +62,17 @@ def idl_struct(type_name: str, store: Typestore, made: dict[str, Any]) -> Any:
             return idl.array[inner, length]
         return idl.sequence[inner, length] if length else idl.sequence[inner]
 
-    if type_name not in made:
+    key = f"{type_name} with header" if header else type_name
+    if key not in made:
         members = {name: member(desc) for name, desc in store.fielddefs[type_name][1]}
         name = dds_type(type_name).replace("::", ".")
-        made[type_name] = make_idl_struct(name.rsplit(".", 1)[1], name, members)
-    return made[type_name]
+        made[key] = make_idl_struct(name.rsplit(".", 1)[1], name, (_HEADER if header else {}) | members)
+    return made[key]
 
 
-def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> Any:
-    """Return the DDS QoS that rmw_cyclonedds would use, except that the blocking time is finite."""
+def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False, user_data: str = "") -> Any:
+    """Return the DDS QoS that rmw_cyclonedds would use, except that the blocking time is finite. ``user_data`` precedes
+    the type's hash."""
     keep = Policy.History.KeepAll if keep_all else Policy.History.KeepLast(qos.depth)
     reliable = Policy.Reliability.Reliable(int(qos.blocking * 1e9))
     policies = [
@@ -73,7 +80,7 @@ def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> An
         reliable if qos.reliable else Policy.Reliability.BestEffort,
         Policy.Durability.TransientLocal if qos.transient_local else Policy.Durability.Volatile,
         Policy.DataRepresentation(use_cdrv0_representation=True, use_xcdrv2_representation=False),
-        Policy.Userdata(f"typehash={type_hash(type_name)};".encode()),
+        Policy.Userdata(f"{user_data}typehash={type_hash(type_name)};".encode()),
     ]
     if writer:
         policies.append(Policy.WriterDataLifecycle(autodispose=False))
@@ -132,8 +139,8 @@ class Participant:
         ):
             reader = builtin.BuiltinDataReader(self.dds, topic_kind)
             self._on_samples(reader, lambda r=reader, s=seen: self._on_discovery(r, s))  # type: ignore[misc]
-        self._thread = threading.Thread(target=self._run, name=f"bus-{domain}", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=f"bus-{domain}", daemon=True)
+        self.thread.start()
 
     def _on_samples(self, reader: Any, handler: Callable[[], None]) -> None:
         """Call the handler in the reader thread while the reader has samples."""
@@ -158,7 +165,8 @@ class Participant:
         with self.lock:
             key = (name, type_name)
             if key not in self._topics:
-                self._topics[key] = Topic(self.dds, name, idl_struct(type_name, self._store, self._types))
+                struct = idl_struct(type_name, self._store, self._types, header=name.startswith(("rq/", "rr/")))
+                self._topics[key] = Topic(self.dds, name, struct)
             return self._topics[key]
 
     def announce(self) -> None:
@@ -226,8 +234,8 @@ class Participant:
         """Stop the reader thread and leave the domain."""
         self._stopping = True
         self._guard.set(True)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(2.0)
         delete(self.dds)  # with all its entities
         delete(self._domain)
         self.notify()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +17,17 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_policy_name_from_kind
-from rosidl_runtime_py.utilities import get_message
 
+from real.backends import BACKEND, distribution
+from real.bus.domain import domain_id
 from real.bus.names import BusError, qualified
 from real.bus.node import Node, OnSample, Publisher, Subscription
+from real.bus.parameters import Parameters
 from real.bus.qos import QoS
+from real.bus.ros_parameters import RosParameters
+from real.bus.ros_service import RosClient, RosService
 from real.bus.rosargs import RosArgs
+from real.bus.service import Client, Handler, Service
 
 try:
     from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
@@ -31,17 +38,19 @@ except ImportError:  # Humble
 class _Shared:
     """rclpy context (one DDS participant) and executor thread that a process's nodes in one domain share."""
 
-    def __init__(self, domain: int | None) -> None:
+    def __init__(self, domain: int) -> None:
+        if found := distribution():  # as setup.bash does; wheels do not
+            os.environ.setdefault("ROS_DISTRO", found)
         self.users = 0
         self.context = Context()
         try:
             # Without arguments: `rosargs` has applied them; sys.argv would remap again.
             rclpy.init(args=[], context=self.context, domain_id=domain)
         except Exception as error:
-            raise BusError(f"rclpy failed: {error}. Check ROS_DOMAIN_ID, RMW_IMPLEMENTATION.") from error
+            raise BusError(f"rclpy failed: {error}. Check RMW_IMPLEMENTATION, ROS_LOG_DIR and ROS_HOME.") from error
         self.executor = SingleThreadedExecutor(context=self.context)
-        self._thread = threading.Thread(target=self._spin, name="bus-rclpy", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._spin, name="bus-rclpy", daemon=True)
+        self.thread.start()
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -50,11 +59,11 @@ class _Shared:
     def close(self) -> None:
         self.executor.shutdown(timeout_sec=2.0)
         rclpy.try_shutdown(context=self.context)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(2.0)
 
 
-_shared: dict[int | None, _Shared] = {}
+_shared: dict[int, _Shared] = {}
 _lock = threading.Lock()
 
 
@@ -71,12 +80,21 @@ def _profile(qos: QoS) -> Any:
     )
 
 
+_IMPL = {"SendGoal": "SendGoalService", "GetResult": "GetResultService"}
+"""rclpy's names for parts of an action."""
+
+
 def _ros_type(type_name: str) -> Any:
+    package, kind, name = type_name.split("/")
+    name, _, part = name.partition("_") if kind == "action" else (name, "", "")
     try:
-        return get_message(type_name)
-    except Exception as error:
-        package = type_name.split("/")[0]
-        raise BusError(f"ROS has no {type_name} ({error}): install {package} and source it") from error
+        cls = getattr(importlib.import_module(f"{package}.{kind}"), name)
+        return getattr(cls.Impl, _IMPL.get(part, part)) if part else cls
+    except (ImportError, AttributeError) as error:
+        raise BusError(
+            f"rclpy has no {type_name} ({error}): install {package} in the sourced ROS 2 (the wheels of robot-rl[ros2] "
+            f"have common_interfaces only), or use bus:=dds ({BACKEND}=dds), which knows it"
+        ) from error
 
 
 def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
@@ -100,7 +118,10 @@ class RosPublisher(Publisher):
         self._owner = owner
         events = PublisherEventCallbacks(incompatible_qos=owner.on_mismatch("publisher", topic))
         cls = _ros_type(type_name)
-        self._pub = owner.ros.create_publisher(cls, topic, _profile(qos), event_callbacks=events)
+        try:
+            self._pub = owner.ros.create_publisher(cls, topic, _profile(qos), event_callbacks=events)
+        except Exception as error:  # for instance another type on the topic in this process, with Fast DDS
+            raise BusError(f"ROS refused a publisher of {type_name} on {topic}: {error}") from error
 
     @property
     def matched(self) -> int:
@@ -145,7 +166,7 @@ class RosSubscription(Subscription):
             self._sub = owner.ros.create_subscription(
                 cls, topic, on_bytes, _profile(qos), raw=True, event_callbacks=events
             )
-        except Exception as error:  # for instance another type on the topic, with Fast DDS
+        except Exception as error:  # for instance another type on the topic in this process, with Fast DDS
             raise BusError(f"ROS refused a subscription of {type_name} on {topic}: {error}") from error
         owner.subscriptions.append(self)
 
@@ -171,14 +192,14 @@ class RosNode(Node):
     """Node of the ROS graph, with rclpy."""
 
     def __init__(self, args: RosArgs, domain: int | None) -> None:
-        self._domain, self._closed = domain, False
+        self._domain, self._closed = domain_id(domain), False  # Fast DDS ends the process for one above 232
         self._mismatches: list[str] = []
         self.subscriptions: list[RosSubscription] = []
         """Open subscriptions of this node."""
         with _lock:
-            if domain not in _shared:
-                _shared[domain] = _Shared(domain)
-            self._ros = _shared[domain]
+            if self._domain not in _shared:
+                _shared[self._domain] = _Shared(self._domain)
+            self._ros = _shared[self._domain]
             self._ros.users += 1
         self.ros = rclpy.create_node(
             args.name,
@@ -210,6 +231,18 @@ class RosNode(Node):
     def _subscribe(self, type_name: str, topic: str, qos: QoS, callback: OnSample) -> Subscription:
         return RosSubscription(self, type_name, topic, qos, callback)
 
+    def _service(self, type_name: str, name: str, handler: Handler, qos: QoS) -> Service:
+        return RosService(self, _ros_type(type_name), type_name, name, handler, _profile(qos))
+
+    def _client(self, type_name: str, name: str, qos: QoS) -> Client:
+        return RosClient(self, _ros_type(type_name), type_name, name, _profile(qos))
+
+    def _serve_parameters(self, parameters: Parameters) -> Any:
+        return RosParameters(self.ros, parameters)
+
+    def delivers(self) -> bool:
+        return threading.current_thread() is self._ros.thread
+
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not (held := predicate()) and time.monotonic() < deadline:
@@ -226,6 +259,7 @@ class RosNode(Node):
         return list(dict.fromkeys(self._mismatches + types))
 
     def close(self) -> None:
+        self._stop_serving()
         with _lock:
             if self._closed:
                 return

@@ -127,17 +127,32 @@ def rendering() -> Diagnosis:
 
 
 def transport() -> Diagnosis:
-    """Check that a ROS message can be sent over the loopback interface."""
-    if importlib.util.find_spec("rclpy"):
-        name = f"rclpy of ROS 2 {os.environ.get('ROS_DISTRO', '(ROS_DISTRO is not set)')}"
-    elif importlib.util.find_spec("cyclonedds"):
-        name = f"CycloneDDS {importlib.metadata.version('cyclonedds')}; ROS 2 is not sourced"
-    else:
+    """Check that a ROS message can be sent over the loopback interface with the backend that nodes would choose."""
+    from real.backends import BACKEND, choose, distribution, installed, rclpy_problem, sourced
+
+    if not installed("rclpy") and not installed("cyclonedds"):
         remedy = "source /opt/ros/<distro>/setup.bash, or: pip install 'robot-rl[real]'"
         return Diagnosis("ROS transport", "warn", "neither rclpy nor cyclonedds", remedy)
+    origin = "sourced" if sourced() else "not sourced"
+    rclpy = f"rclpy of ROS 2 {distribution() or os.environ.get('ROS_DISTRO', '')}".rstrip()
+    try:
+        chosen, warning = choose()
+    except UserError as error:
+        detail, _, remedy = str(error).partition(": ")
+        return Diagnosis("ROS transport", "fail", detail, remedy or f"unset {BACKEND}")
+    if chosen == "rclpy":
+        name = f"{rclpy}, {origin if sourced() else 'from wheels'}"
+    else:
+        name = f"CycloneDDS {importlib.metadata.version('cyclonedds')}; ROS 2 is {origin}"
+        name += f"; {rclpy} with bus:=rclpy" if not rclpy_problem() else ""
     ok, said = _probe("bus")
-    remedy = "check ROS_DOMAIN_ID (0-101), CYCLONEDDS_URI and that the interface lo is up"
-    return Diagnosis("ROS transport", "ok" if ok else "fail", f"{name}: {said}", "" if ok else remedy)
+    if not ok:
+        remedy = "check ROS_DOMAIN_ID (0-101), CYCLONEDDS_URI and that the interface lo is up"
+        return Diagnosis("ROS transport", "fail", f"{name}: {said}", remedy)
+    if warning:
+        detail, _, remedy = warning.partition(": ")
+        return Diagnosis("ROS transport", "warn", f"{name}: {said}; {detail}", remedy)
+    return Diagnosis("ROS transport", "ok", f"{name}: {said}")
 
 
 def _probe(name: str) -> tuple[bool, str]:

@@ -361,8 +361,11 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 def _twin_process(robot: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "robot_rl.cli.main", "twin", robot, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    first = process.stderr.readline()
-    assert f"twin of {robot} is up" in first, first + process.stderr.read()
+    said = ""  # a warning of the bus may come first
+    while f"twin of {robot} is up" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
     try:
         yield process
     finally:

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.control import timing as clock
-from real.control.timing import SPIN, Ticker, Timing, bare_loop, prefer_realtime
+from real import clock
+from real.clock import SPIN
+from real.control.timing import Ticker, Timing, bare_loop, prefer_realtime
 
 PERIOD = 0.005
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -62,3 +62,8 @@ def loopback(private_domain: int) -> Iterator[int]:
 def peer(loopback: int) -> Iterator[Peer]:
     with closing(Peer()) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def start_peer() -> Callable[[], Peer]:
+    return Peer

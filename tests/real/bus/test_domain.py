@@ -4,26 +4,25 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from cyclonedds.domain import Domain
 
-from real.backends import BACKEND, choose
 from real.bus import BusError, domain, open_node
 from real.bus.participant import delete
-from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.errors import ConfigError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
 LOOPBACK = (
-    '<General><Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" multicast="false"/>'
+    '<General><Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" allow_multicast="spdp"/>'
     "</Interfaces><AllowMulticast>false</AllowMulticast></General>"
 )
 AUTO = "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
 
 
 def wrap(general: str, discovery: str) -> str:
-    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery></Domain></CycloneDDS>,"
+    internal = "<Internal><GenerateKeyhash>true</GenerateKeyhash></Internal>"
+    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery>{internal}</Domain></CycloneDDS>,"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_invalid_uri(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, m
 def test_domain_used_by_other_code(loopback: int) -> None:
 
     other = 100 + (loopback - 100 + 52) % 100
-    theirs = Domain(other, domain.configuration(loopback=False))
+    theirs = Domain(other, domain.configuration(interfaces=""))
     with pytest.raises(BusError, match="already in use in this process"):
         open_node("n", domain=other)
     delete(theirs)
@@ -155,57 +154,6 @@ def _in_child(pipe: multiprocessing.connection.Connection) -> None:
     except BusError as error:
         pipe.send(str(error))
     os._exit(0)  # no exit handlers of the parent's DDS
-
-
-# ---- choice of the backend ---------------------------------------------------------------------------------------
-ARM, GO2 = 200.0, 500.0
-
-
-@pytest.fixture
-def sourced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make rclpy importable, as after sourcing ROS 2."""
-    (tmp_path / "rclpy").mkdir()
-    (tmp_path / "rclpy" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-
-def test_dds_without_rclpy() -> None:
-    assert choose(env={}) == choose(rate=GO2, env={}) == ("dds", "")
-
-
-@pytest.mark.usefixtures("sourced")
-def test_with_rclpy_only_control_uses_dds() -> None:
-    assert choose(env={}) == choose(rate=30.0, env={}) == ("rclpy", "")
-    assert choose(rate=ARM, env={}) == choose(rate=GO2, env={}) == ("dds", "")
-    assert choose(env={BACKEND: "dds"}) == choose("dds", env={BACKEND: "rclpy"}) == ("dds", "")
-
-
-@pytest.mark.usefixtures("sourced")
-def test_rclpy_is_warned_of_at_200_hz_and_refused_at_500_hz() -> None:
-    taken, why = choose("rclpy", ARM, {})
-    assert taken == "rclpy" and "200 Hz" in why
-    with pytest.raises(UserError, match="does not hold 500 Hz: use bus:=dds"):
-        choose("rclpy", GO2, {})
-    with pytest.raises(UserError, match="does not hold 500 Hz"):
-        choose(rate=GO2, env={"RMW_IMPLEMENTATION": "rmw_zenoh_cpp"})
-
-
-@pytest.mark.usefixtures("sourced")
-def test_middleware_without_dds_needs_rclpy() -> None:
-    zenoh = {"RMW_IMPLEMENTATION": "rmw_zenoh_cpp"}
-    assert choose(rate=ARM, env=zenoh)[0] == "rclpy"
-    assert "rmw_zenoh_cpp does not speak DDS" in choose("dds", env=zenoh)[1]
-    assert choose(rate=ARM, env={"RMW_IMPLEMENTATION": "rmw_fastrtps_cpp"}) == ("dds", "")
-
-
-def test_unknown_and_missing_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="auto, dds, rclpy"):
-        open_node("n", backend="zenoh")
-    with pytest.raises(BusError, match="source ROS 2"):
-        open_node("n", backend="rclpy")
-    monkeypatch.setenv(BACKEND, "zenoh")
-    with pytest.raises(UserError, match="ROBOT_RL_BUS 'zenoh' is none of auto, dds, rclpy"):
-        open_node("n")
 
 
 def test_simulated_time_is_refused() -> None:

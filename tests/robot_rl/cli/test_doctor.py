@@ -67,6 +67,23 @@ def test_failing_or_absent_rendering_and_transport_are_reported(monkeypatch: pyt
     assert doctor._probe("egl") == (False, "the test ended with code 1")
 
 
+def test_transport_is_that_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROS_DISTRO", "AMENT_PREFIX_PATH", "RMW_IMPLEMENTATION", "ROBOT_RL_BUS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "CycloneDDS" in doctor.transport().detail
+    pytest.importorskip("rclpy")
+    monkeypatch.setenv("ROBOT_RL_BUS", "rclpy")
+    check = doctor.transport()
+    assert check.status == "ok" and "rclpy of ROS 2 jazzy, from wheels" in check.detail
+    monkeypatch.setenv("ROS_DISTRO", "humble")
+    check = doctor.transport()
+    assert check.status == "fail" and "ROS_DISTRO is humble" in check.detail and "bus:=dds" in check.remedy
+    monkeypatch.delenv("ROBOT_RL_BUS")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/humble")
+    check = doctor.transport()
+    assert check.status == "warn" and "CycloneDDS" in check.detail and "ROS_DISTRO is humble" in check.detail
+
+
 @pytest.mark.parametrize(("late", "status"), [(0.0002, "ok"), (0.002, "warn")])
 def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, status: str) -> None:
     timing = Timing(1 / 500)
