@@ -26,6 +26,8 @@ CLOCK_TOPIC, DONE_TOPIC = "/clock", "lockstep"
 LEFT = 2**31 - 1
 """Time, s, with which a follower takes part no longer."""
 RELIABLE = QoS(depth=100)
+FIRST = 10.0
+"""Longest wait for the first time, s."""
 
 
 class Follower:
@@ -65,9 +67,9 @@ class Follower:
     def _join(self) -> None:
         for node in self.nodes:
             node.listen(False)
-        if not WALL.wait(lambda: self._ticks > 0, 10.0):
+        if not WALL.wait(lambda: self._ticks > 0, FIRST):
             raise ClockError(
-                f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within 10 s: start the simulator "
+                f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within {FIRST:g} s: start the simulator "
                 "(robot-rl twin --lockstep), or leave use_sim_time out"
             )
 
@@ -81,6 +83,8 @@ class Follower:
                 try:
                     self._heard.poll(1.0)
                 except UserError:  # the node is closed
+                    Follower._only = None
+                    clock.use(WALL)
                     return
             now = self._times.popleft()
             self._ticks += 1

@@ -23,11 +23,13 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from real import clock as real_clock
 from real.bus import make, open_node, qos
 from real.control import timing as clock
 from real.drivers.lowlevel import REPORT
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.episode.env import RobotEnv
+from real.lockstep import START, Lockstep
 from real.recording.session import stop_on_signals
 from real.teleop.commands import RELEASED
 from real.topics import INT, STATUS, GuardReport
@@ -384,6 +386,61 @@ def twin(private_domain: int) -> Iterator[Callable[..., Any]]:
     """Start a Panda's twin process of a task."""
     with ExitStack() as running:
         yield lambda task, *options: running.enter_context(_twin_process("panda", "--task", task, *options))
+
+
+class Simulated:
+    """Lockstep within the test's process: nodes, and a thread that simulates robots. Time goes on while the test waits
+    by `real.clock`. Before the test takes part (`clock.join`, `RobotEnv.activate`) time stands, and robots repeat their
+    state."""
+
+    def __init__(self, period: float = 0.005):
+        self.clock = Lockstep()
+        self.clock.lead = period / 2
+        self.period, self._over, self._opened = period, threading.Event(), ExitStack()
+        self._threads: list[threading.Thread] = []
+        real_clock.use(self.clock)
+
+    def node(self, name: str, **options: Any) -> Any:
+        node = self._opened.enter_context(open_node(name, **options))
+        self.clock.drains.append(node.drain)
+        return node
+
+    def run(self, tick: Callable[[], None]) -> None:
+        """Call `tick` at every tick of the clock from now on."""
+
+        def conduct() -> None:
+            count = 0
+            while not self._over.is_set():
+                if not self.clock.joined:
+                    tick()
+                    self._over.wait(0.002)
+                    continue
+                count += 1
+                now = START + count * self.period
+                self.clock.deliver(now)
+                tick()
+                self.clock.advance(now)
+
+        self._threads.append(threading.Thread(target=conduct, daemon=True))
+        self._threads[-1].start()
+
+    def until(self, holds: Callable[[], Any], timeout: float = 10.0) -> None:
+        """Wait until a predicate holds, for at most `timeout` simulated seconds."""
+        assert real_clock.wait(lambda: bool(holds()), timeout), "did not happen"
+
+    def close(self) -> None:
+        self._over.set()
+        self.clock.leave()
+        for thread in self._threads:
+            thread.join(10)
+        real_clock.use(real_clock.WALL)
+        self._opened.close()
+
+
+@pytest.fixture
+def simulated(private_domain: int) -> Iterator[Simulated]:
+    with closing(Simulated()) as world:
+        yield world
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_corrected_episodes_are_not_evaluated(deploy: Any, tmp_path: Path, hands
     held = Operator(held=True)
     script = [RELEASED] * 8 + [RELEASED, held, RELEASED, held, Operator(success=True)] + [RELEASED] * 8
     operator = hands(*script)
-    monkeypatch.setattr("real.teleop.commands.OperatorInput", lambda *_: operator)
+    monkeypatch.setattr("real.sessions.deployment.OperatorInput", lambda *_: operator)
     create = Arbiter.__init__
 
     def scripted(self: Arbiter, *arguments: Any) -> None:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real import clock as real_clock
 from real.episode.intervention import Arbiter, Phase
-from real.teleop import commands
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
 from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.pipeline import Pipeline
@@ -90,7 +90,7 @@ def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operat
 def test_silence_during_a_correction_holds_until_the_device_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy's motion, which the person corrected, must not resume."""
     clock = SimpleNamespace(now=50.0)
-    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(real_clock, "now", lambda: clock.now)
     node = SimpleNamespace(subscribe=lambda *_, **__: None)
     operator = OperatorInput(node, "panda")  # type: ignore[arg-type]
     arbiter = Arbiter(operator, TOOL)

@@ -409,7 +409,7 @@ def test_close_restores_scheduling_and_garbage_collection() -> None:
 
 def test_error_in_the_thread_is_raised_at_the_next_goal(running: CommandLoop) -> None:
     running.driver.send = Mock(side_effect=OSError("the cable is out"))
-    running._thread.join(30)
+    assert running._task.wait(30)
     with pytest.raises(NotReady, match="the cable is out"):
         running.set_goal(HOME, 0.08, PERIOD)
 

@@ -154,8 +154,3 @@ def _in_child(pipe: multiprocessing.connection.Connection) -> None:
     except BusError as error:
         pipe.send(str(error))
     os._exit(0)  # no exit handlers of the parent's DDS
-
-
-def test_simulated_time_is_refused() -> None:
-    with pytest.raises(BusError, match="this machine's clock"):
-        open_node("n", ros_args=["--ros-args", "-p", "use_sim_time:=true"])

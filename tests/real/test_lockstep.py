@@ -1,0 +1,188 @@
+"""Lockstep: order of threads and messages, a clock that stands or jumps, and two runs that are equal to the bit."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from real import clock, lockstep, sim_time
+from real.bus import make, open_node, qos
+from real.control.timing import Ticker
+from real.lockstep import START, ClockError, Lockstep
+
+Build = Callable[..., Any]
+DT = 0.005
+NUMBER = "std_msgs/msg/Float64"
+
+
+@pytest.fixture
+def world(simulated: Any) -> Any:
+    """Take part in lockstep with a robot that only counts."""
+    simulated.ticks = []
+    simulated.run(lambda: simulated.ticks.append(clock.now()))
+    clock.join()
+    return simulated
+
+
+def test_time_goes_on_only_while_everything_waits(world: Any) -> None:
+    before = len(world.ticks)
+    time.sleep(0.05)
+    assert len(world.ticks) == before, "the test is busy"
+    clock.sleep(1.0)
+    assert len(world.ticks) == before + 200 and clock.now() == pytest.approx(START + 1.0)
+    assert not clock.wait(lambda: False, 0.1) and clock.now() == pytest.approx(START + 1.1)
+    assert clock.wait(lambda: clock.now() > START + 1.2, 9.0) and clock.now() == pytest.approx(START + 1.205)
+
+
+def test_what_is_due_runs_in_order_after_the_policys_thread(world: Any) -> None:
+    done: list[tuple[str, float]] = []
+
+    def step(name: str) -> Callable[[float], bool]:
+        return lambda late: bool(done.append((name, round(clock.now() - START, 3))) or len(done) < 12)
+
+    tasks = [clock.repeat(Ticker(2 * DT), step(name), name) for name in "ab"]
+    for _ in range(3):
+        clock.sleep(2 * DT)
+        done.append(("policy", round(clock.now() - START, 3)))
+    assert all(task.wait(1.0) for task in tasks)
+    assert done[:8] == [
+        (name, 2 * DT * k) for k in (1, 2) for name in ("policy", "a", "b")
+    ] + [("policy", 6 * DT), ("a", 6 * DT)]  # fmt: skip
+
+
+def test_lateness_is_zero_and_no_tick_is_missed(world: Any) -> None:
+    ticker = Ticker(3 * DT)
+    for _ in range(40):
+        assert abs(ticker.wait()) < 1e-6
+    assert ticker.timing.missed == 0
+
+
+def test_messages_are_delivered_in_the_next_tick(world: Any) -> None:
+    node, heard = world.node("policy"), []
+    node.subscribe(NUMBER, "b", qos.DEFAULT, lambda s: heard.append((s.msg.data, s.received)))
+    node.subscribe(NUMBER, "a", qos.COMMAND, lambda s: heard.append((s.msg.data, s.received)))
+    b, a = (node.publisher(NUMBER, topic) for topic in "ba")
+    assert node.wait_for(lambda: a.matched and b.matched, 10)
+    clock.sleep(DT)
+    now = clock.now()
+    for value in (1.0, 2.0):
+        b.publish(make(NUMBER, data=value))
+        a.publish(make(NUMBER, data=10 * value))
+    assert not heard
+    clock.sleep(10 * DT)
+    assert [value for value, _ in heard] == [10.0, 20.0, 1.0, 2.0], "by topic, and as they were sent"
+    assert {round(at - now, 6) for _, at in heard} == {DT}
+
+
+def test_messages_of_nodes_with_another_clock_arrive_too(world: Any) -> None:
+    heard: list[float] = []
+    world.clock.receive(1.7e9, "/joy", heard.append)
+    clock.sleep(DT)
+    assert heard == [pytest.approx(clock.now())]
+
+
+def test_error_in_a_step_ends_it_and_is_raised_where_its_result_is_awaited(world: Any) -> None:
+    """A follower's thread reports it; here the robot's thread would end, so the step catches it as the loop does."""
+    failed: list[BaseException] = []
+
+    def step(late: float) -> bool:
+        try:
+            raise OSError("the cable is out")
+        except OSError as error:
+            failed.append(error)
+            return False
+
+    assert clock.repeat(Ticker(DT), step, "loop").wait(1.0) and len(failed) == 1
+
+
+def test_clock_that_stands_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockstep, "STANDS", 0.1)
+    standing = Lockstep()
+    standing.joined = True
+    with pytest.raises(ClockError, match=r"stood still for 0\.1 s: is its simulator running"):
+        standing.sleep_until(START + 1.0)
+
+
+def test_waiting_ends_with_the_reason_of_a_failure() -> None:
+    failing = Lockstep()
+    failing.joined = True
+    threading.Timer(0.1, failing.fail, ["the robot's clock jumped back"]).start()
+    with pytest.raises(ClockError, match="jumped back"):
+        failing.sleep_until(START + 1.0)
+
+
+@pytest.fixture
+def follower(private_domain: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A node that follows /clock, and its publisher."""
+    monkeypatch.setattr(sim_time.Follower, "_only", None)
+    with open_node("simulator") as simulator:
+        time_of = simulator.publisher("rosgraph_msgs/msg/Clock", "/clock")
+        with open_node("policy", ros_args=["--ros-args", "-p", "use_sim_time:=true"]):
+            yield lambda now: time_of.publish(make(time_of.type_name, clock={"sec": int(now), "nanosec": 0}))
+    clock.use(clock.WALL)
+
+
+def test_simulator_that_is_restarted_is_noticed(follower: Build, eventually: Build) -> None:
+    eventually(lambda: follower(5) or clock.now() == 5.0, "the clock is heard")
+    clock.join()
+    threading.Timer(0.2, follower, [2]).start()
+    with pytest.raises(ClockError, match=r"jumped back from 5\.000 to 2\.000 s.*Start this again"):
+        clock.sleep(10.0)
+
+
+def test_without_a_clock_nothing_starts(follower: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim_time, "FIRST", 0.1)
+    with pytest.raises(ClockError, match=r"use_sim_time is true, but nothing arrived on /clock"):
+        clock.join()
+
+
+RUN = """
+import hashlib, subprocess, sys
+from dataclasses import replace
+import torch
+from real.bus import open_node
+from real.episode.env import RobotEnv
+from sim.tasks import task_of
+robot, names = sys.argv[1], ["policy", *sys.argv[2:]]
+command = [sys.executable, "-m", "robot_rl.cli.main"]
+children = [subprocess.Popen([*command, "twin", robot, "--no-camera", "--lockstep", *names])]
+sim_time = ["--ros-args", "-p", "use_sim_time:=true"]
+children += [subprocess.Popen([*command, name, robot, *sim_time]) for name in names[1:]]
+seen, rng = hashlib.sha256(), torch.Generator().manual_seed(0)
+try:
+    with open_node("policy", ros_args=sim_time) as node:
+        env = RobotEnv(node, replace(task_of(robot).interface, horizon=20))
+        env.activate()
+        for seed in range(2):
+            observation, _ = env.reset(seed=seed)
+            for _ in range(20):
+                seen.update(observation["observation.state"].numpy().tobytes())
+                observation, *_ = env.step(torch.rand(1, env.pipeline.actions.size, generator=rng) - 0.5)
+        print("SEEN", seen.hexdigest(), env.summary()["lateness_us"]["max"] < 1)
+        env.close()
+finally:
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.wait(30)
+"""
+
+
+def test_two_runs_are_equal_to_the_bit_also_on_a_busy_machine(private_domain: int) -> None:
+    """Twin, guard and policy; `benchmarks.lockstep` compares more robots, for longer."""
+    results = []
+    for busy in (0, 2):
+        hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+        try:
+            run = subprocess.run([sys.executable, "-c", RUN, "go2", "guard"], capture_output=True, text=True, timeout=240)
+        finally:
+            for hog in hogs:
+                hog.kill()
+                hog.wait()
+        results += [line for line in run.stdout.splitlines() if line.startswith("SEEN")]
+        assert len(results) == busy / 2 + 1, run.stderr
+    assert results[0] == results[1] and results[0].endswith("True")
