@@ -32,9 +32,11 @@ class Clock(Protocol):
 
     def run(self, ticks: Ticks, step: Step) -> None: ...
 
-    def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None: ...
+    def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None: ...
 
-    def published(self) -> float | None: ...
+    def listen(self, topic: str, reader: int, listens: bool) -> None: ...
+
+    def published(self, topic: str) -> float | None: ...
 
     def join(self) -> None: ...
 
@@ -109,10 +111,13 @@ class Wall:
             if not step(ticks.tick()):
                 return
 
-    def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None:
+    def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None:
         deliver(time.monotonic())
 
-    def published(self) -> float | None:
+    def listen(self, topic: str, reader: int, listens: bool) -> None:
+        pass
+
+    def published(self, topic: str) -> float | None:
         return None
 
     def join(self) -> None:
@@ -186,14 +191,20 @@ def run(ticks: Ticks, step: Step) -> None:
     _current.run(ticks, step)
 
 
-def receive(published: float, topic: str, deliver: Callable[[float], None]) -> None:
-    """Deliver a message, published at a time, s, by the sender's clock, now or at its time; `deliver` gets the time."""
-    _current.receive(published, topic, deliver)
+def receive(published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None:
+    """Deliver a message, published at a time, s, by the sender's clock, now or at its time; `deliver` gets the time.
+    `reader`: identity of the subscription."""
+    _current.receive(published, topic, reader, deliver)
 
 
-def published() -> float | None:
-    """Return the time, s, of a message that is published now; None for the machine's own stamp."""
-    return _current.published()
+def listen(topic: str, reader: int, listens: bool) -> None:
+    """Take note of a subscription, or of its end."""
+    _current.listen(topic, reader, listens)
+
+
+def published(topic: str) -> float | None:
+    """Take note of a message that is published now, and return its time, s; None for the machine's own stamp."""
+    return _current.published(topic)
 
 
 def join() -> None:

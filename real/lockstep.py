@@ -20,7 +20,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from real.clock import WALL, Arrived, Step, Task, Ticks
 from robot_rl.util.errors import UserError
@@ -32,6 +33,8 @@ STANDS = 20.0
 """Time, by the machine's clock, without a tick after which a waiting thread gives up, s."""
 FOREIGN = 60.0
 """A message whose stamp is so far ahead, s, is of a node that has another clock; it is delivered at the next tick."""
+PATIENCE = 1.0
+"""Longest wait for a message of the last tick, by the machine's clock, s."""
 SOON = 1e-7
 """Rounding error of deadlines, s."""
 
@@ -75,7 +78,12 @@ class Lockstep:
         self._running = 1
         self._orders = {threading.get_ident(): 0}
         self._next_order = itertools.count(1)
-        self._samples: list[tuple[float, str, int, Callable[[float], None]]] = []
+        self._samples: list[tuple[float, str, int, int, Callable[[float], None]]] = []
+        """Messages that have arrived: time of publication, topic, order of arrival, reader, delivery."""
+        self._readers: dict[int, str] = {}
+        """Topic of each subscription."""
+        self.sent: Counter[str] = Counter()
+        """Number of messages published since `take_sent`, by topic."""
         self._arrivals = itertools.count()
         self._ticked = time.monotonic()
 
@@ -87,6 +95,7 @@ class Lockstep:
         if not self.joined:
             self.joined = True
             self._ticked = time.monotonic()
+            self.sent.clear()
             self.on_join()
 
     def leave(self) -> None:
@@ -153,7 +162,12 @@ class Lockstep:
             self._lock.notify_all()
 
     # ---- time --------------------------------------------------------------------------------------------------
-    def receive(self, published: float, topic: str, deliver: Callable[[float], None]) -> None:
+    def listen(self, topic: str, reader: int, listens: bool) -> None:
+        self._readers.pop(reader, None)
+        if listens:
+            self._readers[reader] = topic
+
+    def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None:
         """Queue a message, which was published at a time, s, for the next tick; before the process takes part, deliver
         it at once."""
         if not self.joined:
@@ -162,25 +176,47 @@ class Lockstep:
         if published > self.time + FOREIGN:
             published = -math.inf
         with self._lock:
-            self._samples.append((published, topic, next(self._arrivals), deliver))
+            self._samples.append((published, topic, next(self._arrivals), reader, deliver))
 
-    def published(self) -> float:
-        """Return the time, s, of a message that is published now."""
+    def published(self, topic: str) -> float:
+        self.sent[topic] += 1
         return self.time - self.lead
 
-    def deliver(self, now: float) -> None:
-        """Set the time to `now`, s, and deliver the messages published before."""
+    def take_sent(self) -> Counter[str]:
+        """Return the numbers of messages published since the last call, by topic."""
+        sent, self.sent = self.sent, Counter()
+        return sent
+
+    def _collect(self, now: float, expected: Mapping[str, int]) -> None:
+        """Take the messages that have arrived, until all `expected` ones of the last tick are there: under load the
+        kernel delivers a later one of another process first."""
+        began = time.monotonic()
+        while True:
+            for drain in self.drains:
+                drain()
+            with self._lock:
+                here = Counter(s[3] for s in self._samples if self.time - SOON <= s[0] < now - SOON)
+                missing = [t for reader, t in self._readers.items() if here[reader] < expected.get(t, 0)]
+            if not missing or not self.joined:
+                return
+            if time.monotonic() - began > PATIENCE:
+                logger.warning("a message on %s did not arrive: this run may differ from others", missing[0])
+                return
+            time.sleep(0.0001)
+
+    def deliver(self, now: float, expected: Mapping[str, int] | None = None) -> None:
+        """Set the time to `now`, s, and deliver the messages published before; wait for the `expected` number of
+        messages by topic."""
         with self._lock:
             # What still runs belongs to the time before.
             self._lock.wait_for(lambda: self._running == 0 or not self.joined)
-        for drain in self.drains:
-            drain()
+        self._collect(now, expected or {})
         self._ticked = time.monotonic()
         with self._lock:
             early = [sample for sample in self._samples if sample[0] < now - SOON]
             self._samples = [sample for sample in self._samples if sample[0] >= now - SOON]
             self.time = now
-        for _, _, _, deliver in sorted(early, key=lambda sample: sample[:3]):
+        for _, _, _, _, deliver in sorted(early, key=lambda sample: sample[:3]):
             deliver(now)
 
     def run_due(self) -> None:
@@ -202,9 +238,9 @@ class Lockstep:
                     self._waiters.append(first)
         self._ticked = time.monotonic()
 
-    def advance(self, now: float) -> None:
-        """Set the time to `now`, s, deliver the messages published before, and run what is due."""
-        self.deliver(now)
+    def advance(self, now: float, expected: Mapping[str, int] | None = None) -> None:
+        """Deliver as `deliver`, and run what is due."""
+        self.deliver(now, expected)
         self.run_due()
 
     def rest(self) -> None:

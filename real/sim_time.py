@@ -7,7 +7,7 @@ import logging
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +21,9 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 CLOCK, DONE = "rosgraph_msgs/msg/Clock", "std_msgs/msg/Header"
-CLOCK_TOPIC, DONE_TOPIC = "/clock", "lockstep"
-"""Topics of the time, and of the followers' answers: a Header with the time done and the follower's node."""
+CLOCK_TOPIC, TICK_TOPIC, DONE_TOPIC = "/clock", "lockstep/tick", "lockstep/done"
+"""Topics: the time; the same with numbers of messages; the followers' answers. The last two are Headers:
+the time, and as frame_id `topic=count …`, after `node|` in an answer: the messages that were published in the tick."""
 LEFT = 2**31 - 1
 """Time, s, with which a follower takes part no longer."""
 RELIABLE = QoS(depth=100)
@@ -48,16 +49,20 @@ class Follower:
         clock.use(self.clock)
         self.node, self._ticks = node, 0
         self.nodes: list[Node] = []
-        self._name = node.full_name.encode() + b"\0"
-        self._times: deque[float] = deque()
+        self._times: deque[tuple[float, Counter[str]]] = deque()
         self._done = node.publisher(DONE, DONE_TOPIC, RELIABLE)
         self.clock.on_join, self.clock.on_leave = self._join, self._leave
-        self._heard = node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, self._on_clock, at_once=True)
+        self._clock = node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, self._on_clock, at_once=True)
+        self._tick = node.subscribe(DONE, TICK_TOPIC, RELIABLE, self._on_tick, at_once=True)
         # The bus's thread goes on discovering peers while another thread advances the time.
         threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
     def _on_clock(self, sample: Stamped) -> None:
-        self._times.append(seconds(sample.msg.clock))
+        """Take the time of a simulator that does not wait for others."""
+        self._times.append((seconds(sample.msg.clock), Counter()))
+
+    def _on_tick(self, sample: Stamped) -> None:
+        self._times.append((seconds(sample.msg.stamp), _counts(sample.msg.frame_id)))
 
     def _leave(self) -> None:
         self._say(float(LEFT))
@@ -75,18 +80,18 @@ class Follower:
 
     def _say(self, done: float) -> None:
         with contextlib.suppress(UserError):  # the node is closed
-            self._done.publish(LITTLE_ENDIAN + _time(done) + struct.pack("<I", len(self._name)) + self._name)
+            self._done.publish(_header(done, f"{self.node.full_name}|{_text(self.clock.take_sent())}"))
 
     def _run(self) -> None:
         while True:
             while not self._times:
                 try:
-                    self._heard.poll(1.0)
+                    (self._tick if self._tick.matched else self._clock).poll(0.2)
                 except UserError:  # the node is closed
                     Follower._only = None
                     clock.use(WALL)
                     return
-            now = self._times.popleft()
+            now, sent = self._times.popleft()
             self._ticks += 1
             if now < self.clock.time - SOON and self._ticks > 1:
                 self.clock.fail(
@@ -95,7 +100,7 @@ class Follower:
                 )
                 return
             try:
-                self.clock.advance(now)
+                self.clock.advance(now, sent)
             except Exception as error:
                 logger.exception("lockstep")
                 self.clock.fail(f"lockstep ended: {error}")
@@ -118,18 +123,24 @@ class Conductor:
         self._count, self._began = 0, time.monotonic()
         self._waits = {names.expand(name, node.name, node.namespace): 0.0 for name in followers}
         """Followers, and the time that they are done with, s."""
+        self._sent: Counter[str] = Counter()
+        """Messages that followers have published in this tick, by topic."""
+        self._ticks = node.publisher(DONE, TICK_TOPIC, RELIABLE)
         self._publisher = node.publisher(CLOCK, CLOCK_TOPIC, RELIABLE)
         self.clock.drains.append(node.drain)
         self._answers = node.subscribe(DONE, DONE_TOPIC, RELIABLE, self._on_done, at_once=True)
 
     def _on_done(self, sample: Stamped) -> None:
-        self._waits[sample.msg.frame_id] = seconds(sample.msg.stamp)
+        name, _, sent = sample.msg.frame_id.partition("|")
+        self._waits[name] = seconds(sample.msg.stamp)
+        self._sent += _counts(sent)
 
     def begin(self, publish: Callable[[], None], over: Callable[[], bool]) -> bool:
         """Publish the first state, by `publish`, until all followers take part; return False if `over()` before."""
         while not over():
             publish()
-            self._announce()
+            self.clock.take_sent()
+            self._announce(Counter())
             self._answers.poll(0.05)
             if self._all_done():
                 break
@@ -141,10 +152,12 @@ class Conductor:
         """Deliver the followers' messages, `step()` the robot, and let the followers do what is due."""
         self._count += 1
         now = START + self._count * self.period
-        self.clock.deliver(now)
+        sent, self._sent = self._sent, Counter()
+        self.clock.deliver(now, sent)
         step()
+        sent += self.clock.take_sent()
         self.clock.advance(now)
-        self._announce()
+        self._announce(sent)
         asked = time.monotonic()
         while not (self._all_done() or over()):
             self._answers.poll(0.5)
@@ -169,8 +182,10 @@ class Conductor:
                 logger.warning("%s has gone: the robot no longer waits for it", name)
                 self._waits[name] = float(LEFT)
 
-    def _announce(self) -> None:
-        self._publisher.publish(LITTLE_ENDIAN + _time(self.clock.time))
+    def _announce(self, sent: Counter[str]) -> None:
+        if self._publisher.matched:
+            self._publisher.publish(LITTLE_ENDIAN + _time(self.clock.time))
+        self._ticks.publish(_header(self.clock.time, _text(sent)))
 
 
 LITTLE_ENDIAN = b"\x00\x01\x00\x00"
@@ -180,6 +195,21 @@ LITTLE_ENDIAN = b"\x00\x01\x00\x00"
 def _time(now: float) -> bytes:
     """Return a time, s, as a builtin_interfaces/Time in CDR."""
     return struct.pack("<iI", *divmod(round(now * 1e9), 10**9))
+
+
+def _header(now: float, text: str) -> bytes:
+    """Return a std_msgs/Header in CDR."""
+    name = text.encode() + b"\0"
+    return LITTLE_ENDIAN + _time(now) + struct.pack("<I", len(name)) + name + bytes(-len(name) % 4)
+
+
+def _text(sent: Counter[str]) -> str:
+    return " ".join(f"{topic}={count}" for topic, count in sent.items())
+
+
+def _counts(text: str) -> Counter[str]:
+    """Return what `_text` wrote."""
+    return Counter({topic: int(count) for topic, _, count in (word.partition("=") for word in text.split())})
 
 
 def seconds(time: Any) -> float:

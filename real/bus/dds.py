@@ -44,7 +44,7 @@ class DdsPublisher(Publisher):
 
     def _write(self, raw: bytes | memoryview) -> bool:
         # A lifespan is of the machine's time.
-        return self.endpoint.write(raw, None if self.qos.lifespan else clock.published())
+        return self.endpoint.write(raw, None if self.qos.lifespan else clock.published(self.topic))
 
 
 class DdsSubscription(Subscription):
@@ -54,6 +54,7 @@ class DdsSubscription(Subscription):
         super().__init__(type_name, topic, qos, callback, owner._logger)
         self.endpoint = Reader(owner, topic, type_name, qos, self._on_bytes)
         self.ends = (self.endpoint,)
+        clock.listen(topic, id(self), True)
 
     def _on_bytes(self, raw: bytes, info: Any) -> None:
         self._arrive(raw, info.source_timestamp)
@@ -66,10 +67,12 @@ class DdsSubscription(Subscription):
         return self.endpoint.peers("writers", process)
 
     def close(self) -> None:
+        clock.listen(self.topic, id(self), False)
         self.endpoint.owner.drop(self)
 
     def set_at_once(self) -> None:
         super().set_at_once()
+        clock.listen(self.topic, id(self), False)
         self.endpoint.take_alone()
 
     def poll(self, timeout: float) -> None:

@@ -129,7 +129,7 @@ class Subscription(ABC):
         if self.at_once:
             self._deliver(raw, clock.now(), source_ns)
         else:
-            clock.receive(1e-9 * source_ns, self.topic, lambda now: self._deliver(raw, now, source_ns))
+            clock.receive(1e-9 * source_ns, self.topic, id(self), lambda now: self._deliver(raw, now, source_ns))
 
     def _deliver(self, raw: bytes, received: float, source_ns: int) -> None:
         sample = Stamped(raw, self.type_name, received, source_ns, self._count + 1)

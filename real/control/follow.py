@@ -88,6 +88,8 @@ class JerkLimited:
         self._otg, self._input = ruckig.Ruckig(count, self.tick), ruckig.InputParameter(count)
         self._output = ruckig.OutputParameter(count)
         limits: Any = shield
+        self._step = limits.acceleration * self.tick
+        """Change of speed in a tick at the limit of acceleration, (J,) rad/s."""
         self._input.max_velocity = (WITHIN * limits.velocity).tolist()
         self._input.max_acceleration = (WITHIN * limits.acceleration).tolist()
         self._input.max_jerk = robot.limit("jerk").tolist()
@@ -102,7 +104,7 @@ class JerkLimited:
         return self._next(setpoint, rate)
 
     def _next(self, setpoint: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the present set-point, and the rate that leads to the next one."""
+        """Return a moving goal that the shield follows to the next set-point exactly."""
         given, at = self._input, setpoint[0].double()
         before = torch.tensor(self._output.new_position, dtype=torch.double)
         if not torch.allclose(before, at, atol=1e-5):  # held or moved meanwhile: start from there
@@ -113,7 +115,10 @@ class JerkLimited:
         given.target_velocity = [0.0] * len(at)
         self._otg.update(given, self._output)
         reached = torch.tensor(self._output.new_position, dtype=torch.double)
-        return setpoint, ((reached - at) / self.tick).float()[None]
+        speed = ((reached - at) / self.tick).float()[None]
+        # `Shield.follow` lands on a goal that is less than a step of speed away, and else takes over its rate.
+        slow = speed.abs() < self._step
+        return setpoint + slow * speed * self.tick, torch.where(slow, torch.zeros_like(speed), speed)
 
 
 FOLLOWERS: dict[str, type[Any]] = {"straight_line": StraightLine, "direct": Direct, "jerk_limited": JerkLimited}

@@ -80,7 +80,7 @@ def test_messages_are_delivered_in_the_next_tick(world: Any) -> None:
 
 def test_messages_of_nodes_with_another_clock_arrive_too(world: Any) -> None:
     heard: list[float] = []
-    world.clock.receive(1.7e9, "/joy", heard.append)
+    world.clock.receive(1.7e9, "/joy", 0, heard.append)
     clock.sleep(DT)
     assert heard == [pytest.approx(clock.now())]
 
@@ -178,7 +178,8 @@ def test_two_runs_are_equal_to_the_bit_also_on_a_busy_machine(private_domain: in
     for busy in (0, 2):
         hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
         try:
-            run = subprocess.run([sys.executable, "-c", RUN, "go2", "guard"], capture_output=True, text=True, timeout=240)
+            command = [sys.executable, "-c", RUN, "go2", "guard"]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=240)
         finally:
             for hog in hogs:
                 hog.kill()
