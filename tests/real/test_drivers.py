@@ -1,9 +1,13 @@
 """Drivers of other kinds than the project's own: poses and velocities of a tool, joint velocities, suction, a base."""
 
 import math
+import re
+import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,8 +109,9 @@ KINDS = {"poses": Poses, "twists": Twists, "joint velocities": JointVelocities}
 class Plant:
     """Arm that integrates the numbers that it receives, at `RATE` Hz, without dynamics."""
 
-    def __init__(self, node: Any, kind: str):
+    def __init__(self, node: Any, kind: str, fingers: bool = False):
         self.node, self.kind = node, kind
+        self.names = [*PANDA.joint_names, *(PANDA.fingers if fingers else ())]
         self.kinematics = Kinematics(PANDA)
         self.q = torch.tensor(PANDA.home)[None] + 0.05
         self.numbers: list[np.ndarray] = []
@@ -118,7 +123,10 @@ class Plant:
         node.subscribe("std_msgs/msg/Bool", "vacuum", qos.COMMAND, lambda s: self.vacuum.append(bool(s.msg.data)))
 
     def _commanded(self, sample: Any) -> None:
-        numbers = torch.from_numpy(np.array(sample.msg.data)).float()[None]
+        self.move(np.array(sample.msg.data))
+
+    def move(self, command: np.ndarray) -> None:
+        numbers = torch.from_numpy(command).float()[None]
         self.numbers.append(numbers[0].numpy())
         position, rotation, jacobian = self.kinematics.jacobian(self.q)
         if self.kind == "base":
@@ -138,7 +146,9 @@ class Plant:
         return self.kinematics.forward(self.q)[0][0]
 
     def tick(self) -> None:
-        state = {"name": list(PANDA.joint_names), "position": self.q[0].double().numpy(), "velocity": np.zeros(7)}
+        position = np.full(len(self.names), 0.04)
+        position[:7] = self.q[0].double().numpy()
+        state = {"name": self.names, "position": position, "velocity": 0 * position}
         self.states.publish(make("sensor_msgs/msg/JointState", **state))
         self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose={"position": {"x": 0.5, "y": 0.0, "z": 0.02}}))
 
@@ -290,3 +300,39 @@ def test_limits_out_of_range_are_refused() -> None:
     nameless = replace(PANDA, driver=JointTopics())
     with pytest.raises(ConfigError, match="JointTopics names no driver"):
         open_driver(None, nameless)  # type: ignore[arg-type]
+
+
+def test_documented_driver_runs_a_policy(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/add-a-driver.md, as it is written there."""
+    page = (Path(__file__).parents[2] / "docs" / "add-a-driver.md").read_text()
+    (code,) = re.findall(r"^```python\n# my_lab/pose_arm.py\n(.*?)^```", page, re.M | re.S)
+    module = types.ModuleType("pose_arm_of_the_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code, "docs/add-a-driver.md", "exec"), module.__dict__)
+    robot = module.PANDA_POSES
+    monkeypatch.setitem(drivers.entries, "pose_arm", module.DRIVER)  # type: ignore[index]
+    monkeypatch.setitem(robots.entries, robot.name, robot)  # type: ignore[index]
+    assert robot.fingerprint() == PANDA.fingerprint(), "it runs the Panda's bundles"
+    node = simulated.node("arm")
+    plant = Plant(node, "poses", fingers=True)
+    gripped: list[bool] = []
+
+    def posed(sample: Any) -> None:
+        p, q = sample.msg.pose.position, sample.msg.pose.orientation
+        assert sample.msg.header.frame_id == "base"
+        plant.move(np.array([p.x, p.y, p.z, q.w, q.x, q.y, q.z]))
+
+    node.subscribe("geometry_msgs/msg/PoseStamped", "target_pose", replace(qos.COMMAND, depth=100), posed)
+    node.subscribe("std_msgs/msg/Bool", "grip", qos.COMMAND, lambda s: gripped.append(bool(s.msg.data)))
+    simulated.run(plant.tick)
+    env = RobotEnv(simulated.node("policy"), replace(LIFT, robot=robot.name))
+    env.activate()
+    env.reset(seed=0)
+    before = plant.tool.clone()
+    for _ in range(10):
+        env.step(MOVES)
+    assert (plant.tool - before)[0] > 0.08 and not gripped[-1]
+    env.step(HOLDS)
+    env.step(HOLDS)
+    assert gripped[-1]
+    env.close()
