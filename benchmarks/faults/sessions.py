@@ -48,6 +48,7 @@ def attempt(work: Path, number: int) -> tuple[int, str]:
     shutil.rmtree(out, ignore_errors=True)
     words = [
         sys.executable, "-m", "robot_rl.cli.main", "launch", "finetune", "robot:=panda", "twin:=true",
+        "lockstep:=false",
         "task:=panda-lift", "teleop:=scripted", f"policy:={made['base']}", f"dataset:={made['demos']}", f"out:={out}",
         "minutes:=2",
     ]  # fmt: skip

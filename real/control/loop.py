@@ -230,10 +230,20 @@ class CommandLoop:
         except BaseException as error:
             self.error = error
             logger.exception("the command loop ended")
+            self._rest()
             return False
         rests = self._closing.is_set() and not self.shield.moving(self.setpoint, self.rate)
         self._still = self._still + 1 if rests else 0
-        return self._still < 3  # closing: brake first, then send the resting position
+        if self._still < 3:  # closing: brake first, then send the resting position
+            return True
+        self._rest()
+        return False
+
+    def _rest(self) -> None:
+        try:
+            self.driver.rest()
+        except Exception:
+            logger.exception("the last command could not be sent")
 
     def _tick(self, now: float) -> None:
         reading, goal = self.driver.reading(), self._newest()

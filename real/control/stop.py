@@ -61,6 +61,8 @@ class BrakeAndHold:
     def hold(self, now: float, reading: JointReading, goal: Goal, reason: str) -> None:
         loop = self.loop
         self._yield_to(now, reading)
+        if not loop.shield.moving(loop.setpoint, loop.rate):
+            loop.rate = torch.zeros_like(loop.rate)  # no rounding error
         width = loop.sent_width if reason == "stop" else goal.gripper
         loop.advance(*loop.follower.brake(loop.setpoint, loop.rate), width)
 

@@ -25,6 +25,9 @@ drivers = Registry(
         "forward_position": (
             "real.drivers.forward_position:DRIVER", "ros2_control: joint states, streamed positions, a gripper's width"
         ),
+        "forward_velocity": (
+            "real.drivers.forward_velocity:DRIVER", "ros2_control: joint states, streamed velocities, a gripper's width"
+        ),
         "unitree_low_level": ("real.drivers.unitree:DRIVER", "Unitree's LowState and LowCmd, through our guard"),
     },
     instance_of="real.drivers.driver:DriverParts",
@@ -39,6 +42,7 @@ def parts_of(robot: RobotSpec) -> DriverParts:
             f"`driver: ClassVar[str]` to one of {', '.join(drivers)}, or to an import path"
         )
     parts: DriverParts = drivers.get(robot.driver.driver)
+    parts.check(robot)
     return parts
 
 

@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from real import clock
 from real.bus import Node, Publisher, Subscription, make, qos
 from real.drivers.state import StateReader
-from robot_rl.interface.command import Command, GripperCommand
+from robot_rl.interface.command import Command, GripperCommand, JointPositions
 from robot_rl.interface.robot import RobotSpec
 
 ARRAY = "std_msgs/msg/Float64MultiArray"
@@ -30,6 +32,10 @@ class Commands(ABC):
     def send(self, command: Command, rate: Tensor) -> None:
         """Publish a command (n = 1). `rate` (1, E): its velocity, or, of a command that is a velocity, its
         acceleration."""
+
+    def rest(self) -> None:  # noqa: B027 - optional
+        """Publish the last command of all, after which the robot must rest: called once when the stream of commands
+        ends, in whatever way. Needed where the last of `send` would keep the robot moving."""
 
     def damp(self) -> None:
         """Damp all joints; only for a robot that sinks down instead of holding its position."""
@@ -56,6 +62,35 @@ class Commands(ABC):
         )
 
 
+class JointVelocities(Commands):
+    """Publisher of joint velocities on the topic `command` of the driver's config.
+
+    They follow the shield's positions: its velocity plus `GAIN` times the distance still to go, within the joints'
+    speed limits. They are zero while the robot's state is old, and at the end.
+    """
+
+    accepts = (JointPositions,)
+    GAIN: ClassVar[float] = 5.0
+    """Gain of the distance, 1/s."""
+
+    def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
+        super().__init__(node, robot, state)
+        topic: str = robot.driver.command  # type: ignore[attr-defined]
+        self.publishers = [node.publisher(ARRAY, topic, qos.COMMAND)]
+        self._limit = np.array([joint.velocity for joint in robot.joints])
+
+    def send(self, command: Command, rate: Tensor) -> None:
+        reading = self.state.reading()
+        if reading is None or clock.now() - reading.received > self.robot.driver.safety.state_timeout:
+            self.rest()
+            return
+        velocity = rate[0].double().numpy() + self.GAIN * (command.values[0].double().numpy() - reading.position)
+        self.publishers[0].publish(make(ARRAY, data=np.clip(velocity, -self._limit, self._limit)))
+
+    def rest(self) -> None:
+        self.publishers[0].publish(make(ARRAY, data=np.zeros(len(self._limit))))
+
+
 class GripperCommands(ABC):
     """Publisher of a gripper's commands."""
 
@@ -67,7 +102,7 @@ class GripperCommands(ABC):
         """Publish a command; called at the command rate, mostly with the same command."""
 
     def width(self) -> float | None:
-        """Return the gripper's width, m; None if the joint states contain the fingers."""
+        """Return the gripper's width, m; None if the joint states contain the fingers, or before it is known."""
         return None
 
 

@@ -16,6 +16,7 @@ from real.drivers.state import JointReading, StateReader
 from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import ABSENT, RobotState
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,19 @@ class DriverParts:
     twin: str = ""
     """Import path of the simulated robot on the same topics, `real.twin.arm:ArmTwin`; empty: there is none."""
 
+    def check(self, robot: RobotSpec) -> None:
+        """Raise ConfigError if the parts do not fit each other or the robot."""
+        what = f"robot {robot.name!r}, driver {robot.driver.driver!r}"
+        if not getattr(self.commands, "accepts", ()):
+            raise ConfigError(
+                f"{what}: {self.commands.__name__}.accepts names no kind of command, such as JointPositions"
+            )
+        if robot.gripper and not robot.fingers and self.gripper and self.gripper.width is GripperCommands.width:
+            raise ConfigError(
+                f"{what}: the gripper has no finger joints, so {self.gripper.__name__} needs a method width(), which "
+                "returns 0 when closed and the spec's width when open"
+            )
+
 
 class Driver:
     """Named state views of one robot from its messages, and messages from commands, unless `dry_run`."""
@@ -37,7 +51,7 @@ class Driver:
         self, node: Node, robot: RobotSpec, parts: DriverParts, objects: Sequence[str] = (),
         cameras: Sequence[str] = (), dry_run: bool = False,
     ):  # fmt: skip
-        self.node, self.robot, self.dry_run = node, robot, dry_run
+        self.node, self.robot, self.parts, self.dry_run = node, robot, parts, dry_run
         self.scene = Scene(node, robot, objects, cameras)
         self.state = parts.state(node, robot, realtime=not dry_run)
         self.commands = None if dry_run else parts.commands(node, robot, self.state)
@@ -47,8 +61,10 @@ class Driver:
 
     def reading(self) -> JointReading | None:
         """Return the latest complete state of joints and gripper, None before the first."""
-        reading = self.state.reading()
+        reading, gripper = self.state.reading(), self.robot.gripper
         width = self.gripper.width() if self.gripper else None
+        if width is None and gripper and not self.robot.fingers:
+            width = gripper.width  # before it is known, or in a dry run: open
         return reading if reading is None or width is None else replace(reading, gripper=width)
 
     def observe(self, last_action: Tensor) -> RobotState | None:
@@ -67,6 +83,11 @@ class Driver:
             self.commands.send(command, rate)
         if self.gripper:
             self.gripper.send(gripper)
+
+    def rest(self) -> None:
+        """Publish the last command of all."""
+        if self.commands:
+            self.commands.rest()
 
     def damp(self) -> None:
         """Damp all joints of a robot that sinks down instead of holding its position."""

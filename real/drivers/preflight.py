@@ -30,8 +30,8 @@ class Preflight:
         driver, deadline = self.driver, clock.now() + timeout
         if not driver.state.wait(lambda: not self._missing(), timeout):
             missing = self._missing()
-            twin = f"robot-rl twin {driver.robot.name}"
-            advice = f"is the robot's driver running on this domain (for a rehearsal: {twin})?"
+            rehearsal = f" (for a rehearsal: robot-rl twin {driver.robot.name})" if driver.parts.twin else ""
+            advice = f"is the robot's driver running on this domain{rehearsal}?"
             images = driver.scene.images
             if blind := [images[c].topic for c in driver.scene.needed if images[c].latest is None]:
                 advice = f"the policy sees {' and '.join(blind)}: start the camera (a twin has those of its task: "

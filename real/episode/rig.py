@@ -129,7 +129,10 @@ class Rig:
                 self.loop.stop(fault)
                 raise NotReady(f"stopped: {fault}")
         if jumps:
-            self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
+            self.loop.stop(
+                "joint states jump further than the robot can move: two robots, a broken encoder, or a driver that "
+                "changes commands?"
+            )
 
     def _on_stall(self, sample: Stamped) -> None:
         self._twin_stall = sample.received, float(sample.msg.data)

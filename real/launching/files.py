@@ -78,8 +78,9 @@ def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[Nod
     if wanted == "false" or not twin or person:
         return nodes
     followers = [node for node in nodes if node.follows and node.condition]
-    # A learner beside the robot gets the time that it would get beside a real one.
-    speed = ("--speed", "1") if any(node.name == "finetune" for node in followers) else ()
+    # A learner gets the time that it would get beside a real robot, and a person watches at the usual speed.
+    paced = values["view"] == "true" or any(node.name == "finetune" for node in followers)
+    speed = ("--speed", "1") if paced else ()
     names = tuple(node.ros_name or node.name for node in followers)
     changed = []
     for node in nodes:

@@ -279,10 +279,14 @@ class RobotsCheck:
     json: Json = False
 
     def run(self) -> int:
+        from real.drivers import parts_of
         from robot_rl.robots import robots
         from sim.engines.robot_check import check_robot
 
-        found = check_robot(robots.get(self.robot), self.mjcf)
+        robot = robots.get(self.robot)
+        if importlib.util.find_spec("cyclonedds"):  # the extra `real`
+            parts_of(robot)  # raises what is wrong with the driver
+        found = check_robot(robot, self.mjcf)
         wrong = any(finding.severity == "error" for finding in found)
         if self.json:
             sys.stdout.write(json.dumps({"ok": not wrong, "findings": [f._asdict() for f in found]}) + "\n")

@@ -6,7 +6,9 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from robot_rl.util.errors import INSTALL, Interrupted, UnknownName, UserError
@@ -167,7 +169,20 @@ def answer(command: Callable[[], int], debug: bool = False) -> int:
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if missing and missing not in OURS:
             return _say(f"this needs the package {missing}, which is not installed; {INSTALL}", 1)
-        return _say(f"{type(error).__name__}: {error} (a defect; run again with --debug and report it)", 1)
+        place = _place_outside(error)
+        advice = f"in {place}; --debug shows more" if place else "a defect; run again with --debug and report it"
+        return _say(f"{type(error).__name__}: {error} ({advice})", 1)
+
+
+def _place_outside(error: BaseException) -> str:
+    """Return file and line of a user's own code that raised an error, or "" if robot-rl or a library called it last."""
+    ours = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in OURS)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(ours):
+            return ""
+        if not frame.filename.startswith((sys.prefix, sys.base_prefix, "<")):
+            return f"{frame.filename}, line {frame.lineno}"
+    return ""
 
 
 def _say(sentence: str, code: int) -> int:

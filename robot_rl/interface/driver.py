@@ -91,6 +91,11 @@ class DriverConfig:
 
     def check(self, robot: RobotSpec) -> None:
         """Raise ValueError if the config does not fit the robot."""
+        if self.stop == "damp" and robot.base is None:
+            raise ValueError(
+                f"robot {robot.name!r}: driver.stop is 'damp', for robots that sink down on their legs (`base`); for "
+                "an arm set 'brake_and_hold' or 'robot_holds'"
+            )
 
     def wire_order(self) -> dict[str, list[str] | None]:
         """Return the orders in messages that a bundle compares; None where the messages have names."""
@@ -110,6 +115,7 @@ class JointTopics(DriverConfig):
         return dict(self.joint_names).get(name, name)
 
     def check(self, robot: RobotSpec) -> None:
+        super().check(robot)
         own = (*robot.joint_names, *robot.fingers)
         for name, _ in self.joint_names:
             if name not in own:
@@ -124,6 +130,17 @@ class ForwardPosition(JointTopics):
     driver: ClassVar[str] = "forward_position"
     command: str = "forward_position_controller/commands"
     """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
+    gripper_command: str = "gripper_controller/commands"
+    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardVelocity(JointTopics):
+    """Topics of an arm with ros2_control's forward_velocity_controller."""
+
+    driver: ClassVar[str] = "forward_velocity"
+    command: str = "forward_velocity_controller/commands"
+    """std_msgs/Float64MultiArray: joint velocities in the spec's joint order, rad/s."""
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
 
@@ -149,6 +166,7 @@ class UnitreeLowLevel(DriverConfig):
     stop: Stop = "damp"
 
     def check(self, robot: RobotSpec) -> None:
+        super().check(robot)
         what = f"robot {robot.name!r}, driver"
         _check_order(f"{what}.motors", self.motors, "joint", robot.joint_names)
         _check_order(f"{what}.feet", self.feet, "foot", robot.base.feet if robot.base else ())

@@ -18,13 +18,13 @@ from torch import Tensor
 from real import clock
 from real.bus import Node, make, qos
 from real.drivers import drivers, open_driver
-from real.drivers.commands import ARRAY, Commands, GripperCommands
+from real.drivers.commands import ARRAY, Commands, GripperCommands, GripperWidth, JointVelocities
 from real.drivers.driver import DriverParts
 from real.drivers.joint_states import JointStates
 from real.drivers.state import NotReady, StateReader
 from real.episode.env import RobotEnv
 from real.topics import INT
-from robot_rl.interface.command import BaseVelocity, Command, GripperCommand, JointPositions, ToolPose, Twist
+from robot_rl.interface.command import BaseVelocity, Command, GripperCommand, ToolPose, Twist
 from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.driver import JointTopics, SafetyConfig
 from robot_rl.interface.kinematics import Kinematics
@@ -74,18 +74,6 @@ class Bases(Numbers):
     accepts = (BaseVelocity,)
 
 
-class JointVelocities(Numbers):
-    """Publisher of joint velocities, which follow the shield's positions."""
-
-    accepts = (JointPositions,)
-
-    def send(self, command: Command, rate: Tensor) -> None:
-        reading = self.state.reading()
-        assert reading is not None
-        velocity = rate[0].numpy() + 5.0 * (command.values[0].numpy() - reading.position)
-        self.publishers[0].publish(make(ARRAY, data=velocity.astype(float)))
-
-
 class Suction(GripperCommands):
     """Publisher of a switch; the joint states have no fingers."""
 
@@ -115,7 +103,7 @@ class Plant:
         self.kinematics = Kinematics(PANDA)
         self.q = torch.tensor(PANDA.home)[None] + 0.05
         self.numbers: list[np.ndarray] = []
-        self.vacuum: list[bool] = []
+        self.silent, self.vacuum = False, list[bool]()
         self.states = node.publisher("sensor_msgs/msg/JointState", "joint_states", qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
         self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT)
@@ -146,6 +134,8 @@ class Plant:
         return self.kinematics.forward(self.q)[0][0]
 
     def tick(self) -> None:
+        if self.silent:
+            return
         position = np.full(len(self.names), 0.04)
         position[:7] = self.q[0].double().numpy()
         state = {"name": self.names, "position": position, "velocity": 0 * position}
@@ -232,6 +222,37 @@ def test_robot_that_holds_itself_gets_no_commands_at_rest(start: Build, simulate
     count = len(plant.numbers)
     clock.sleep(0.5)
     assert len(plant.numbers) == count, "silence"
+
+
+def test_joint_velocities_end_at_zero(start: Build, simulated: Any) -> None:
+    plant, env = start("joint velocities")
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(MOVES)
+    assert np.abs(plant.numbers[-1]).max() > 0.1
+    plant.silent = True
+    clock.sleep(SafetyConfig().state_timeout + 0.03)
+    assert not plant.numbers[-1].any(), "the state is old"
+    plant.silent = False
+    clock.sleep(0.05)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("test")
+
+    env.driver.send = fails  # type: ignore[method-assign]
+    simulated.until(lambda: env.loop.error is not None)
+    simulated.until(lambda: not plant.numbers[-1].any())
+
+
+def test_parts_that_do_not_fit_are_refused(robot_of: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"Numbers\.accepts names no kind"):
+        open_driver(None, robot_of(Numbers))  # type: ignore[arg-type]
+    spec = robot_of(Poses)
+    monkeypatch.setitem(drivers.entries, "numbers", DriverParts(JointStates, Poses, GripperWidth))  # type: ignore[index]
+    with pytest.raises(ConfigError, match=r"no finger joints, so GripperWidth needs a method width"):
+        open_driver(None, spec)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="driver.stop is 'damp'"):
+        replace(PANDA, driver=Topics(stop="damp"))
 
 
 def test_driver_that_takes_none_of_the_bundles_commands_is_refused(robot_of: Build, nodes: Build) -> None:

@@ -76,6 +76,9 @@ class FakeDriver:
                 self.position = position.copy()
             self.arrived.notify_all()
 
+    def rest(self) -> None:
+        """Robot that holds its last position."""
+
     def damp(self) -> None:
         self.sent.append(None)
 

@@ -102,6 +102,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
         folder = Path(name)
         save_bundle(bundle, folder / "bundle")
         values = {"policy": str(folder / "bundle"), "out": str(folder / "run"), "robot": robot.name, "twin": "true"}
+        values["lockstep"] = "false"  # this measures real time
         values |= {"task": bundle.interface.task, "camera": "false", "episodes": "1", "seconds": str(seconds)}
         values |= {"commands": commands} if robot.base else {}
         nodes = describe("quadruped" if robot.base else "arm", values)

@@ -17,6 +17,7 @@ import tyro
 from robot_rl import __version__
 from robot_rl.cli import main as cli
 from robot_rl.cli.console import show, show_runs
+from robot_rl.interface.rotation import quat_to_matrix
 from robot_rl.util.errors import Interrupted, UserError
 from sim.tasks import tasks
 
@@ -143,15 +144,22 @@ def test_unknown_word_suggests_the_nearest(run: Run, command: Any, words: list[s
     (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
     (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
     (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
-    (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
+    (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (in "),
     (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
-    (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
+    (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (in "),
 ])  # fmt: skip
 def test_error_gives_sentence_and_status(run: Run, command: Any, error: BaseException, code: int, said: str) -> None:
     command(failing(error))
     status, out, err = run("work")
     assert status == code and out == ""
     assert err.startswith(f"robot-rl: {said}") and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_only_an_error_in_robot_rl_is_called_a_defect(run: Run, command: Any) -> None:
+    command(failing(ZeroDivisionError("x")))
+    assert "test_main.py, line " in run("work")[2]
+    command(lambda: quat_to_matrix(None))  # type: ignore[arg-type]
+    assert "(a defect; run again with --debug" in run("work")[2]
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "nonsense"])
