@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
+BOOL = "std_msgs/msg/Bool"
+E_STOP_TOPIC = "e_stop"
+"""BOOL: true stops the robot. Whoever has published it once must repeat it, see `SafetyConfig.stop_heartbeat`."""
 RESET_TOPIC = "twin/reset"
 """INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"
