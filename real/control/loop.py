@@ -137,6 +137,11 @@ class CommandLoop:
         return self.safe_stop.is_damped
 
     @property
+    def holding(self) -> str:
+        """Return the reason for which the robot held in the last tick; empty if it followed the goal."""
+        return self._holding
+
+    @property
     def goal(self) -> Tensor:
         """Return the newest accepted goal (1, D)."""
         return self._newest().setpoint

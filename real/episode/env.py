@@ -15,6 +15,7 @@ from real.control.stop import OPERATOR
 from real.control.timing import Histogram, Ticker
 from real.drivers.names import frames
 from real.drivers.state import NotReady
+from real.episode.diagnostics import Diagnostics
 from real.episode.homing import Homing
 from real.episode.intervention import Phase
 from real.episode.judge import Judge
@@ -68,6 +69,7 @@ class RobotEnv(Rig, VectorEnv):
         """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
+        self.diagnostics = Diagnostics(self)
         self.driver.preflight.wait_ready()
         self.pictures.check()
 

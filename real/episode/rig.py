@@ -70,6 +70,8 @@ class Rig:
         self.stop_topic = StopTopic(node, self.loop)
         self.warmups: list[Callable[[], object]] = []
         """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
+        self.each_period: list[Callable[[], object]] = []
+        """Functions called whenever the state has been read: at least once per control period, between episodes too."""
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, s, and the stall's duration, s."""
         node.subscribe(NUMBER, STALL_TOPIC, qos.DEFAULT, self._on_stall)
@@ -114,6 +116,8 @@ class Rig:
             state.instruction = index
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
+        for call in self.each_period:
+            call()
         return state
 
     def _watch(self, now: float) -> None:
