@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from real import clock
+
 INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
+BOOL, DIAGNOSTICS = "std_msgs/msg/Bool", "diagnostic_msgs/msg/DiagnosticArray"
+OK, WARN, ERROR = 0, 1, 2
+"""Levels of a STATUS."""
+E_STOP_TOPIC = "e_stop"
+"""BOOL: true stops the robot. Whoever has published it once must repeat it, see `SafetyConfig.stop_heartbeat`."""
 RESET_TOPIC = "twin/reset"
 """INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"
@@ -17,6 +24,8 @@ EPISODE_TOPIC = "episode"
 """STATUS of an `Episode`, for operators, recorders and viewers."""
 GUARD_TOPIC = "guard"
 """STATUS of a `GuardReport`, at every change and at `real.drivers.lowlevel.GUARD_RATE`."""
+DIAGNOSTICS_TOPIC = "/diagnostics"
+"""DIAGNOSTICS, each STATUS named `<node>: <part>`: as everywhere in ROS, one topic for all namespaces."""
 INSTRUCTION_TOPIC = "instruction"
 """std_msgs/String: the robot's new language instruction."""
 JOINT_PREFIX = "joint_prefix"
@@ -24,11 +33,19 @@ JOINT_PREFIX = "joint_prefix"
 
 
 def status(name: str, level: int, message: str, values: Mapping[str, Any]) -> Any:
-    """Return a diagnostic_msgs/DiagnosticStatus; levels are 0 OK, 1 warning, 2 error, 3 stale."""
+    """Return a diagnostic_msgs/DiagnosticStatus; levels are `OK`, `WARN`, `ERROR`, and 3 for stale."""
     from real.bus.messages import make  # here: launch files read topics, and rosbags takes time to import
 
     pairs = [{"key": key, "value": str(value)} for key, value in values.items()]
     return make(STATUS, level=level, name=name, message=message, hardware_id="", values=pairs)
+
+
+def diagnostics(*statuses: Any) -> Any:
+    """Return a DIAGNOSTICS of now."""
+    from real.bus.messages import make
+
+    sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
+    return make(DIAGNOSTICS, header={"stamp": {"sec": sec, "nanosec": nanosec}}, status=list(statuses))
 
 
 def values_of(message: Any) -> dict[str, str]:
@@ -69,11 +86,11 @@ class GuardReport:
     stalls: int = 0
     """Number of ticks that came too late."""
 
-    def message(self) -> Any:
-        """Return the report as a STATUS."""
+    def message(self, name: str = "guard") -> Any:
+        """Return the report as a STATUS of a given name."""
         counts = {f"damped: {reason}": count for reason, count in self.damped.items()}
         values = {"latched": self.latched, "stalls": self.stalls} | counts
-        return status("guard", 2 if self.damping else 0, self.damping, values)
+        return status(name, ERROR if self.damping else OK, self.damping, values)
 
     @classmethod
     def of(cls, message: Any) -> GuardReport:

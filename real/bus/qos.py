@@ -32,5 +32,7 @@ DEFAULT = QoS()
 SENSOR = QoS(depth=5, reliable=False)
 COMMAND = QoS(depth=1, blocking=0.05)
 LATCHED = QoS(depth=1, transient_local=True)
+VIEWER = QoS(blocking=0.0)
+"""For those who watch a robot: it never waits for them."""
 PARAMETERS = QoS(depth=1000)
 ROSOUT = QoS(depth=1000, transient_local=True, lifespan=10.0, blocking=0.0)

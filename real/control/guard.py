@@ -29,7 +29,7 @@ from real.bus import Node, Stamped, encode, qos
 from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, REPORT, STATE_TIMEOUT, Motors
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
-from real.topics import GUARD_TOPIC, STATUS, GuardReport
+from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC, GUARD_TOPIC, STATUS, GuardReport, diagnostics
 from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
@@ -39,6 +39,8 @@ COMMAND_TIMEOUT = 0.05
 """Maximum age of a command that is passed on, s."""
 WATCH = 0.5
 """Interval between checks for other publishers on the guard's topics, s."""
+DIAGNOSE = 1.0
+"""Interval between messages on `/diagnostics` without a change, s."""
 DRAIN = 4.0
 """Maximum time that `close` waits for the policy's process to stop sending, s."""
 SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
@@ -146,7 +148,9 @@ class Guard(CommandCheck):
         """The bus's threads have real-time priority."""
         self._closing: float | None = None
         self._hurry = threading.Event()
+        self._name = f"{node.full_name.lstrip('/')}: guard"
         self.reports = node.publisher(STATUS, GUARD_TOPIC, REPORT)
+        self.health = node.publisher(DIAGNOSTICS, DIAGNOSTICS_TOPIC, qos.VIEWER)
         self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
         self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
@@ -221,6 +225,8 @@ class Guard(CommandCheck):
             self._last_report = self._report()
         if changed or self._count % round(self.robot.command_rate / GUARD_RATE) == 0:
             self.reports.publish(self._last_report)
+        if changed or self._count % round(self.robot.command_rate * DIAGNOSE) == 1:  # not in a tick with other checks
+            self.health.publish(diagnostics(self._reported().message(self._name)))
         self._count += 1
         return not self._over()
 
@@ -243,9 +249,11 @@ class Guard(CommandCheck):
                 return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
         return ""
 
+    def _reported(self) -> GuardReport:
+        return GuardReport(self.damping, self.latched, self.events, self.stalls)
+
     def _report(self) -> bytes:
-        report = GuardReport(self.damping, self.latched, self.events, self.stalls)
-        return bytes(encode(report.message(), STATUS))
+        return bytes(encode(self._reported().message(), STATUS))
 
     def _over(self) -> bool:
         """Return whether `run` must end: after `close`, if commands have stopped or `DRAIN` s have passed, or after a

@@ -68,6 +68,8 @@ class CommandLoop:
         self.error: BaseException | None = None
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with an event and its details at stops and resets, from any thread."""
+        self.watchdog: Callable[[float], str] = lambda _now: ""
+        """Called in each tick with the time, s; returns a reason to latch a stop, or an empty text."""
         self.resting = False
         """No goals are expected between episodes: for lack of goals, a robot that sinks then does so without a stop."""
         self.sent_width = 0.0
@@ -133,6 +135,11 @@ class CommandLoop:
     def is_damped(self) -> bool:
         """Return whether the robot sinks and is damped now, so that it has to stand up."""
         return self.safe_stop.is_damped
+
+    @property
+    def holding(self) -> str:
+        """Return the reason for which the robot held in the last tick; empty if it followed the goal."""
+        return self._holding
 
     @property
     def goal(self) -> Tensor:
@@ -249,7 +256,7 @@ class CommandLoop:
         reading, goal = self.driver.reading(), self._newest()
         assert reading is not None
         self.state_ages.add(now - reading.received)
-        if not self.stopped and (event := self.safe_stop.violated(now, reading)):
+        if not self.stopped and (event := self.watchdog(now) or self.safe_stop.violated(now, reading)):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)

@@ -54,6 +54,24 @@ class Histogram:
         both.max, both._n = max(self.max, other.max), self._n + other._n
         return both
 
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        """Return the histogram of the durations since `earlier`, a copy of this one; the maximum is of all."""
+        since = Histogram()
+        since.counts = [a - b for a, b in zip(self.counts, earlier.counts, strict=True)]
+        since.max, since._n = self.max, self._n - earlier._n
+        return since
+
+    def copy(self) -> Histogram:
+        """Return a copy, which another thread's additions do not change."""
+        copy = Histogram()
+        copy.counts = self.counts.copy()
+        copy.max, copy._n = self.max, sum(copy.counts)
+        return copy
+
+    def above(self, seconds: float) -> int:
+        """Return the number of durations above `seconds`, within the width of a bin."""
+        return int(sum(self.counts[int(np.searchsorted(_CENTRES, seconds)) :]))
+
     def percentile(self, percent: float) -> float:
         """Return the smallest duration that `percent` % of all durations do not exceed, s; 0 if empty."""
         rank = max(1, math.ceil(percent / 100 * self._n))
@@ -159,6 +177,10 @@ class Timing:
         self.drift.add(planned, now - self._first - planned)
         self.late.add(late)
         self.missed += skipped
+
+    def copy(self) -> Timing:
+        """Return a copy without the drift."""
+        return Timing(self.period, self.late.copy(), self.missed)
 
     def __add__(self, other: Timing) -> Timing:
         """Combine the timings of two loops that ran in sequence."""

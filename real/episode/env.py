@@ -11,9 +11,11 @@ from torch import Tensor
 
 from real import clock
 from real.bus import Node, qos
+from real.control.stop import OPERATOR
 from real.control.timing import Histogram, Ticker
 from real.drivers.names import frames
 from real.drivers.state import NotReady
+from real.episode.diagnostics import Diagnostics
 from real.episode.homing import Homing
 from real.episode.intervention import Phase
 from real.episode.judge import Judge
@@ -67,6 +69,7 @@ class RobotEnv(Rig, VectorEnv):
         """Time from the observation to the policy's action in each control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
+        self.diagnostics = Diagnostics(self)
         self.driver.preflight.wait_ready()
         self.pictures.check()
 
@@ -128,7 +131,7 @@ class RobotEnv(Rig, VectorEnv):
             self._note_change("teleop", "silent" if decision.operator is None else "heard")
         action = decision.action
         if decision.phase is Phase.STOPPED:
-            self.loop.stop("operator")
+            self.loop.stop(OPERATOR)
         if not action.isfinite().all():  # the shield will reject it and hold
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
@@ -160,7 +163,7 @@ class RobotEnv(Rig, VectorEnv):
             "intervention": torch.tensor([decision.phase is Phase.CORRECTING and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
-            "discarded": torch.tensor([decision.phase is Phase.STOPPED or (operator is not None and operator.reset)]),
+            "discarded": torch.tensor([outcome.by_person or (operator is not None and operator.reset)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }

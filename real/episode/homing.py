@@ -8,6 +8,7 @@ import torch
 
 from real import clock
 from real.bus import make
+from real.control.stop import BY_PERSON
 from real.control.timing import Ticker
 from real.drivers.state import NotReady
 from real.episode.rig import Rig
@@ -49,10 +50,12 @@ class Homing:
         """Do nothing: the command loop brakes and holds."""
 
     def _check_stop(self) -> Operator | None:
-        """Read the operator's input; raise NotReady if stop is pressed."""
+        """Read the operator's input; raise NotReady if a person has pressed stop."""
         operator = self.env.look()
         if operator is not None and operator.stop:
             raise NotReady("the operator pressed stop")
+        if self.env.loop.stopped in BY_PERSON:
+            raise NotReady(f"stopped: {self.env.loop.stopped}")
         return operator
 
     def set_down(self, timeout: float = 5.0) -> None:

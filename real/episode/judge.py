@@ -8,6 +8,7 @@ from torch import Tensor
 
 from real import clock
 from real.bus import qos
+from real.control.stop import BY_PERSON
 from real.episode.homing import Homing
 from real.episode.intervention import Decision, Phase
 from real.episode.rig import Rig
@@ -26,6 +27,8 @@ class Outcome:
     terminated: bool
     """The task's tests or the person's mark ended the episode, not a stop or the time limit."""
     done: bool
+    by_person: bool
+    """A person stopped the robot."""
 
 
 class Judge:
@@ -52,19 +55,19 @@ class Judge:
         operator = decision.operator
         won = self._won(state) or (operator is not None and operator.success)
         failed, halted, legged = self._failed(state), bool(loop.stopped), loop.sinks
-        not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a task failure
-        # A legged robot that is damped by anyone but the operator falls, possibly after the last step.
+        by_person = decision.phase is Phase.STOPPED or loop.stopped in BY_PERSON  # that is not a task failure
+        # A legged robot that is damped by anyone but a person falls, possibly after the last step.
         if legged and halted and not self.cause and (cause := rig.stall(0.5)):
             self.cause, rig.stalls = cause, rig.stalls + 1
             loop.explain(cause)
-        rig.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
+        rig.falls += not by_person and (failed or (legged and halted)) and not self.cause
         # A correction may run past the time limit, up to twice its length.
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
-        lost = failed or marked or (legged and halted) or decision.phase is Phase.STOPPED
+        lost = failed or marked or (legged and halted) or by_person
         endures = rig.pipeline.success is None and rig.classifier is None and timed_out
         success = (won or endures) and not (lost or halted or (legged and loop.is_damped))
-        return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
+        return Outcome(success, won or marked or (failed and not by_person), won or lost or timed_out, by_person)
 
     def _won(self, state: RobotState) -> bool:
         """Return whether the success test, or the classifier in its place, has been true for long enough."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from real import clock
 from real.bus import Node, Stamped, qos
 from real.control.loop import CommandLoop
-from real.control.stop import STALE_GOAL, STALE_STATE
+from real.control.stop import OPERATOR, STALE_GOAL, STALE_STATE
+from real.control.stop_topic import StopTopic
 from real.control.timing import Ticker
 from real.drivers import open_driver, parts_of
 from real.drivers.state import NotReady
@@ -66,8 +67,11 @@ class Rig:
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
         self.loop.resting = True
         self.note = self.loop.note = self.stream.note
+        self.stop_topic = StopTopic(node, self.loop)
         self.warmups: list[Callable[[], object]] = []
         """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
+        self.each_period: list[Callable[[], object]] = []
+        """Functions called whenever the state has been read: at least once per control period, between episodes too."""
         self._twin_stall = -math.inf, 0.0
         """Arrival of the twin's last stall report, s, and the stall's duration, s."""
         node.subscribe(NUMBER, STALL_TOPIC, qos.DEFAULT, self._on_stall)
@@ -112,6 +116,8 @@ class Rig:
             state.instruction = index
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
+        for call in self.each_period:
+            call()
         return state
 
     def _watch(self, now: float) -> None:
@@ -159,7 +165,7 @@ class Rig:
         """Read the operator's input between episodes; if stop is pressed, latch a stop."""
         reading = self.arbiter.operator.read() if self.arbiter.operator else None
         if reading is not None and reading.stop:
-            self.loop.stop("operator")
+            self.loop.stop(OPERATOR)
         return reading
 
     def attended(self) -> bool:
@@ -167,7 +173,7 @@ class Rig:
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
-        """Wait until the operator resets a latched stop: reset pressed, enable button and stop released."""
+        """Wait until the operator resets a latched stop: reset pressed, enable button and every stop released."""
         operator = self.arbiter.operator
         if operator is None or not self.attended():
             raise NotReady(
@@ -182,6 +188,9 @@ class Rig:
             self.read()
             reading = operator.read()
             if reading is not None and reading.reset and not reading.stop and not reading.held:
+                if pressed := self.stop_topic.reason(clock.now()):
+                    logger.warning("not reset (%s): release the button; it must send false at 10 Hz or more", pressed)
+                    continue
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from real import clock
 from real.bus import make
+from real.control.stop import BY_PERSON
 from real.control.timing import Ticker
 from real.drivers.lowlevel import FIRMEST
 from real.drivers.state import NotReady
@@ -83,7 +84,7 @@ class Standing:
     @property
     def auto_resets_stop(self) -> bool:
         """Return whether the next episode clears a latched stop by itself: on a twin, unless a person stopped it."""
-        return self.env.loop.stopped != "operator" and not self.env.foreign_publisher and self.env.on_twin
+        return self.env.loop.stopped not in BY_PERSON and not self.env.foreign_publisher and self.env.on_twin
 
     def folded(self, state: RobotState) -> bool:
         """Return whether the legs are nearer to the folded posture than to home."""
@@ -109,7 +110,7 @@ class Standing:
             if clock.now() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
             operator = env.look()
-            if operator is not None and operator.stop:
+            if (operator is not None and operator.stop) or env.stop_topic.reason(clock.now()):
                 env.await_release()
                 return
             env.read()

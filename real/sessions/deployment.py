@@ -14,6 +14,7 @@ from real import clock
 from real.bus import Node
 from real.control import timing
 from real.drivers.state import NotReady
+from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.steering import Schedule
 from real.recording.journal import Journal
@@ -65,6 +66,7 @@ class Deployment:
             node, interface, cameras=cameras, operator=operator, dry_run=dry_run, schedule=schedule,
             instruction=instruction, classifier=classifier, words=bundle.policy.words,
         )  # fmt: skip
+        self.display = Display(self.env)
         seen = self.env.pipeline.observation_spec
         self.env.warmups.append(lambda: rehearse(bundle, seen, execution))
         film.attach(self.env)

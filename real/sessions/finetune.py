@@ -14,6 +14,7 @@ import torch
 
 from policies.actor import ActorPolicy
 from policies.execution import ChunkExecutor
+from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.stream import StepRecord
 from real.recording.journal import Journal
@@ -99,7 +100,7 @@ class FinetuneSession:
 
     def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
-        self.version = -1
+        self.display, self.version = Display(env), -1
         self.rng = torch.Generator().manual_seed(seed)
         self.cameras = RobotCameras(env)
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, self.cameras.sizes)

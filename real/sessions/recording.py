@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from real import clock
+from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.stream import Event, StepRecord
 from real.recording.recorder import Recorder
@@ -62,6 +63,7 @@ class Recording:
         self.env, self.recorder, self.look, self.seed = env, recorder, look, seed
         self.keep_failures, self.keep_pauses, self.show, self.on_step = keep_failures, keep_pauses, show, on_step
         self.progress = Progress(episodes, recorder.writer.num_episodes)
+        self.display = Display(env) if isinstance(env, RobotEnv) else None
         self._attempt = 0  # at the current episode of the dataset
         self._pictures: dict[str, np.ndarray] = {}
         self._hold, self._width = torch.zeros(0), 0.0

@@ -42,6 +42,9 @@ class SafetyConfig:
     other cameras the last picture is recorded again."""
     lost_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.5
     """Age of the joint state, or of one of the policy's pictures, at which the episode ends with an error, s."""
+    stop_heartbeat: Annotated[float, Interval(gt=0, le=1)] = 0.3
+    """Maximum silence of the topic `e_stop` once it has been heard, s: three periods at 10 Hz. Longer counts as
+    pressed."""
     max_nonfinite: PositiveInt = 3
     """Number of consecutive non-finite goals that latches a stop."""
     tilt: Annotated[float, Interval(gt=0, le=90)] = 60.0

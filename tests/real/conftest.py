@@ -32,7 +32,7 @@ from real.episode.env import RobotEnv
 from real.lockstep import START, Lockstep
 from real.recording.session import stop_on_signals
 from real.teleop.commands import RELEASED
-from real.topics import INT, STATUS, GuardReport
+from real.topics import BOOL, INT, STATUS, GuardReport
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.robots import robots
 
@@ -441,6 +441,59 @@ class Simulated:
 def simulated(private_domain: int) -> Iterator[Simulated]:
     with closing(Simulated()) as world:
         yield world
+
+
+class LockstepArm:
+    """Panda in lockstep that jumps to each commanded position, a cube, and an emergency stop button beside it."""
+
+    def __init__(self, node: Any, reliable: bool = True):
+        self.robot, self.node = robots.get("panda"), node
+        self.position, self.width = np.array(self.robot.home), 0.08
+        self.button: bool | None = None  # level that the button repeats at 20 Hz; None: it is silent
+        self._ticks = 0
+        ros, array = self.robot.driver, "std_msgs/msg/Float64MultiArray"
+        self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
+        self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
+        self.stop = node.publisher(BOOL, "e_stop", replace(qos.COMMAND, reliable=reliable))
+        self.placer = node.subscribe(INT, "twin/reset", qos.DEFAULT)
+        node.subscribe(array, ros.command, qos.COMMAND, self._commanded)
+        node.subscribe(array, ros.gripper_command, qos.COMMAND, self._gripped)
+
+    def _commanded(self, sample: Any) -> None:
+        self.position = np.array(sample.msg.data)
+
+    def _gripped(self, sample: Any) -> None:
+        self.width = float(sample.msg.data[0])
+
+    def press(self, down: bool) -> None:
+        self.stop.publish(make(BOOL, data=down))
+
+    def tick(self) -> None:
+        position = np.append(self.position, [self.width / 2, self.width / 2])
+        states = {"name": [*self.robot.joint_names, *self.robot.fingers], "position": position}
+        self.states.publish(make("sensor_msgs/msg/JointState", **states, velocity=0 * position))
+        self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose={"position": {"x": 0.5, "y": 0.0, "z": 0.02}}))
+        self._ticks += 1
+        if self.button is not None and self._ticks % 10 == 0:
+            self.press(self.button)
+
+
+@pytest.fixture
+def lockstep_arm(simulated: Simulated, hands: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Start an arm in lockstep, and an episode of panda-lift; return arm, environment, operator input and events."""
+    with ExitStack() as opened:
+
+        def build(interface: Any, **options: Any) -> tuple[LockstepArm, RobotEnv, Any, list[tuple[str, Any]]]:
+            arm, operator, events = LockstepArm(simulated.node("arm"), **options), hands(), []
+            simulated.run(arm.tick)
+            env = RobotEnv(simulated.node("policy"), interface, operator=operator)
+            opened.enter_context(closing(env))
+            env.stream.on_event(lambda event: events.append((event.name, event.what)))
+            env.activate()
+            env.reset(seed=0)
+            return arm, env, operator, events
+
+        yield build
 
 
 @pytest.fixture

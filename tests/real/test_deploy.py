@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
+from real.bus import qos
 from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.episode.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
+from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import Interrupted
@@ -50,6 +52,16 @@ def test_policy_with_nonfinite_actions_fails_with_its_results(deploy: Any, tmp_p
     assert kept["stopped"] == result["stopped"] and kept["nonfinite"] == 8 and kept["success"] == 0
     assert kept["episodes"] == 1 and "no teleop device is there to reset it" in kept["ended"] == result["ended"]
     assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
+
+
+def test_viewer_gets_the_robots_description_and_health(deploy: Any, nodes: Any, eventually: Any) -> None:
+    viewer = nodes("viewer")
+    described = viewer.subscribe("std_msgs/msg/String", "robot_description", qos.LATCHED)
+    health = viewer.subscribe(DIAGNOSTICS, DIAGNOSTICS_TOPIC)
+    deploy(1.0)
+    eventually(lambda: described.latest and health.latest, "description and health")
+    assert "joint7" in described.latest.msg.data
+    assert "deploy: robot" in [status.name for status in health.latest.msg.status]
 
 
 def test_failed_task_is_a_valid_result_and_the_settings_are_recorded(deploy: Any, tmp_path: Path) -> None:

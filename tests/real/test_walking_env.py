@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from real.bus import open_node
+from real.bus import make, open_node, qos
+from real.control.stop import E_STOP
 from real.drivers.state import NotReady
 from real.episode import standing
 from real.recording.journal import Journal
 from real.teleop.commands import RELEASED, Operator
-from real.topics import INT
+from real.topics import BOOL, INT
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
@@ -372,6 +373,17 @@ def test_journal_records_command_sources_stops_and_resets(start: Build, tmp_path
     (row,) = rows(tmp_path / "episodes.jsonl")
     assert row["commanded_steps"] == {"schedule": 2, "operator": 2} and row["steps"] == 4 and row["seed"] == 3
     assert row["stopped"] == "operator" and row["falls"] == 0 and not row["success"] and row["takeovers"] == 0
+
+
+def test_stop_by_topic_is_no_fall_and_no_twin_resets_it(start: Build, nodes: Build, eventually: Build) -> None:
+    robot, e, _ = start(twin=True)
+    button = nodes("button").publisher(BOOL, "e_stop", qos.COMMAND)
+    eventually(lambda: button.matched == 2)
+    button.publish(make(BOOL, data=True))
+    eventually(lambda: e.loop.stopped == E_STOP and robot.is_damped)
+    _, _, _, truncated, infos = e.step(ZERO)
+    assert truncated and infos["discarded"].item() and not infos["success"] and e.falls == 0
+    assert e.on_twin and not e.reset_procedure.auto_resets_stop
 
 
 def test_fallen_twin_is_reset_without_a_person(start: Build, eventually: Build) -> None:

@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -15,7 +16,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import JointState, Joy
-from std_msgs.msg import Float64MultiArray, String
+from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool
 
 rclpy.init()
@@ -144,6 +145,31 @@ class Describer(Node):
             self.create_publisher(String, "robot_description", qos).publish(String(data=text))
         else:
             self.create_subscription(String, "robot_description", lambda m: self.texts.append(m.data), qos)
+
+
+class Health(Node):
+    """Viewer of `/diagnostics`."""
+
+    def __init__(self):
+        super().__init__("health")
+        self.heard = []
+        self.create_subscription(DiagnosticArray, "/diagnostics", self.take, 10)
+
+    def take(self, message):
+        self.heard += [(status.name, status.level, status.message) for status in message.status]
+
+
+class Button(Node):
+    """Emergency stop button that repeats its level 20 times a second."""
+
+    def __init__(self):
+        super().__init__("button", namespace="/arm")
+        self.down = False
+        self.publisher = self.create_publisher(Bool, "e_stop", 1)
+        self.create_timer(0.05, lambda: self.publisher.publish(Bool(data=self.down)))
+
+    def press(self, down):
+        self.down = down
 
 
 class Switch(Node):
