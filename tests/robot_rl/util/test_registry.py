@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def test_entry_points_of_wrong_kind_are_refused_and_damaged_ones_hide_no_others(
         assert list(things(ours="json:loads")) == ["ours", "theirs"]
 
 
-def test_tasks_are_named_by_lookup_key_and_found_by_robot(install: Install) -> None:
+def test_tasks_are_named_by_lookup_key_and_found_by_robot(install: Install, monkeypatch: Any) -> None:
+    from robot_rl.robots import robots
     from sim.tasks import task_of, tasks
 
     text = "from sim.tasks import tasks\nTASK = tasks.get('panda-lift')\n"
@@ -101,8 +103,9 @@ def test_tasks_are_named_by_lookup_key_and_found_by_robot(install: Install) -> N
         assert tasks.get(name).name == name, "bundles store this name"
     assert task_of("panda").name == "panda-lift", "the project's task comes first"
     assert task_of("panda", "a-lift").name == "a-lift"
-    with pytest.raises(ConfigError, match="i-lab"):
-        task_of("a robot without a task")
+    monkeypatch.setitem(robots.entries, "idle", replace(robots.get("panda"), name="idle"))
+    with pytest.raises(ConfigError, match="no task is for robot 'idle'.*i-lab"):
+        task_of("idle")
 
 
 def test_model_file_is_found_relative_to_the_spec(install: Install) -> None:

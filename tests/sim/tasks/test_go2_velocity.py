@@ -53,7 +53,7 @@ def test_stance_feet_move_with_the_ground(walk: Build, command: tuple[float, flo
 
     def feet(phase: float) -> np.ndarray:
         state = RobotState(*(torch.zeros(1, 12),) * 3, command=torch.tensor([command]), phase=torch.tensor([[phase]]))
-        data.qpos[joints] = pipeline.controller(state, torch.zeros(1, 12)).position[0]
+        data.qpos[joints] = pipeline.controller(state, torch.zeros(1, 12)).command.values[0]
         mujoco.mj_kinematics(model, data)
         return np.array([data.body(name).xpos - data.body("base").xpos for name in pipeline.robot.base.feet])[:, :2]
 
