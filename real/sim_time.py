@@ -1,4 +1,4 @@
-"""Followers and the conductor of lockstep (`real.lockstep`), and their topics."""
+"""Time of processes in lockstep (`real.lockstep`): the conductor, those that follow it, and their topics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from real import clock
 from real.bus import names
 from real.bus.node import Node, Stamped
 from real.bus.qos import QoS
+from real.bus.stamps import seconds
 from real.clock import WALL
 from real.lockstep import SOON, START, ClockError, Lockstep
 from robot_rl.util.errors import UserError
@@ -31,10 +31,10 @@ FIRST = 10.0
 """Longest wait for the first time, s."""
 
 
-class Follower:
-    """A process that follows the clock of a simulated robot."""
+class TimeSource:
+    """The time of a process that follows the clock of a simulated robot."""
 
-    _only: Follower | None = None
+    _only: TimeSource | None = None
     """The process's follower; further nodes use it too."""
 
     @classmethod
@@ -88,7 +88,7 @@ class Follower:
                 try:
                     (self._tick if self._tick.matched else self._clock).poll(0.2)
                 except UserError:  # the node is closed
-                    Follower._only = None
+                    TimeSource._only = None
                     clock.use(WALL)
                     return
             now, sent = self._times.popleft()
@@ -210,8 +210,3 @@ def _text(sent: Counter[str]) -> str:
 def _counts(text: str) -> Counter[str]:
     """Return what `_text` wrote."""
     return Counter({topic: int(count) for topic, _, count in (word.partition("=") for word in text.split())})
-
-
-def seconds(time: Any) -> float:
-    """Return a builtin_interfaces/Time in s."""
-    return float(time.sec + 1e-9 * time.nanosec)

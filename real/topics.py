@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from real import clock
-
 INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
 BOOL, DIAGNOSTICS = "std_msgs/msg/Bool", "diagnostic_msgs/msg/DiagnosticArray"
 OK, WARN, ERROR = 0, 1, 2
@@ -43,9 +41,9 @@ def status(name: str, level: int, message: str, values: Mapping[str, Any]) -> An
 def diagnostics(*statuses: Any) -> Any:
     """Return a DIAGNOSTICS of now."""
     from real.bus.messages import make
+    from real.bus.stamps import stamp
 
-    sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
-    return make(DIAGNOSTICS, header={"stamp": {"sec": sec, "nanosec": nanosec}}, status=list(statuses))
+    return make(DIAGNOSTICS, header={"stamp": stamp()}, status=list(statuses))
 
 
 def values_of(message: Any) -> dict[str, str]:

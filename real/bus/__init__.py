@@ -67,7 +67,7 @@ def open_node(
 def _in_time(node: Node) -> Node:
     """Make the process follow `/clock` if a node's parameter use_sim_time is true."""
     if node.parameters.get("use_sim_time"):
-        from real.sim_time import Follower
+        from real.sim_time import TimeSource
 
-        Follower.of(node)
+        TimeSource.of(node)
     return node

@@ -12,6 +12,7 @@ from real import clock
 from real.bus.action import CANCEL, ENDED, STATUS, STATUSES, goal_id
 from real.bus.messages import encode, make
 from real.bus.qos import LATCHED
+from real.bus.stamps import stamp
 
 if TYPE_CHECKING:
     from real.bus.node import Node
@@ -112,7 +113,7 @@ class ActionServer:
                 for key in ended[: max(0, len(ended) - _KEPT)]:
                     del self._goals[key]
             thread.start()
-        return make(f"{self.type_name}_SendGoal_Response", accepted=accepted, stamp=_time(goal.stamp))
+        return make(f"{self.type_name}_SendGoal_Response", accepted=accepted, stamp=stamp(goal.stamp))
 
     def _run(self, goal: ServerGoal) -> None:
         self._set(goal, "executing")
@@ -147,8 +148,8 @@ class ActionServer:
         return make(f"{self.type_name}_GetResult_Response") if goal is None else goal.response
 
     def _on_cancel(self, request: Any) -> Any:
-        uuid, stamp = request.goal_info.goal_id.uuid.tobytes(), request.goal_info.stamp
-        before = stamp.sec * 1_000_000_000 + stamp.nanosec
+        uuid, limit = request.goal_info.goal_id.uuid.tobytes(), request.goal_info.stamp
+        before = limit.sec * 1_000_000_000 + limit.nanosec
         one = any(uuid)  # without an id and a stamp, all goals; with a stamp, those accepted until then
         code, canceling = _NONE, []
         with self._lock:
@@ -170,8 +171,4 @@ class ActionServer:
 
 
 def _info(goal: ServerGoal) -> dict[str, Any]:
-    return {"goal_id": goal_id(goal.uuid), "stamp": _time(goal.stamp)}
-
-
-def _time(stamp: int) -> dict[str, int]:
-    return dict(zip(("sec", "nanosec"), divmod(stamp, 1_000_000_000), strict=True))
+    return {"goal_id": goal_id(goal.uuid), "stamp": stamp(goal.stamp)}

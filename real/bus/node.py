@@ -20,6 +20,7 @@ from real.bus.parameters import Declaration, OnSet, Parameters, type_of
 from real.bus.qos import DEFAULT, ROSOUT, QoS
 from real.bus.rosargs import LEVELS, RosArgs
 from real.bus.service import Client, Handler, Service, Worker
+from real.bus.stamps import stamp
 
 
 class Stamped:
@@ -240,11 +241,10 @@ class Node(ABC):
         if number < self._level:
             return
         self._logger.log(number, "%s", text, stacklevel=2)  # ROS's numbers are those of `logging`
-        sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
         caller = sys._getframe(1)
         self._rosout.publish(
             make(
-                "rcl_interfaces/msg/Log", stamp={"sec": sec, "nanosec": nanosec}, level=number, msg=text,
+                "rcl_interfaces/msg/Log", stamp=stamp(), level=number, msg=text,
                 name=self.full_name.strip("/").replace("/", "."),  # ROS's logger names have dots
                 file=caller.f_code.co_filename, function=caller.f_code.co_name, line=caller.f_lineno,
             )

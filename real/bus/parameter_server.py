@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from real import clock
 from real.bus.messages import make
 from real.bus.names import qualified
 from real.bus.parameters import Declaration, Parameters, from_value, to_value, type_of
 from real.bus.qos import PARAMETERS
+from real.bus.stamps import stamp
 
 if TYPE_CHECKING:
     from real.bus.node import Node
@@ -48,10 +48,8 @@ class ParameterServer:
 
     def publish(self, field: str, names: list[str]) -> None:
         """Publish the values of parameters as ``new_parameters`` or ``changed_parameters`` (`field`)."""
-        sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
         found = [{"name": n, "value": self._value(n)} for n in names]
-        stamp = {"sec": sec, "nanosec": nanosec}
-        event = make("rcl_interfaces/msg/ParameterEvent", stamp=stamp, node=self._name, **{field: found})
+        event = make("rcl_interfaces/msg/ParameterEvent", stamp=stamp(), node=self._name, **{field: found})
         self._events.publish(event)
 
     def _known(self, names: list[str]) -> list[str]:

@@ -81,7 +81,8 @@ class CommandLoop:
         self._still = 0
         """Number of last ticks in which a closing loop has been at rest."""
         self._nonfinite = 0
-        self._holding = ""
+        self.holding = ""
+        """Reason for which the robot held in the last tick; empty if it followed the goal."""
         self._fresh = True
         """No goal was accepted since `arm` or `reset_stop`."""
         self._ticked = math.inf
@@ -137,11 +138,6 @@ class CommandLoop:
         return self.safe_stop.is_damped
 
     @property
-    def holding(self) -> str:
-        """Return the reason for which the robot held in the last tick; empty if it followed the goal."""
-        return self._holding
-
-    @property
     def goal(self) -> Tensor:
         """Return the newest accepted goal (1, D)."""
         return self._newest().setpoint
@@ -164,7 +160,7 @@ class CommandLoop:
         previous, width, joints = self.goal, self.width, self._joints()
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
             values, gripper = torch.full_like(values, math.nan), width  # reject all of it
-        if self._holding or self._fresh:
+        if self.holding or self._fresh:
             previous = self.shield.hold(joints)
             if bool(values.isfinite().all()) and self.shield.mismatch(values, joints, duration, self.safety):
                 self.events.add("start mismatch")
@@ -263,11 +259,11 @@ class CommandLoop:
         stale = (STALE_STATE,) if self.resting else (STALE_STATE, STALE_GOAL)
         if self.sinks and not self.is_damped and reason in stale:
             self.stop(reason)
-        if reason and reason not in (self._holding, "closing", "idle"):
+        if reason and reason not in (self.holding, "closing", "idle"):
             self.events.add(reason)
             if reason in (STALE_STATE, STALE_GOAL):
                 self.note("hold", reason)
-        self._holding = reason
+        self.holding = reason
         if now - self._ticked > self.safety.state_timeout:  # after a gap in commands the arm is at rest
             self.rate = torch.zeros_like(self.rate)
         self._ticked = now

@@ -24,7 +24,7 @@ BY_PERSON = (OPERATOR, E_STOP, E_STOP_LOST)
 
 
 class SafeStop(Protocol):
-    """What the command loop does in each tick in which it must not follow the goal."""
+    """Strategy of the command loop for ticks in which it must not follow the goal."""
 
     sinks: bool
     """The robot sinks to the ground and has to stand up again."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, qos
+from real.bus.stamps import seconds
 from real.drivers.names import driver_names, suggestion
-from real.drivers.scene import seconds
 from real.drivers.state import JointReading, StateReader
 from robot_rl.interface.driver import JointTopics
 from robot_rl.interface.kinematics import Kinematics

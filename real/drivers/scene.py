@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, qos
+from real.bus.stamps import seconds
 from real.drivers.names import frames
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
@@ -106,8 +106,3 @@ class Scene:
             why = f" ({self._foreign[name]})" if self._foreign.get(name) else ""
             missing += [] if self.accepted[name] else [f"pose on {s.topic}{why}"]
         return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
-
-
-def seconds(stamp: Any) -> float:
-    """Return a message's stamp in s; 0 if the stamp is not set."""
-    return float(stamp.sec + 1e-9 * stamp.nanosec)

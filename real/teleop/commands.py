@@ -9,6 +9,7 @@ from typing import Any
 
 from real import clock
 from real.bus import Node, QoS, Stamped, make
+from real.bus.stamps import stamp
 from real.teleop.pads import pad_of
 
 logger = logging.getLogger(__name__)
@@ -77,11 +78,10 @@ def joy_topic(robot: str) -> str:
 
 def to_joy(operator: Operator) -> Any:
     """Build the Joy message of operator input, with axes and buttons in the order of `AXES` and `BUTTONS`."""
-    sec, nanosec = divmod(clock.ros_time(), 1_000_000_000)
     buttons = (operator.held, *(getattr(operator, name) for name in PRESSES))
     return make(
         TYPE,
-        header={"stamp": {"sec": sec, "nanosec": nanosec}},
+        header={"stamp": stamp()},
         axes=[*operator.motion, operator.gripper, *operator.rotation],
         buttons=[int(down) for down in buttons],
     )

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from real import clock
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
+from real.bus.stamps import stamp
 from real.control.timing import STALL, Ticker, prefer_realtime
 from real.sim_time import Conductor
 from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
@@ -186,8 +186,7 @@ class Twin(ABC):
             self.engine.parameters[name](np.array([0]), np.array([value]))
 
     def _header(self, frame: str) -> dict[str, Any]:
-        now = clock.ros_time()
-        return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
+        return {"stamp": stamp(), "frame_id": frame}
 
     def _publish_images(self) -> None:
         """Render and publish the subscribed cameras in other threads; slow rendering skips frames, not ticks."""

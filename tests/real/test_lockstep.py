@@ -121,7 +121,7 @@ def test_waiting_ends_with_the_reason_of_a_failure() -> None:
 @pytest.fixture
 def follower(private_domain: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A node that follows /clock, and its publisher."""
-    monkeypatch.setattr(sim_time.Follower, "_only", None)
+    monkeypatch.setattr(sim_time.TimeSource, "_only", None)
     with open_node("simulator") as simulator:
         time_of = simulator.publisher("rosgraph_msgs/msg/Clock", "/clock")
         with open_node("policy", ros_args=["--ros-args", "-p", "use_sim_time:=true"]):
