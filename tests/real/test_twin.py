@@ -52,10 +52,20 @@ def test_driver_receives_the_state_in_real_time(twin: Any, node: Node, eventuall
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
 
-@realtime
-def test_expert_lifts_the_cube_over_the_robots_topics(twin: Any, node: Node) -> None:
+@pytest.fixture
+def node_in_lockstep(private_domain: int, twin_process: Build) -> Iterator[Node]:
+    """Node on whose commands a twin in another process waits."""
+    apart = ["--ros-args", "-r", "__ns:=/lockstep"]
+    with (
+        twin_process("panda", "--no-camera", "--lockstep", "policy", *apart),
+        open_node("policy", ros_args=[*apart, "-p", "use_sim_time:=true"]) as node,
+    ):
+        yield node
+
+
+def test_expert_lifts_the_cube_over_the_robots_topics(node_in_lockstep: Node) -> None:
     """Reset, observation over DDS, and actions through controller, shield and command stream."""
-    env = RobotEnv(node, LIFT.interface)
+    env = RobotEnv(node_in_lockstep, LIFT.interface)
     env.activate()
     expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, 1, STEADY, 0)
     executed: list[torch.Tensor] = []
