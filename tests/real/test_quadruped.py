@@ -30,6 +30,7 @@ from sim.tasks import tasks
 WALK = tasks.get("go2-velocity")
 pytestmark = pytest.mark.timeout(300)
 START = 90.0  # longest time for a process's imports on a busy machine, s
+SIM_TIME = ["--ros-args", "-p", "use_sim_time:=true"]
 REACTION = 0.1  # longest time from a failure to the first damping command, s
 Build = Callable[..., Any]
 
@@ -129,8 +130,9 @@ def deploy(start: Build, bundle: Path, tmp_path: Path) -> Build:
     """Start a policy whose results are written to a folder of `tmp_path`."""
     words = ["--robot", "go2", "--episodes", "1", "--commands", "person", "--video-episodes", "0", "--json"]
 
-    def run(folder: str, seconds: float = 60.0) -> Process:
-        return start("deploy", str(bundle), *words, "--seconds", str(seconds), "--out", str(tmp_path / folder))
+    def run(folder: str, seconds: float = 60.0, *more: str) -> Process:
+        out = ["--seconds", str(seconds), "--out", str(tmp_path / folder)]
+        return start("deploy", str(bundle), *words, *out, *more)
 
     return run
 
@@ -142,12 +144,15 @@ def robot(start: Build) -> tuple[Process, Process]:
     return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up")
 
 
-@processes
-def test_policy_lies_down_at_its_end(robot: Any, deploy: Any, watch: Watch, tmp_path: Path, eventually: Any) -> None:
+@pytest.mark.realtime  # in lockstep, but three processes need the machine
+def test_policy_lies_down_at_its_end(
+    start: Build, deploy: Build, watch: Watch, tmp_path: Path, eventually: Any
+) -> None:
     """Also when it is interrupted."""
-    twin, guard = robot
+    twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", "--lockstep", "deploy", "guard")
+    guard = start("guard", "go2", "--wait", str(START), *SIM_TIME, until="guard of go2 is up")
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
-    policy = deploy("run", 3.0)
+    policy = deploy("run", 3.0, *SIM_TIME)
     eventually(lambda: watch.height > 0.25, "standing up", START)
     out, _ = policy.process.communicate(timeout=60)
     assert policy.process.returncode == 0, policy.said
@@ -160,7 +165,7 @@ def test_policy_lies_down_at_its_end(robot: Any, deploy: Any, watch: Watch, tmp_
     assert loop["rate"] == 500 and loop["ticks"] > 2000
     assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
 
-    policy = deploy("again")
+    policy = deploy("again", 60.0, *SIM_TIME)
     eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
