@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 SPIN = 0.0002
 """Duration of the busy-wait before a deadline, s: the scheduler may wake a sleeping thread this late."""
@@ -34,9 +34,9 @@ class Clock(Protocol):
 
     def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None: ...
 
-    def listen(self, topic: str, reader: int, listens: bool) -> None: ...
-
     def published(self, topic: str) -> float | None: ...
+
+    def add(self, source: Any) -> None: ...
 
     def join(self) -> None: ...
 
@@ -114,11 +114,11 @@ class Wall:
     def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None:
         deliver(time.monotonic())
 
-    def listen(self, topic: str, reader: int, listens: bool) -> None:
-        pass
-
     def published(self, topic: str) -> float | None:
         return None
+
+    def add(self, source: Any) -> None:
+        pass
 
     def join(self) -> None:
         pass
@@ -197,9 +197,16 @@ def receive(published: float, topic: str, reader: int, deliver: Callable[[float]
     _current.receive(published, topic, reader, deliver)
 
 
+readers: dict[int, str] = {}
+"""Topic of each subscription of this process, by its identity."""
+
+
 def listen(topic: str, reader: int, listens: bool) -> None:
     """Take note of a subscription, or of its end."""
-    _current.listen(topic, reader, listens)
+    if listens:
+        readers[reader] = topic
+    else:
+        readers.pop(reader, None)
 
 
 def published(topic: str) -> float | None:
@@ -207,11 +214,16 @@ def published(topic: str) -> float | None:
     return _current.published(topic)
 
 
+def add(source: Any) -> None:
+    """Take note of a source of messages, `real.lockstep.Source`."""
+    _current.add(source)
+
+
 def join() -> None:
-    """Take part in lockstep from now on: time goes on only when this process has done what is due."""
+    """Take part in lockstep with this thread from now on: time goes on only when it has done what is due."""
     _current.join()
 
 
 def leave() -> None:
-    """Take part no longer, until `join`."""
+    """Take part no longer with this thread, until `join`."""
     _current.leave()

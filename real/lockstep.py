@@ -22,8 +22,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from real.clock import WALL, Arrived, Step, Task, Ticks
+from real.clock import WALL, Arrived, Step, Task, Ticks, readers
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,16 @@ PATIENCE = 1.0
 """Longest wait for a message of the last tick, by the machine's clock, s."""
 SOON = 1e-7
 """Rounding error of deadlines, s."""
+
+
+class Source(Protocol):
+    """What takes messages from the network."""
+
+    def drain(self, timeout: float = 0.0) -> None:
+        """Take the messages that have arrived; if there are none, wait up to `timeout` s for one."""
+
+    def listen(self, alone: bool) -> None:
+        """Take messages as they arrive; with `alone` False, if possible, only in `drain`."""
 
 
 class ClockError(UserError):
@@ -59,29 +70,28 @@ class Lockstep:
 
     lockstep = True
 
-    def __init__(self, now: float = START):
-        """Create it in the process's main thread."""
-        self.time = now
+    def __init__(self, now: float = START, parties: int = 1):
+        """Args: `parties`: number of threads that must `join` before time goes on."""
+        self.time, self.parties = now, parties
         self.joined = False
         """The process takes part; before, time stands still."""
         self.on_join: Callable[[], None] = lambda: None
         self.on_leave: Callable[[], None] = lambda: None
-        self.drains: list[Callable[[], None]] = []
-        """Functions that take the messages that have arrived from the network."""
+        self.sources: list[Source] = []
         self.lead = 0.0
-        """Time by which this process's messages are published before its time, s: half a tick for the conductor, whose
-        messages of a tick are delivered in this tick."""
+        """Time by which this process's messages are published before its time, s: half a tick where the robot is
+        simulated, whose messages of a tick are delivered in this tick."""
         self.failure = ""
         """Reason for which time does not go on; empty if it does."""
         self._lock = threading.Condition()
         self._waiters: list[_Waiter] = []
-        self._running = 1
-        self._orders = {threading.get_ident(): 0}
+        self._running = 0
+        """Number of threads that take part and do not wait."""
+        self._orders: dict[int, int] = {}
+        """Threads that take part, and their places in the order of what is due."""
         self._next_order = itertools.count(1)
         self._samples: list[tuple[float, str, int, int, Callable[[float], None]]] = []
         """Messages that have arrived: time of publication, topic, order of arrival, reader, delivery."""
-        self._readers: dict[int, str] = {}
-        """Topic of each subscription."""
         self.sent: Counter[str] = Counter()
         """Number of messages published since `take_sent`, by topic."""
         self._arrivals = itertools.count()
@@ -91,19 +101,48 @@ class Lockstep:
     def now(self) -> float:
         return self.time
 
+    def add(self, source: Source) -> None:
+        if source not in self.sources:
+            self.sources.append(source)
+        if self.joined:
+            source.listen(False)
+
     def join(self) -> None:
-        if not self.joined:
-            self.joined = True
-            self._ticked = time.monotonic()
-            self.sent.clear()
+        me = threading.get_ident()
+        with self._lock:
+            if me in self._orders:
+                return
+            self._orders[me] = next(self._next_order)
+            self._running += 1
+            first = not self.joined and len(self._orders) >= self.parties
+            if first:
+                self.begin()
+                self._lock.notify_all()
+            elif not self._lock.wait_for(lambda: self.joined or self.failure, STANDS) or self.failure:
+                raise ClockError(self.failure or f"the others did not take part in lockstep within {STANDS:g} s")
+        if first:
             self.on_join()
 
+    def begin(self) -> None:
+        """Queue messages from now on, for the ticks."""
+        self._ticked = time.monotonic()
+        self.sent.clear()
+        self.joined = True
+        for source in self.sources:
+            source.listen(False)
+
     def leave(self) -> None:
-        if self.joined:
-            self.joined = False
+        with self._lock:
+            if self._orders.pop(threading.get_ident(), None) is None:
+                return
+            self._running -= 1
+            last = self.joined and not self._orders
+            self.joined = self.joined and not last
+            self._lock.notify_all()
+        if last:
             self.on_leave()
-            with self._lock:
-                self._lock.notify_all()
+            for source in self.sources:
+                source.listen(True)
 
     def sleep_until(self, deadline: float) -> None:
         if self._takes_part():
@@ -162,11 +201,6 @@ class Lockstep:
             self._lock.notify_all()
 
     # ---- time --------------------------------------------------------------------------------------------------
-    def listen(self, topic: str, reader: int, listens: bool) -> None:
-        self._readers.pop(reader, None)
-        if listens:
-            self._readers[reader] = topic
-
     def receive(self, published: float, topic: str, reader: int, deliver: Callable[[float], None]) -> None:
         """Queue a message, which was published at a time, s, for the next tick; before the process takes part, deliver
         it at once."""
@@ -190,26 +224,26 @@ class Lockstep:
     def _collect(self, now: float, expected: Mapping[str, int]) -> None:
         """Take the messages that have arrived, until all `expected` ones of the last tick are there: under load the
         kernel delivers a later one of another process first."""
-        began = time.monotonic()
+        ends, pause, since = time.monotonic() + PATIENCE, 0.0, self.time - self.lead - SOON
         while True:
-            for drain in self.drains:
-                drain()
-            with self._lock:
-                here = Counter(s[3] for s in self._samples if self.time - SOON <= s[0] < now - SOON)
-                missing = [t for reader, t in self._readers.items() if here[reader] < expected.get(t, 0)]
-            if not missing or not self.joined:
+            for source in self.sources:
+                source.drain(pause)
+            if not expected or not self.joined:
                 return
-            if time.monotonic() - began > PATIENCE:
+            with self._lock:
+                here = Counter(s[3] for s in self._samples if since <= s[0] < now - SOON)
+                missing = [t for reader, t in list(readers.items()) if t in expected and here[reader] < expected[t]]
+            if not missing:
+                return
+            if time.monotonic() > ends:
                 logger.warning("a message on %s did not arrive: this run may differ from others", missing[0])
                 return
-            time.sleep(0.0001)
+            pause = 0.005
 
     def deliver(self, now: float, expected: Mapping[str, int] | None = None) -> None:
         """Set the time to `now`, s, and deliver the messages published before; wait for the `expected` number of
         messages by topic."""
-        with self._lock:
-            # What still runs belongs to the time before.
-            self._lock.wait_for(lambda: self._running == 0 or not self.joined)
+        self._settle()
         self._collect(now, expected or {})
         self._ticked = time.monotonic()
         with self._lock:
@@ -219,11 +253,17 @@ class Lockstep:
         for _, _, _, _, deliver in sorted(early, key=lambda sample: sample[:3]):
             deliver(now)
 
+    def _settle(self) -> None:
+        """Wait for the threads that run: what they do belongs to the present time."""
+        if self._running:
+            with self._lock:
+                self._lock.wait_for(lambda: self._running == 0 or not self.joined)
+
     def run_due(self) -> None:
         """Run what is due, one thread after another."""
         while self.joined:
+            self._settle()
             with self._lock:
-                self._lock.wait_for(lambda: self._running == 0 or not self.joined)
                 due = [waiter for waiter in self._waiters if waiter.due(self.time)]
                 if not due or not self.joined:
                     break
@@ -243,15 +283,12 @@ class Lockstep:
         self.deliver(now, expected)
         self.run_due()
 
-    def rest(self) -> None:
-        """Take note that the thread that created this clock does not wait by it: it conducts."""
-        with self._lock:
-            self._running = 0
-
     def fail(self, reason: str) -> None:
         """End all waiting with an error."""
         logger.error("%s", reason)
-        self.failure = reason
+        with self._lock:
+            self.failure = reason
+            self._lock.notify_all()
 
 
 class _Task(_Waiter):

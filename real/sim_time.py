@@ -1,17 +1,25 @@
-"""Time of processes in lockstep (`real.lockstep`): the conductor, those that follow it, and their topics."""
+"""Time of processes in lockstep (`real.lockstep`): the conductor, those that follow it, and what they say.
+
+Conductor and followers talk over TCP on one machine, as DDS takes 0.3 ms from one process to the other. A follower
+finds the conductor's address on the topic `lockstep`. Other nodes get the time on `/clock`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import selectors
+import socket
 import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from real import clock
 from real.bus import names
+from real.bus.messages import make
 from real.bus.node import Node, Stamped
 from real.bus.qos import QoS
 from real.bus.stamps import seconds
@@ -20,40 +28,65 @@ from real.lockstep import SOON, START, ClockError, Lockstep
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
-CLOCK, DONE = "rosgraph_msgs/msg/Clock", "std_msgs/msg/Header"
-CLOCK_TOPIC, TICK_TOPIC, DONE_TOPIC = "/clock", "lockstep/tick", "lockstep/done"
-"""Topics: the time; the same with numbers of messages; the followers' answers. The last two are Headers:
-the time, and as frame_id `topic=count …`, after `node|` in an answer: the messages that were published in the tick."""
-LEFT = 2**31 - 1
-"""Time, s, with which a follower takes part no longer."""
-RELIABLE = QoS(depth=100)
+CLOCK, ADDRESS = "rosgraph_msgs/msg/Clock", "std_msgs/msg/String"
+CLOCK_TOPIC, ADDRESS_TOPIC = "/clock", "lockstep"
+LATCHED = QoS(depth=1, transient_local=True)
+LEFT = float("inf")
+"""Time with which a follower takes part no longer."""
 FIRST = 10.0
 """Longest wait for the first time, s."""
+Sent = Counter[str]
+"""Numbers of messages that were published in a tick, by topic."""
+
+
+class Line:
+    """Connection of a follower and the conductor. It carries lines of text: first the follower's name, then both ways
+    a time, s, and the messages published in its tick, as `topic=count ...`. A follower says what it is done with."""
+
+    def __init__(self, connection: socket.socket):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection, self.name, self._rest = connection, "", b""
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the end is noticed in `hear`
+            self.connection.sendall(text.encode() + b"\n")
+
+    def say_time(self, now: float, sent: Sent) -> None:
+        self.say(f"{now!r} {' '.join(f'{topic}={count}' for topic, count in sent.items())}")
+
+    def hear(self) -> list[str]:
+        """Return the lines that have arrived; ConnectionError after the other side's end."""
+        data = self.connection.recv(65536)
+        if not data:
+            raise ConnectionError("the other side has gone")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode() for line in lines]
+
+
+def read(text: str) -> tuple[float, Sent]:
+    """Return what `Line.say_time` said."""
+    now, _, sent = text.partition(" ")
+    return float(now), _counts(sent)
+
+
+@lru_cache(1000)  # most ticks are alike
+def _counts(text: str) -> Sent:
+    return Counter({topic: int(count) for topic, _, count in (word.rpartition("=") for word in text.split())})
 
 
 class TimeSource:
-    """The time of a process that follows the clock of a simulated robot."""
-
-    _only: TimeSource | None = None
-    """The process's follower; further nodes use it too."""
-
-    @classmethod
-    def of(cls, node: Node) -> None:
-        """Make this process, in its main thread, follow the clock that a node hears; at the first call only."""
-        cls._only = cls._only or cls(node)
-        cls._only.nodes.append(node)
-        cls._only.clock.drains.append(node.drain)
+    """The time of a process that follows the clock of a simulated robot. Create it in the process's first node."""
 
     def __init__(self, node: Node):
         self.clock = Lockstep()
         clock.use(self.clock)
-        self.node, self._ticks = node, 0
-        self.nodes: list[Node] = []
-        self._times: deque[tuple[float, Counter[str]]] = deque()
-        self._done = node.publisher(DONE, DONE_TOPIC, RELIABLE)
+        self.node, self._heard = node, False
+        self._line: Line | None = None
+        """Connection to a conductor; without it, `/clock` has the time."""
+        self._times: deque[tuple[float, Sent]] = deque()
         self.clock.on_join, self.clock.on_leave = self._join, self._leave
-        self._clock = node.subscribe(CLOCK, CLOCK_TOPIC, RELIABLE, self._on_clock, at_once=True)
-        self._tick = node.subscribe(DONE, TICK_TOPIC, RELIABLE, self._on_tick, at_once=True)
+        self._clock = node.subscribe(CLOCK, CLOCK_TOPIC, QoS(depth=100), self._on_clock, at_once=True)
+        self._address = node.subscribe(ADDRESS, ADDRESS_TOPIC, LATCHED, self._on_address, at_once=True)
         # The bus's thread goes on discovering peers while another thread advances the time.
         threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
@@ -61,90 +94,103 @@ class TimeSource:
         """Take the time of a simulator that does not wait for others."""
         self._times.append((seconds(sample.msg.clock), Counter()))
 
-    def _on_tick(self, sample: Stamped) -> None:
-        self._times.append((seconds(sample.msg.stamp), _counts(sample.msg.frame_id)))
+    def _on_address(self, sample: Stamped) -> None:
+        host, _, port = sample.msg.data.rpartition(":")
+        try:
+            self._line = Line(socket.create_connection((host, int(port)), 1.0))
+        except (OSError, ValueError) as error:
+            logger.error("%s: %s. Run nodes in lockstep on the simulator's machine", sample.msg.data, error)
+            return
+        self._line.say(self.node.full_name)
 
     def _leave(self) -> None:
-        self._say(float(LEFT))
-        for node in self.nodes:
-            node.listen(True)
+        if self._line is not None:
+            self._line.say_time(LEFT, Counter())
 
     def _join(self) -> None:
-        for node in self.nodes:
-            node.listen(False)
-        if not WALL.wait(lambda: self._ticks > 0, FIRST):
+        if not WALL.wait(lambda: self._heard, FIRST):
             raise ClockError(
                 f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within {FIRST:g} s: start the simulator "
                 "(robot-rl twin --lockstep), or leave use_sim_time out"
             )
 
-    def _say(self, done: float) -> None:
-        with contextlib.suppress(UserError):  # the node is closed
-            self._done.publish(_header(done, f"{self.node.full_name}|{_text(self.clock.take_sent())}"))
+    def _said(self) -> Iterator[tuple[float, Sent]]:
+        """Yield the times that are said, until the node is closed."""
+        while True:
+            try:
+                if self._line is None:
+                    (self._address if self._address.matched else self._clock).poll(0.2)
+                else:
+                    self._times.extend(read(text) for text in self._line.hear())
+            except TimeoutError:
+                self._address.poll(0.0)  # raises if the node is closed
+            except OSError:
+                self._line = None
+                if self.clock.joined:
+                    self.clock.fail("the robot's simulator has ended")
+            while self._times:
+                yield self._times.popleft()
 
     def _run(self) -> None:
-        while True:
-            while not self._times:
-                try:
-                    (self._tick if self._tick.matched else self._clock).poll(0.2)
-                except UserError:  # the node is closed
-                    TimeSource._only = None
-                    clock.use(WALL)
-                    return
-            now, sent = self._times.popleft()
-            self._ticks += 1
-            if now < self.clock.time - SOON and self._ticks > 1:
-                self.clock.fail(
-                    f"the robot's clock jumped back from {self.clock.time:.3f} to {now:.3f} s: was its simulator "
-                    "restarted? Start this again too"
-                )
-                return
-            try:
+        try:
+            for now, sent in self._said():
+                if self._heard and now < self.clock.time - SOON:
+                    raise ClockError(
+                        f"the robot's clock jumped back from {self.clock.time:.3f} to {now:.3f} s: was its simulator "
+                        "restarted? Start this again too"
+                    )
+                self._heard = True
                 self.clock.advance(now, sent)
-            except Exception as error:
-                logger.exception("lockstep")
-                self.clock.fail(f"lockstep ended: {error}")
-                return
-            if self.clock.joined:
-                self._say(now)
+                if self.clock.joined and self._line is not None:
+                    self._line.say_time(now, self.clock.take_sent())
+        except ClockError as error:
+            self.clock.fail(str(error))
+        except UserError:  # the node is closed
+            if clock.current() is self.clock:
+                clock.use(WALL)
+        except Exception as error:
+            logger.exception("lockstep")
+            self.clock.fail(f"lockstep ended: {error}")
 
 
 class Conductor:
     """The clock of a simulated robot, and its followers."""
 
-    def __init__(self, node: Node, followers: Sequence[str], period: float, speed: float = 0.0):
-        """Args: `followers`: names of the nodes to wait for. `period`: of a tick, s. `speed`: largest multiple of real
-        time; 0: no limit."""
-        self.clock = Lockstep()
-        self.clock.lead, self.clock.joined = period / 2, True
-        self.clock.rest()
+    def __init__(
+        self, node: Node, followers: Sequence[str], period: float, speed: float = 0.0, parties: int = 0
+    ):  # fmt: skip
+        """Create it before the simulated robot, whose subscriptions it concerns.
+
+        Args: `followers`: names of the nodes in other processes to wait for. `period`: of a tick, s. `speed`: largest
+        multiple of real time; 0: no limit. `parties`: number of threads of this process that take part."""
+        self.clock = Lockstep(parties=parties)
+        self.clock.lead, self._parties = period / 2, parties
         clock.use(self.clock)
         self.node, self.period, self.speed = node, period, speed
         self._count, self._began = 0, time.monotonic()
         self._waits = {names.expand(name, node.name, node.namespace): 0.0 for name in followers}
         """Followers, and the time that they are done with, s."""
-        self._sent: Counter[str] = Counter()
-        """Messages that followers have published in this tick, by topic."""
-        self._ticks = node.publisher(DONE, TICK_TOPIC, RELIABLE)
-        self._publisher = node.publisher(CLOCK, CLOCK_TOPIC, RELIABLE)
-        self.clock.drains.append(node.drain)
-        self._answers = node.subscribe(DONE, DONE_TOPIC, RELIABLE, self._on_done, at_once=True)
-
-    def _on_done(self, sample: Stamped) -> None:
-        name, _, sent = sample.msg.frame_id.partition("|")
-        self._waits[name] = seconds(sample.msg.stamp)
-        self._sent += _counts(sent)
+        self._sent: Sent = Counter()
+        """Messages that followers have published in this tick."""
+        self._lines: list[Line] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._publisher = node.publisher(CLOCK, CLOCK_TOPIC, QoS(depth=100))
+        self._address = node.publisher(ADDRESS, ADDRESS_TOPIC, LATCHED)
+        self._address.publish(make(ADDRESS, data="{}:{}".format(*self._server.getsockname())))
+        self.clock.add(node.source)
 
     def begin(self, publish: Callable[[], None], over: Callable[[], bool]) -> bool:
         """Publish the first state, by `publish`, until all followers take part; return False if `over()` before."""
-        while not over():
+        if not self._parties:
+            self.clock.begin()
+        while not (over() or (self._all_done() and self.clock.joined)):
             publish()
             self.clock.take_sent()
             self._announce(Counter())
-            self._answers.poll(0.05)
-            if self._all_done():
-                break
-        self.node.listen(False)
+            self._listen(0.05)
+        self.clock.advance(self.clock.time)
         self._began = time.monotonic()
         return not over()
 
@@ -152,19 +198,17 @@ class Conductor:
         """Deliver the followers' messages, `step()` the robot, and let the followers do what is due."""
         self._count += 1
         now = START + self._count * self.period
-        sent, self._sent = self._sent, Counter()
+        sent, self._sent = self._sent + self.clock.take_sent(), Counter()
         self.clock.deliver(now, sent)
         step()
-        sent += self.clock.take_sent()
-        self.clock.advance(now)
-        self._announce(sent)
-        asked = time.monotonic()
+        stepped = self.clock.take_sent()
+        self.clock.advance(now, stepped)
+        self._announce(sent + stepped)
         while not (self._all_done() or over()):
-            self._answers.poll(0.5)
-            if time.monotonic() - asked > 0.5:
-                asked = time.monotonic()
-                self._drop_the_dead()
-        alone = all(done >= LEFT for done in self._waits.values())
+            self._listen(0.5)
+        alone = all(done == LEFT for done in self._waits.values()) and not (self._parties and self.clock.joined)
+        if alone:
+            self._listen(0.0)
         if speed := (self.speed or float(alone)):
             pause = self._began + self._count * self.period / speed - time.monotonic()
             if pause > 0:
@@ -172,41 +216,46 @@ class Conductor:
             elif pause < -1.0:
                 self._began -= pause  # do not catch up
 
+    def close(self) -> None:
+        """Leave the followers without a clock."""
+        for line in self._lines:
+            line.connection.close()
+        self._selector.close()
+        self._server.close()
+
     def _all_done(self) -> bool:
         return all(done >= self.clock.time - SOON for done in self._waits.values())
 
-    def _drop_the_dead(self) -> None:
-        alive = self._answers.writers()
-        for name in self._waits:
-            if name not in alive and self._waits[name] < LEFT:
-                logger.warning("%s has gone: the robot no longer waits for it", name)
-                self._waits[name] = float(LEFT)
+    def _announce(self, sent: Sent) -> None:
+        time_ns = round(1e9 * self.clock.time)
+        self._publisher.publish(struct.pack("<IiI", 256, *divmod(time_ns, 10**9)))  # `encode` takes ten times as long
+        for line in self._lines:
+            line.say_time(self.clock.time, sent)
 
-    def _announce(self, sent: Counter[str]) -> None:
-        if self._publisher.matched:
-            self._publisher.publish(LITTLE_ENDIAN + _time(self.clock.time))
-        self._ticks.publish(_header(self.clock.time, _text(sent)))
+    def _listen(self, timeout: float) -> None:
+        """Wait up to `timeout` s for followers, and for what they say."""
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                self._lines.append(Line(self._server.accept()[0]))
+                self._selector.register(self._lines[-1].connection, selectors.EVENT_READ, self._lines[-1])
+                continue
+            try:
+                self._hear(key.data)
+            except OSError:
+                self._drop(key.data)
 
+    def _hear(self, line: Line) -> None:
+        for text in line.hear():
+            if not line.name:
+                line.name = text
+                continue
+            self._waits[line.name], sent = read(text)
+            self._sent += sent
 
-LITTLE_ENDIAN = b"\x00\x01\x00\x00"
-"""Header of CDR."""
-
-
-def _time(now: float) -> bytes:
-    """Return a time, s, as a builtin_interfaces/Time in CDR."""
-    return struct.pack("<iI", *divmod(round(now * 1e9), 10**9))
-
-
-def _header(now: float, text: str) -> bytes:
-    """Return a std_msgs/Header in CDR."""
-    name = text.encode() + b"\0"
-    return LITTLE_ENDIAN + _time(now) + struct.pack("<I", len(name)) + name + bytes(-len(name) % 4)
-
-
-def _text(sent: Counter[str]) -> str:
-    return " ".join(f"{topic}={count}" for topic, count in sent.items())
-
-
-def _counts(text: str) -> Counter[str]:
-    """Return what `_text` wrote."""
-    return Counter({topic: int(count) for topic, _, count in (word.partition("=") for word in text.split())})
+    def _drop(self, line: Line) -> None:
+        self._lines.remove(line)
+        self._selector.unregister(line.connection)
+        line.connection.close()
+        if self._waits.get(line.name, LEFT) < LEFT:
+            logger.warning("%s has gone: the robot no longer waits for it", line.name)
+            self._waits[line.name] = LEFT

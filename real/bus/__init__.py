@@ -13,6 +13,7 @@ PyPI without ROS 2.
 import logging
 from collections.abc import Sequence
 
+from real import clock
 from real.backends import BACKEND, choose
 from real.bus import qos
 from real.bus.action import ActionClient
@@ -65,9 +66,10 @@ def open_node(
 
 
 def _in_time(node: Node) -> Node:
-    """Make the process follow `/clock` if a node's parameter use_sim_time is true."""
-    if node.parameters.get("use_sim_time"):
+    """Make the process follow `/clock` if the first node's parameter use_sim_time is true."""
+    if node.parameters.get("use_sim_time") and not clock.in_lockstep():
         from real.sim_time import TimeSource
 
-        TimeSource.of(node)
+        TimeSource(node)
+    clock.add(node.source)
     return node

@@ -54,6 +54,7 @@ class DdsSubscription(Subscription):
         super().__init__(type_name, topic, qos, callback, owner._logger)
         self.endpoint = Reader(owner, topic, type_name, qos, self._on_bytes)
         self.ends = (self.endpoint,)
+        owner.participant.add(self.endpoint)
         clock.listen(topic, id(self), True)
 
     def _on_bytes(self, raw: bytes, info: Any) -> None:
@@ -73,6 +74,7 @@ class DdsSubscription(Subscription):
     def set_at_once(self) -> None:
         super().set_at_once()
         clock.listen(self.topic, id(self), False)
+        self.endpoint.owner.participant.readers.remove(self.endpoint)
         self.endpoint.take_alone()
 
     def poll(self, timeout: float) -> None:
@@ -143,15 +145,9 @@ class DdsNode(Node):
         with self.participant.changed:
             return bool(self.participant.changed.wait_for(predicate, timeout))
 
-    def drain(self) -> None:
-        for item in list(self._endpoints):
-            if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
-                item.endpoint.take()
-
-    def listen(self, alone: bool) -> None:
-        for item in list(self._endpoints):
-            if isinstance(item, DdsSubscription) and not (item.at_once or item.endpoint.closed):
-                item.endpoint.listen(alone)
+    @property
+    def source(self) -> Participant:
+        return self.participant
 
     def endpoints(self) -> list[Endpoint]:
         """Return this node's endpoints."""
@@ -170,8 +166,11 @@ class DdsNode(Node):
         with participant.lock:
             if self._entry in participant.entries:
                 participant.entries.remove(self._entry)
-            for end in self.endpoints():
-                end.delete()
+            for item in self._endpoints:
+                if isinstance(item, DdsSubscription):
+                    clock.listen(item.topic, id(item), False)
+                for end in item.ends:
+                    end.delete()
             self._endpoints.clear()
         if participant.users > 1:
             participant.announce()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cyclonedds._clayer import ddspy_take, ddspy_write, ddspy_write_ts
-from cyclonedds.core import DDSException, DDSStatus, ReadCondition, WaitSet
+from cyclonedds.core import DDSException, DDSStatus, ReadCondition
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
 
@@ -17,6 +16,7 @@ from real import clock
 from real.bus.names import BusError, dds_topic, dds_type
 from real.bus.participant import ANY, delete, to_dds
 from real.bus.qos import QoS
+from real.bus.watch import Watch
 
 if TYPE_CHECKING:
     from real.bus.dds import DdsNode
@@ -52,7 +52,7 @@ class Endpoint:
         """Called in the reader thread after peers have come or left."""
         mask = DDSStatus.PublicationMatched | DDSStatus.OfferedIncompatibleQos
         entity.set_status_mask(mask if writer else DDSStatus.SubscriptionMatched | DDSStatus.RequestedIncompatibleQos)
-        self._token = owner.participant.attach(entity, self._on_status)
+        self._token = owner.participant.watch.attach(entity, self._on_status)
         self._on_status()  # peers in this process match before the mask is set
 
     def handles(self) -> list[int]:
@@ -126,7 +126,7 @@ class Endpoint:
 
     def delete(self) -> None:
         self.closed = True
-        self.owner.participant.detach(self.entity, self._token)
+        self.owner.participant.watch.detach(self.entity, self._token)
         delete(self.entity)
 
 
@@ -177,33 +177,23 @@ class Reader(Endpoint):
         super().__init__(owner, topic, type_name, reader, False, wire)
         # Unlike the data-available status, a read condition stays triggered until all samples are taken.
         self._condition = ReadCondition(reader, ANY)
-        self._data_token = dds.attach(self._condition, self.take)
-        self._own: WaitSet | None = None
-        """Wait set for `poll`."""
+        self._watch = dds.watch
+        self._data_token = self._watch.attach(self._condition, self.take)
 
-    def listen(self, alone: bool) -> None:
-        """Take samples in the participant's thread, or only when `take` is called."""
-        dds = self.owner.participant
-        if alone and not self._data_token:
-            self._data_token = dds.attach(self._condition, self.take)
-        elif not alone and self._data_token:
-            dds.detach(self._condition, self._data_token)
-            self._data_token = 0
+    def move(self, watch: Watch) -> None:
+        """Take samples when another watch runs."""
+        self._watch.detach(self._condition, self._data_token)
+        self._watch = watch
+        self._data_token = watch.attach(self._condition, self.take)
 
     def take_alone(self) -> None:
         """Take samples only in the thread that calls `poll`."""
-        self.listen(False)
-        self._own = WaitSet(self.owner.participant.dds)
-        self._own.attach(self._condition)
+        self.move(Watch(self.owner.participant.dds))
 
     def poll(self, timeout: float) -> None:
         """Wait up to `timeout` s for samples and take them; raise BusError after `delete`."""
-        if self._own is None or self.closed:
+        if self.closed or not self._watch.run(round(1e9 * timeout)):
             raise BusError(f"{self.topic}: this subscription is closed")
-        with suppress(DDSException):  # the wait set is deleted while this waits
-            self._own.wait(round(1e9 * timeout))
-        if not self.closed:
-            self.take()
 
     def take(self) -> None:
         """Pass the bytes that have arrived on."""
@@ -215,8 +205,11 @@ class Reader(Endpoint):
 
     def delete(self) -> None:
         self.closed = True
-        self.listen(False)
-        if self._own is not None:
-            delete(self._own)
+        dds = self.owner.participant
+        if self in dds.readers:
+            dds.readers.remove(self)
+        self._watch.detach(self._condition, self._data_token)
+        if self._watch not in (dds.watch, dds.lockstep):
+            self._watch.delete()
         delete(self._condition)
         super().delete()

@@ -3,6 +3,7 @@
 import difflib
 import os
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -82,33 +83,53 @@ def make(type_name: str, **fields: Any) -> Any:
 
         make("geometry_msgs/msg/PoseStamped", header={"frame_id": "base"}, pose={"position": {"z": 0.3}})
     """
-    cls = message(type_name)
-    specs = dict(store().fielddefs[type_name][1])
-    for name in fields.keys() - specs.keys():
-        near = difflib.get_close_matches(name, specs, 1, 0.0) or ["none"]
-        raise BusError(f"{type_name} has no field {name!r}; nearest: {near[0]} (of {', '.join(specs)})")
-    return cls(**{n: _value(f"{type_name}.{n}", d, fields.get(n), (type_name, n)) for n, d in specs.items()})
+    cls, builders = message(type_name), _builders(type_name)
+    for name in fields.keys() - builders.keys():
+        near = difflib.get_close_matches(name, builders, 1, 0.0) or ["none"]
+        raise BusError(f"{type_name} has no field {name!r}; nearest: {near[0]} (of {', '.join(builders)})")
+    return cls(**{name: build(fields.get(name)) for name, build in builders.items()})
 
 
-def _value(field: str, desc: Any, value: Any, key: tuple[str, str]) -> Any:
+Build = Callable[[Any], Any]
+
+
+@cache
+def _builders(type_name: str) -> dict[str, Build]:
+    """Return for each field a function that returns its value from what `make` gets for it; None: nothing."""
+    fields = store().fielddefs[type_name][1]
+    return {name: _builder(f"{type_name}.{name}", desc, _DEFAULTS.get((type_name, name), 0)) for name, desc in fields}
+
+
+def _builder(field: str, desc: Any, default: float) -> Build:
     kind, rest = desc
     if kind == BASE:
-        if rest[0] == "string":
-            return "" if value is None else str(value)
-        cast = {"bool": bool, "float32": float, "float64": float}.get(rest[0], int)
-        return cast(_DEFAULTS.get(key, 0) if value is None else value)
+        cast: Any = {"bool": bool, "float32": float, "float64": float, "string": str}.get(rest[0], int)
+        nothing = cast(default) if cast is not str else ""
+        return lambda value: nothing if value is None else cast(value)
     if kind == NAME:
-        return make(rest, **(value or {})) if value is None or isinstance(value, dict) else value
+        return lambda value: make(rest, **(value or {})) if value is None or isinstance(value, dict) else value
     (inner_kind, inner), length = rest
     count = length if kind == ARRAY else 0
     if inner_kind == BASE and inner[0] != "string":
-        value = np.frombuffer(value, np.uint8) if isinstance(value, (bytes, bytearray, memoryview)) else value
-        array = np.zeros(count, _DTYPE[inner[0]]) if value is None else np.asarray(value, _DTYPE[inner[0]]).ravel()
-        _check_length(field, kind, length, len(array))
+        dtype = np.dtype(_DTYPE[inner[0]])
+
+        def array(value: Any) -> np.ndarray:
+            if value is None:
+                return np.zeros(count, dtype)
+            value = np.frombuffer(value, np.uint8) if isinstance(value, (bytes, bytearray, memoryview)) else value
+            values: np.ndarray = np.asarray(value, dtype).ravel()
+            _check_length(field, kind, length, len(values))
+            return values
+
         return array
-    items = [None] * count if value is None else list(value)
-    _check_length(field, kind, length, len(items))
-    return [_value(field, (inner_kind, inner), item, key) for item in items]
+    build = _builder(field, (inner_kind, inner), default)
+
+    def items(value: Any) -> list[Any]:
+        values = [None] * count if value is None else list(value)
+        _check_length(field, kind, length, len(values))
+        return [build(item) for item in values]
+
+    return items
 
 
 def _check_length(field: str, kind: int, length: int, got: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -250,11 +251,18 @@ class Node(ABC):
             )
         )  # fmt: skip
 
-    def drain(self) -> None:  # noqa: B027 - only some backends can
-        """Take the samples that have arrived, for lockstep."""
+    @property
+    def source(self) -> Any:
+        """Return what takes this node's samples in lockstep, which nodes may share, see `real.lockstep.Source`."""
+        return self
 
-    def listen(self, alone: bool) -> None:  # noqa: B027 - only some backends can
-        """Take samples as they arrive; with `alone` False only in `drain`, which saves a change of threads each."""
+    def drain(self, timeout: float = 0.0) -> None:
+        """Wait a moment if `timeout` is not 0: another thread takes the samples."""
+        if timeout > 0:
+            time.sleep(0.0001)
+
+    def listen(self, alone: bool) -> None:  # noqa: B027 - only some backends can do else
+        """Go on taking samples as they arrive."""
 
     @abstractmethod
     def delivers(self) -> bool:

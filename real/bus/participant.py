@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
-import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -28,10 +25,9 @@ from real.bus.domain import open_domain
 from real.bus.messages import ARRAY, BASE, NAME, store, type_hash
 from real.bus.names import BusError, dds_type
 from real.bus.qos import QoS
+from real.bus.watch import Watch
 
 ANY = core.SampleState.Any | core.ViewState.Any | core.InstanceState.Any
-_SLOTS = 256  # entities that one wake-up reports at most
-_log = logging.getLogger(__name__)
 _BASE: dict[str, Any] = {"bool": bool, "string": str} | {
     name: getattr(idl, name)
     for name in ("byte", "float32", "float64", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
@@ -114,8 +110,6 @@ class Participant:
         self._topics: dict[tuple[str, str], Topic[Any]] = {}
         self._seen: dict[str, dict[Any, builtin.DcpsEndpoint]] = {"writers": {}, "readers": {}}
         self._processes: dict[Any, builtin.DcpsParticipant] = {}
-        self._handlers: dict[int, Callable[[], None]] = {}
-        self._tokens = itertools.count(1)
         self._stopping = False
         self._domain = open_domain(domain)
         try:
@@ -123,9 +117,15 @@ class Participant:
         except core.DDSException as error:
             delete(self._domain)
             raise BusError(f"no DDS participant in domain {domain}: {error}. Is the network up?") from error
-        self._waitset = core.WaitSet(self.dds)
+        self.watch = Watch(self.dds)
+        """What the reader thread waits for."""
+        self.lockstep = Watch(self.dds)
+        """What is taken once per tick instead."""
+        self._in_drain = False
+        self.readers: list[Any] = []
+        """Readers of subscriptions, which may be in the one or in the other."""
         self._guard = core.GuardCondition(self.dds)
-        self.attach(self._guard, lambda: self._guard.set(False))
+        self.watch.attach(self._guard, lambda: self._guard.set(False))
         latched = QoS(depth=1, transient_local=True)
         topic = self.topic(graph.TOPIC, graph.TYPE)
         self._graph_writer = DataWriter(self.dds, topic, to_dds(latched, graph.TYPE, writer=True))
@@ -145,20 +145,7 @@ class Participant:
     def _on_samples(self, reader: Any, handler: Callable[[], None]) -> None:
         """Call the handler in the reader thread while the reader has samples."""
         self._conditions.append(core.ReadCondition(reader, ANY))
-        self.attach(self._conditions[-1], handler)
-
-    def attach(self, entity: core.Entity, handler: Callable[[], None]) -> int:
-        """Call the handler in the reader thread when the entity triggers; return a token for `detach`."""
-        token = next(self._tokens)
-        self._handlers[token] = handler
-        # The wait set returns the token at a wake-up, which identifies the entity.
-        self._waitset._waitset_attach(self._waitset._ref, entity._ref, ctypes.c_void_p(token))
-        return token
-
-    def detach(self, entity: core.Entity, token: int) -> None:
-        """Undo `attach`."""
-        self._waitset._waitset_detach(self._waitset._ref, entity._ref)
-        self._handlers.pop(token, None)
+        self.watch.attach(self._conditions[-1], handler)
 
     def topic(self, name: str, type_name: str) -> Topic[Any]:
         """Return the DDS topic with this name and type, created at the first call."""
@@ -213,22 +200,27 @@ class Participant:
                 seen.pop(peer.key, None)
         self.notify()
 
+    def drain(self, timeout: float = 0.0) -> None:
+        """Take the samples that have arrived, for lockstep; if there are none, wait up to `timeout` s for one."""
+        self.lockstep.run(round(1e9 * timeout))
+
+    def listen(self, alone: bool) -> None:
+        """Take samples as they arrive; with `alone` False only in `drain`, which saves a change of threads each."""
+        with self.lock:
+            self._in_drain = not alone
+            for reader in self.readers:
+                reader.move(self.watch if alone else self.lockstep)
+
+    def add(self, reader: Any) -> None:
+        """Take note of a new subscription's reader."""
+        with self.lock:
+            self.readers.append(reader)
+            if self._in_drain:
+                reader.move(self.lockstep)
+
     def _run(self) -> None:
-        slots = (ctypes.c_void_p * _SLOTS)()
-        wait, waitset = self._waitset._waitset_wait, self._waitset._ref
-        while not self._stopping:
-            count = wait(waitset, slots, _SLOTS, dds_infinity)
-            if count < 0:
-                break  # the participant and its wait set were deleted
-            for token in slots[: min(count, _SLOTS)]:
-                handler = self._handlers.get(token or 0)
-                if handler is None:
-                    continue
-                try:
-                    handler()
-                except Exception:  # must not end the only reader thread
-                    if not self._stopping and token in self._handlers:  # else the entity was deleted meanwhile
-                        _log.exception("bus reader thread")
+        while not self._stopping and self.watch.run(dds_infinity):
+            pass
 
     def close(self) -> None:
         """Stop the reader thread and leave the domain."""
@@ -236,6 +228,8 @@ class Participant:
         self._guard.set(True)
         if threading.current_thread() is not self.thread:
             self.thread.join(2.0)
+        self.watch.delete()
+        self.lockstep.delete()
         delete(self.dds)  # with all its entities
         delete(self._domain)
         self.notify()

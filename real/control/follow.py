@@ -60,8 +60,14 @@ class StraightLine:
 class Direct(StraightLine):
     """To the goal at once, as in simulation of joints with springs."""
 
+    def __init__(self, pipeline: Pipeline):
+        super().__init__(pipeline)
+        self._still = torch.zeros(0)
+
     def follow(self, goal: Goal, now: float, setpoint: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-        return goal.setpoint, torch.zeros_like(rate)
+        if self._still.shape != rate.shape:
+            self._still = torch.zeros_like(rate)
+        return goal.setpoint, self._still
 
 
 class JerkLimited:

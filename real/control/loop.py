@@ -87,6 +87,8 @@ class CommandLoop:
         """No goal was accepted since `arm` or `reset_stop`."""
         self._ticked = math.inf
         """Time of the last tick, s."""
+        self._arrived: tuple[Any, ...] = (None,) * 4
+        """Set-point, its rate, the goal and its rate for which `Shield.follow` changes nothing."""
         self._before: tuple[Any, ...] = ()
         """Thread switch interval, s, and scheduling of the calling thread before `arm`."""
 
@@ -275,8 +277,11 @@ class CommandLoop:
 
     def advance(self, at: Tensor, rate: Tensor, width: float) -> None:
         """Move the set-point through the shield towards a goal `at` (1, D) that moves at `rate` (1, E), and send it."""
-        tick = self.pipeline.tick
-        self.setpoint, self.rate = self.shield.follow(self.setpoint, self.rate, at, rate, tick)
+        before = self.setpoint, self.rate
+        if not all(new is old for new, old in zip((*before, at, rate), self._arrived, strict=True)):
+            self.setpoint, self.rate = self.shield.follow(*before, at, rate, self.pipeline.tick)
+            if torch.equal(self.setpoint, before[0]) and torch.equal(self.rate, before[1]):
+                self._arrived = self.setpoint, self.rate, at, rate
         self.sent_width = width
         gripper = GripperCommand.of(self.pipeline.robot, width)
         self.driver.send(self._kind(self.setpoint), self.rate, gripper)

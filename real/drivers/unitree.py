@@ -1,5 +1,6 @@
 """Driver of a robot with Unitree's low-level messages: it receives LowState and sends LowCmd through the guard."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -68,10 +69,9 @@ class LowState(StateReader):
         motors, imu = message["motor_state"], message["imu_state"]
         position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))
         quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
-        norm = float(np.linalg.norm(quat))
-        # An IMU that is still starting reports a quaternion of zeros.
-        finite = all(np.isfinite(values).all() for values in (position, velocity, gyroscope))
-        if not (0.9 < norm < 1.1 and finite):
+        norm = math.hypot(*quat)
+        # An IMU that is still starting reports a quaternion of zeros. The sum is not finite if any of them is not.
+        if not (0.9 < norm < 1.1 and math.isfinite(position.sum() + velocity.sum() + gyroscope.sum())):
             self.rejected += 1
             return
         before = self._latest

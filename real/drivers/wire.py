@@ -65,7 +65,7 @@ class Layout:
         self._walk(type_name, self.dtype, 0, struct, cdr)
         self._struct, self._cdr = np.concatenate(struct), np.concatenate(cdr)
         """Offsets of each byte of the fields: in the C struct and in the CDR body."""
-        self._length = self._end + -self._end % 4
+        self._tail = bytes(-self._end % 4)
 
     def _walk(
         self, type_name: str, record: np.dtype[Any], start: int, struct: list[np.ndarray], cdr: list[np.ndarray]
@@ -95,26 +95,30 @@ class Layout:
 
     def checksum(self, message: np.ndarray) -> int:
         """Return the checksum of all fields before the checksum field."""
-        struct = np.zeros(self.dtype.itemsize, np.uint8)  # zero padding; numpy's copies do not clear it
-        struct[self._struct] = self.content(message)
-        return crc32(struct.tobytes()[:-4])
+        return crc32(self._padded(self.content(message)).tobytes()[:-4])
+
+    def _padded(self, content: np.ndarray) -> np.ndarray:
+        """Return the bytes of the C struct with zero padding, which numpy's copies do not have."""
+        struct = np.zeros(self.dtype.itemsize, np.uint8)
+        struct[self._struct] = content
+        return struct
 
     def seal(self, message: np.ndarray) -> bytes:
         """Write the checksum into the message and return the message as CDR bytes."""
-        message["crc"] = self.checksum(message)
-        body = np.zeros(self._length, np.uint8)
-        body[self._cdr] = self.content(message)
-        return _HEADER + body.tobytes()
+        content = self.content(message)
+        crc = crc32(self._padded(content).tobytes()[:-4])
+        message["crc"] = crc
+        body = np.zeros(self._end, np.uint8)
+        body[self._cdr] = content
+        return b"".join((_HEADER, body[: self._end - 4].tobytes(), crc.to_bytes(4, "little"), self._tail))
 
     def open(self, raw: bytes) -> np.ndarray | None:
         """Decode CDR bytes to a message; return None for a wrong length, byte order or checksum."""
         if len(raw) < 4 + self._end or bytes(raw[:2]) != _HEADER[:2]:
             return None
-        body = np.frombuffer(raw, np.uint8, offset=4)
-        struct = np.zeros(self.dtype.itemsize, np.uint8)
-        struct[self._struct] = body[self._cdr]
-        message: np.ndarray = struct.view(self.dtype).reshape(())
-        return message if message["crc"] == self.checksum(message) else None
+        struct = self._padded(np.frombuffer(raw, np.uint8, offset=4)[self._cdr])
+        message: np.ndarray = np.ndarray((), self.dtype, struct)
+        return message if message["crc"] == crc32(struct.tobytes()[:-4]) else None
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,8 @@ class Deployment:
         """Results of the finished episodes; reason for which the session ended early, empty if it did not."""
         self.interrupt: KeyboardInterrupt | None = None
         """Signal that ended the session."""
+        self._speed = math.nan
+        """Seconds of the robot's time per second, in the episodes."""
 
     def activate(self) -> None:
         """Start sending commands; the robot stays where it is."""
@@ -83,6 +87,7 @@ class Deployment:
     def run(self, episodes: int, seed: int, progress: Callable[[int, dict[str, Any]], None]) -> None:
         """Run episodes; end early, with the reason in `ended`, if the robot, the policy or its server fails after the
         first one, or at a signal."""
+        began, wall = clock.now(), time.monotonic()
         try:
             evaluate(self.bundle.policy, self.env, episodes, seed, progress, self.result, self.execution)
         except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
@@ -93,6 +98,8 @@ class Deployment:
                 self.env.note("server", str(error))
             self.interrupt = error if isinstance(error, KeyboardInterrupt) else None
             self.ended = "interrupted" if self.interrupt else str(error)
+        finally:
+            self._speed = (clock.now() - began) / (time.monotonic() - wall)
 
     def close(self) -> None:
         """Stop the robot, and write the journal."""
@@ -125,6 +132,7 @@ class Deployment:
         summary |= {"ended": self.ended} if self.ended else {}
         self._run.write("evaluation.json", summary | {"takeovers": result.takeovers})
         loop = env.summary() | {"bare": self._bare, "learner": "absent", "lockstep": clock.in_lockstep()}
+        loop |= {"speed": round(self._speed, 3)}
         self._run.write("loop.json", loop)
         self.film.write(self._run.folder, caption)
         late = {"late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
 from real.bus.stamps import stamp
@@ -72,7 +73,7 @@ class Twin(ABC):
         """Apply commands, step the physics and publish; `count` numbers the ticks from 0."""
 
     def begin(self) -> None:
-        """Forget how often the first state was published: that depends on how fast the others connect."""
+        """Forget earlier publications of the first state: their number depends on how fast the others connect."""
         self.rng = np.random.default_rng(self.seed)
 
     @abstractmethod
@@ -100,8 +101,11 @@ class Twin(ABC):
         try:
             for name in list(self.images)[:1]:  # opening OpenGL takes a third of a second
                 wait([self.engine.render_later(0, name, self.image_size, self.image_size)])
-            self._run_lockstep(conductor) if conductor else self._run()
+            with torch.inference_mode():
+                self._run_lockstep(conductor) if conductor else self._run()
         finally:
+            if conductor:
+                conductor.close()
             gc.enable()
             gc.unfreeze()
 
@@ -123,7 +127,7 @@ class Twin(ABC):
         self.timing = ticker.timing.summary()
 
     def _run_lockstep(self, conductor: Conductor) -> None:
-        began, count = time.monotonic(), 0
+        count = 0
 
         def step() -> None:
             nonlocal count
@@ -134,13 +138,15 @@ class Twin(ABC):
             count += 1
 
         def first() -> None:
+            self.begin()
             self.publish(0)
             self._publish_images_now()
 
-        if conductor.begin(first, self._over):
-            self.begin()
-            while not self._over():
-                conductor.tick(step, self._over)
+        goes_on = conductor.begin(first, self._over)
+        began = time.monotonic()
+        self.begin()
+        while goes_on and not self._over():
+            conductor.tick(step, self._over)
         seconds = time.monotonic() - began
         self.timing = {"ticks": count, "speed": count / self.robot.command_rate / max(seconds, 1e-9)}
 

@@ -91,6 +91,10 @@ class QuadrupedTwin(Twin):
         battery["soc"], battery["current"] = CHARGE, round(-1000 * CURRENT)
         battery["cell_vol"][:CELLS] = round(1000 * CELL_VOLTAGE)
         battery["bq_ntc"] = battery["mcu_ntc"] = BOARD_TEMPERATURE
+        motors, imu = (self._report[name] for name in ("motor_state", "imu_state"))
+        self._fields = {name: motors[name][: len(self._motor)] for name in ("q", "dq", "tau_est")}
+        """Views of the report's fields."""
+        self._fields |= {name: imu[name] for name in ("quaternion", "rpy", "accelerometer", "gyroscope")}
         self._velocity: Numbers | None = None
         """Trunk velocity (3,) at the last tick, world frame, m/s."""
         self._position = np.zeros(len(self.robot.joints))
@@ -164,14 +168,15 @@ class QuadrupedTwin(Twin):
         self._delayed.append(self._wanted)
         springs, (has_setpoint, setpoint, _) = self._delayed[0][2], self._delayed[1]
         if springs is not self._springs:
+            if not np.array_equal(springs, self._springs):
+                self.engine.set_springs(*springs)
             self._springs = springs
-            self.engine.set_springs(*springs)
         setpoint = setpoint - self._encoder_offset  # motors servo on their reported positions
         return torch.from_numpy(np.where(has_setpoint, setpoint, self._position).astype(np.float32))[None, None]
 
     def publish(self, count: int) -> None:
         """Publish the robot's state, and at its rate the true motion."""
-        h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._report
+        h, noise, fields = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._fields
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         pose, speed = (view[0].tolist() for view in self.engine.base_motion())
         position, orientation, spin = pose[:3], pose[3:], speed[3:]
@@ -179,17 +184,17 @@ class QuadrupedTwin(Twin):
         self._position, joints = q, len(q)
         q = q + self._encoder_offset + h.joint_noise * noise[:joints]
         v = v + h.velocity_noise * noise[joints : 2 * joints]
-        motors, imu, order = report["motor_state"], report["imu_state"], self.motors.joint
-        motors["q"][:joints], motors["dq"][:joints] = q[order], v[order]
-        motors["tau_est"][:joints] = self.engine.joint_torque()[0].numpy()[order]
+        order = self.motors.joint
+        fields["q"][:], fields["dq"][:] = q[order], v[order]
+        fields["tau_est"][:] = self.engine.joint_torque()[0].numpy()[order]
         lean = h.tilt_bias * self._offsets[2, :3] + h.tilt_noise * noise[-6:-3]
-        imu["quaternion"] = quat = _times(orientation, (1.0, *(lean / 2).tolist()))
-        imu["rpy"] = _roll_pitch_yaw(quat)
-        imu["accelerometer"] = self._acceleration(orientation, speed[:3]) + h.accelerometer_noise * noise[-9:-6]
-        imu["gyroscope"] = np.array(spin) + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
-        report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
-        report["tick"] = round(count * 1000 / self.robot.command_rate)
-        self.states.publish(self._state.seal(report))
+        fields["quaternion"][:] = quat = _times(orientation, (1.0, *(lean / 2).tolist()))
+        fields["rpy"][:] = _roll_pitch_yaw(quat)
+        fields["accelerometer"][:] = self._acceleration(orientation, speed[:3]) + h.accelerometer_noise * noise[-9:-6]
+        fields["gyroscope"][:] = np.array(spin) + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
+        self._report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
+        self._report["tick"] = round(count * 1000 / self.robot.command_rate)
+        self.states.publish(self._state.seal(self._report))
         if count % self._every_truth == 0:
             self._publish_truth(position, orientation, velocity, spin)
 

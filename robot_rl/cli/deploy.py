@@ -33,6 +33,8 @@ class Deploy:
     """Bundle, run folder that contains one, or ws://HOST:PORT of a server (`robot-rl serve` or openpi)."""
     robot: str = "panda"
     """Robot to control; the bundle must be for this robot."""
+    twin: bool = False
+    """Run the robot's twin, and its guard, in this process: no other program is needed, and time is not real."""
     episodes: PositiveInt = 10
     """Number of episodes."""
     seed: Seed = HELD_OUT
@@ -64,6 +66,7 @@ class Deploy:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
+        from contextlib import nullcontext
         from dataclasses import asdict
 
         import torch
@@ -72,11 +75,13 @@ class Deploy:
         from real.bus import open_node
         from real.recording.session import VideoRecorder, stop_on_signals
         from real.sessions.deployment import Deployment
+        from real.twin.composed import composed_twin
         from robot_rl.cli.console import bar, show
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
+        from sim.tasks import task_of
 
         torch.set_num_threads(1)
         # Time out before an inference counts as hung: the message then names the server.
@@ -88,7 +93,13 @@ class Deploy:
         interface = limited(replace(bundle.interface, robot=self.robot), self.seconds)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
-        with (Run(folder, config) as run, open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node):
+        films = bool(self.video_episodes or interface.pictures)
+        task = task_of(self.robot, interface.task) if self.twin else None
+        with (
+            Run(folder, config) as run,
+            composed_twin(task, self.ros_args, cameras=films) if task else nullcontext(),
+            open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node,
+        ):
             film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)
             deployment = Deployment(
                 run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,

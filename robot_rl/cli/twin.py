@@ -48,6 +48,7 @@ class Twin:
         robot = robots.get(self.robot)
         task = task_of(self.robot, self.task)
         with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
+            conductor = Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None
             options = {"push_every": self.push_every} if robot.base else {}
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
             twin.check_single_publisher()
@@ -65,7 +66,7 @@ class Twin:
             console.print(
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
             )
-            twin.run(Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None)
+            twin.run(conductor)
         console.print(f"twin: {twin.summary()}", soft_wrap=True)
         return 0
 

@@ -401,9 +401,7 @@ class Simulated:
         real_clock.use(self.clock)
 
     def node(self, name: str, **options: Any) -> Any:
-        node = self._opened.enter_context(open_node(name, **options))
-        self.clock.drains.append(node.drain)
-        return node
+        return self._opened.enter_context(open_node(name, **options))
 
     def run(self, tick: Callable[[], None]) -> None:
         """Call `tick` at every tick of the clock from now on."""

@@ -105,23 +105,22 @@ def test_error_in_a_step_ends_it_and_is_raised_where_its_result_is_awaited(world
 def test_clock_that_stands_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "STANDS", 0.1)
     standing = Lockstep()
-    standing.joined = True
+    standing.join()
     with pytest.raises(ClockError, match=r"stood still for 0\.1 s: is its simulator running"):
         standing.sleep_until(START + 1.0)
 
 
 def test_waiting_ends_with_the_reason_of_a_failure() -> None:
     failing = Lockstep()
-    failing.joined = True
+    failing.join()
     threading.Timer(0.1, failing.fail, ["the robot's clock jumped back"]).start()
     with pytest.raises(ClockError, match="jumped back"):
         failing.sleep_until(START + 1.0)
 
 
 @pytest.fixture
-def follower(private_domain: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+def follower(private_domain: int) -> Any:
     """A node that follows /clock, and its publisher."""
-    monkeypatch.setattr(sim_time.TimeSource, "_only", None)
     with open_node("simulator") as simulator:
         time_of = simulator.publisher("rosgraph_msgs/msg/Clock", "/clock")
         with open_node("policy", ros_args=["--ros-args", "-p", "use_sim_time:=true"]):
