@@ -4,11 +4,11 @@
     python -m benchmarks.lockstep runs/walk --robot go2 --episodes 50 --seconds 60
     python -m benchmarks.lockstep runs/walk --robot go2 --episodes 2 --processes --busy 2
 
-Both runs are `deploy --twin`. With `--processes` the second is `launch`: twin, guard and policy have a process each. With
-`--busy N` the second shares the machine with N processes that do nothing but use it. With `--parallel` both run at once,
-on a processor each. Results go to benchmarks/results/lockstep.json: success with its interval, speed as a multiple of
-real time, and whether the runs are equal: every episode's length, return, mean change of the action, and the time of
-every event.
+Both runs are `deploy --twin`. With `--processes` the second is `launch`: twin, guard and policy have a process each.
+With `--busy N` the second shares the machine with N processes that do nothing but use it. With `--parallel` both run at
+once, on a processor each. Results go to benchmarks/results/lockstep.json: success with its interval, speed as a
+multiple of real time, and whether the runs are equal: every episode's length, return, mean change of the action, and
+the time of every event.
 """
 
 import argparse
