@@ -211,10 +211,10 @@ class Conductor:
             self._listen(0.0)
         if speed := (self.speed or float(alone)):
             pause = self._began + self._count * self.period / speed - time.monotonic()
-            if pause > 0:
+            if abs(pause) > 1.0:  # neither catch up, nor wait for what ran faster
+                self._began -= pause
+            elif pause > 0:
                 time.sleep(pause)
-            elif pause < -1.0:
-                self._began -= pause  # do not catch up
 
     def close(self) -> None:
         """Leave the followers without a clock."""

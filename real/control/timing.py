@@ -207,8 +207,9 @@ class Timing:
 def prefer_realtime(priority: int = 40) -> bool:
     """Give the calling thread SCHED_FIFO and fine timer slack if permitted; warn otherwise. Threads and processes that
     this thread starts have normal priority. Priorities: joint states 45, commands 40, policy 20. A thread that holds
-    the interpreter lock, such as the policy's, must not be preempted while the command thread waits for the lock."""
-    if sys.platform != "linux":
+    the interpreter lock, such as the policy's, must not be preempted while the command thread waits for the lock. In
+    lockstep nothing is given: its threads never pause, and all others would starve."""
+    if sys.platform != "linux" or clock.in_lockstep():
         return False
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
     try:
