@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from real.episode.env import RobotEnv
 from real.episode.steering import Schedule
 from real.recording.journal import Journal
 from real.recording.session import VideoRecorder
+from real.sessions.lifecycle import Lifecycle, Requested
 from real.teleop.commands import OperatorInput
 from robot_rl.evaluation import Evaluation, evaluate
 from robot_rl.interface.observation_spec import ObservationSpec
@@ -30,6 +33,8 @@ from robot_rl.rewards.classifier import Classifier
 from robot_rl.robots import robots
 from robot_rl.training.run import Run
 from robot_rl.util.statistics import wilson
+
+logger = logging.getLogger(__name__)
 
 
 def execution_of(interface: Interface, robot: RobotSpec, mode: Mode) -> Execution:
@@ -45,6 +50,10 @@ def rehearse(bundle: Bundle, seen: ObservationSpec, execution: Execution) -> Non
     """Infer once on observations of zeros, because the first inference is slow."""
     zeros = {key: torch.zeros(1, *f.shape, dtype=getattr(torch, f.dtype)) for key, f in seen.items()}
     warm_up(bundle.policy, zeros, execution)
+
+
+def _after(finished: int, progress: Callable[[int, dict[str, Any]], None], done: int, infos: dict[str, Any]) -> None:
+    progress(finished + done, infos)
 
 
 class Deployment:
@@ -79,18 +88,56 @@ class Deployment:
         """Signal that ended the session."""
         self._speed = math.nan
         """Seconds of the robot's time per second, in the episodes."""
+        self.lifecycle = Lifecycle(node)
+        autostart = "Activate at once; false: wait for the lifecycle's transition `activate`."
+        self._autostart = bool(node.declare_parameter("autostart", True, autostart, read_only=True))
+        self.lifecycle.done("configure")
 
     def activate(self) -> None:
-        """Start sending commands; the robot stays where it is."""
+        """Start sending commands, at once or when another node asks for it; the robot stays where it is."""
+        if not self._autostart:
+            self._await_activation()
+            return
         self.env.activate()
+        self.lifecycle.done("activate")
+
+    def _await_activation(self) -> None:
+        """Wait until another node activates this session; Requested if it shuts it down."""
+        logger.info("inactive: waiting for `activate` (ros2 lifecycle set)")
+        while (asked := self.lifecycle.wait()) != "activate":
+            if asked == "shutdown":
+                raise Requested(asked)
+            self.lifecycle.refuse()
+        try:
+            self.env.activate()
+        except BaseException:
+            self.lifecycle.refuse()
+            raise
+        self.lifecycle.done("activate")
+
+    def _deactivate(self) -> None:
+        """Forget the running episode, and stop until another node activates this session again."""
+        self.env.abandon()
+        self.env.deactivate()
+        self.lifecycle.done("deactivate")
+        finished = len(self.result.success)
+        del self.result.instructions[finished:], self.result.first_instructions[finished:]
+        self._await_activation()
 
     def run(self, episodes: int, seed: int, progress: Callable[[int, dict[str, Any]], None]) -> None:
         """Run episodes; end early, with the reason in `ended`, if the robot, the policy or its server fails after the
-        first one, or at a signal."""
+        first one, at a signal, or if another node shuts this session down. If one deactivates it, go on when it is
+        active again; the episode that was running starts anew."""
         began, wall = clock.now(), time.monotonic()
         try:
-            evaluate(self.bundle.policy, self.env, episodes, seed, progress, self.result, self.execution)
-        except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
+            while (finished := len(self.result.success)) < episodes:
+                try:
+                    self._evaluate(episodes - finished, seed + finished, partial(_after, finished, progress))
+                except Requested as request:
+                    if request.name == "shutdown":
+                        raise
+                    self._deactivate()
+        except (NotReady, InferenceHung, RemoteFailure, Requested, KeyboardInterrupt) as error:
             lost = isinstance(error, RemoteFailure)  # reported even if no episode has finished
             if not self.result.success and not lost:
                 raise
@@ -101,11 +148,21 @@ class Deployment:
         finally:
             self._speed = (clock.now() - began) / (time.monotonic() - wall)
 
+    def _evaluate(self, episodes: int, seed: int, progress: Callable[[int, dict[str, Any]], None]) -> None:
+        """Run episodes; Requested if another node asks for a transition."""
+        check = self.lifecycle.check
+        self.env.each_period.append(check)
+        try:
+            evaluate(self.bundle.policy, self.env, episodes, seed, progress, self.result, self.execution)
+        finally:
+            self.env.each_period.remove(check)  # what follows, such as lying down, must not be interrupted
+
     def close(self) -> None:
         """Stop the robot, and write the journal."""
         try:
             self.env.close()
         finally:
+            self.lifecycle.end()
             self.bundle.close()
             self.journal.close()
             self.journal.drop_rows_from(len(self.result.success))  # a signal may arrive after a row, before its result

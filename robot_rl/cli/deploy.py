@@ -105,6 +105,9 @@ class Deploy:
                 run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,
                 instruction=self.instruction, classifier=classifier,
             )  # fmt: skip
+            for name, value in {"policy": str(self.bundle), "robot": self.robot, "task": interface.task}.items():
+                node.declare_parameter(name, value, read_only=True)
+            node.serve_parameters()
             stop_on_signals()
             try:
                 deployment.activate()

@@ -92,6 +92,7 @@ class Guard:
         import sys
 
         from real.bus import open_node
+        from real.control.guard import COMMAND_TIMEOUT
         from real.control.guard import Guard as RunningGuard
         from robot_rl.cli.console import show
         from robot_rl.robots import robots
@@ -103,6 +104,9 @@ class Guard:
         robot = robots.get(self.robot)
         with open_node("guard", ros_args=self.ros_args, rate=robot.command_rate) as node:
             guard = RunningGuard(node, robot, self.wait)
+            node.declare_parameter("robot", self.robot, read_only=True)
+            node.declare_parameter("command_timeout", COMMAND_TIMEOUT, "Age of a command, s.", read_only=True)
+            node.serve_parameters()
             hung_up = signal.getsignal(signal.SIGHUP)
 
             def end(number: int, _: object) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.runner import runtestprotocol
 
 from real import clock as real_clock
 from real.bus import make, open_node, qos
@@ -47,61 +46,6 @@ def _eventually(holds: Callable[[], Any], what: str = "the condition", wait: flo
         time.sleep(0.002)
     return value
 
-
-STALL = 0.025  # stall after which a failed test is repeated, s: half of the time-outs of guard and command loop
-ATTEMPTS = 3
-QUIET = 5.0  # time without a stall before a test is repeated, s; waits at most 30 s
-
-
-class Witness(threading.Thread):
-    """Measure the longest time for which the machine did not schedule a waiting process."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.longest, self._ended = 0.0, threading.Event()
-
-    def run(self) -> None:
-        before = time.monotonic()
-        while not self._ended.wait(0.005):
-            now = time.monotonic()
-            self.longest, before = max(self.longest, now - before), now
-
-    def close(self) -> None:
-        self._ended.set()
-        self.join()
-
-
-def _await_quiet(wait: float = 30.0) -> None:
-    """Return after `QUIET` seconds without a stall, or after `wait` seconds."""
-    end = time.monotonic() + wait
-    quiet_since = before = time.monotonic()
-    while before < end and before - quiet_since < QUIET:
-        time.sleep(0.005)
-        now = time.monotonic()
-        if now - before > STALL:
-            quiet_since = now
-        before = now
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Repeat a failed test marked `unstalled` if the machine stalled for longer than its limits."""
-    if item.get_closest_marker("unstalled") is None:
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for attempt in range(ATTEMPTS):
-        witness = Witness()
-        witness.start()
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        witness.close()
-        if attempt == ATTEMPTS - 1 or witness.longest < STALL or not any(report.failed for report in reports):
-            break
-        item.warn(pytest.PytestWarning(f"tried again: the machine stopped for {1e3 * witness.longest:.0f} ms"))
-        _await_quiet()
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,15 @@ import importlib.util
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from real import clock
 from real.bus import Node, qos
 from real.bus.dds import DdsNode
 from real.control.stop import E_STOP
 from real.control.stop_topic import StopTopic
 from real.episode.display import Display
+from real.sessions.lifecycle import Lifecycle
 from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC, diagnostics, status
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.robots.panda import PANDA
@@ -33,6 +36,22 @@ def test_health_reaches_a_viewer(node: Node, user: Any) -> None:
     publisher.publish(diagnostics(status("here: robot", 2, "stopped: test", {"rejected": 1})))
     assert user.do("until(lambda: viewer.heard and viewer.heard[-1] == ('here: robot', b'\\x02', 'stopped: test'))")
     user.do("stop(viewer)")
+
+
+def test_a_ros_users_manager_activates_a_session(node: Node, user: Any) -> None:
+    if isinstance(node, DdsNode):
+        pytest.skip("services do not cross DDS vendors; test_lifecycle has our own bus")
+    life = Lifecycle(node)
+    life.done("configure")
+    user.do("manager = start(Manager())")
+    assert user.do("until(manager.changer.service_is_ready) and until(manager.getter.service_is_ready)")
+    assert user.do("manager.state()") == "inactive"
+    user.do("manager.change(Transition.TRANSITION_ACTIVATE)")
+    assert life.wait() == "activate"
+    life.done("activate")
+    assert user.do("manager.changed()") and user.do("manager.state()") == "active"
+    assert user.do("until(lambda: 'active' in manager.events)")
+    user.do("stop(manager)")
 
 
 def test_a_ros_users_button_stops_and_its_silence_does(node: Node, user: Any, eventually: Any) -> None:

@@ -9,6 +9,8 @@ from functools import partial
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition, TransitionEvent
+from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -199,6 +201,29 @@ class Presser(Node):
 
     def answers(self):
         return [(f.result().success, f.result().message) if f.done() else None for f in self.asked]
+
+
+class Manager(Node):
+    """Reader and changer of the lifecycle of `/arm/here`, such as a lifecycle manager."""
+
+    def __init__(self):
+        super().__init__("manager")
+        self.getter = self.create_client(GetState, "/arm/here/get_state")
+        self.changer = self.create_client(ChangeState, "/arm/here/change_state")
+        self.events = []
+        topic = "/arm/here/transition_event"
+        self.create_subscription(TransitionEvent, topic, lambda m: self.events.append(m.goal_state.label), 10)
+
+    def state(self):
+        call = self.getter.call_async(GetState.Request())
+        until(call.done)
+        return call.result().current_state.label
+
+    def change(self, transition):
+        self.call = self.changer.call_async(ChangeState.Request(transition=Transition(id=transition)))
+
+    def changed(self):
+        return until(self.call.done) and self.call.result().success
 
 
 class Tuner(Node):
