@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, qos
-from real.bus.stamps import seconds
+from real.bus.stamps import Delay, seconds
 from real.drivers.names import driver_names, suggestion
 from real.drivers.state import JointReading, StateReader
 from robot_rl.interface.driver import JointTopics
@@ -62,7 +62,8 @@ class JointStates(StateReader):
         self._index = {name: k for k, name in enumerate(driver_names(node, robot))}
         self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
         self._stamp = np.full(len(self._index), -np.inf)
-        """Arrival of each joint's last complete state, monotonic s."""
+        """Time of each joint's last complete state, s: its arrival less the delay that its stamp tells."""
+        self._delay = Delay()
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
         """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
@@ -98,14 +99,15 @@ class JointStates(StateReader):
             if len(joints) and self._estimate.repeats(joints, stamp):
                 self.repeated += 1
                 return
-            moved, since = position[arm] - self._position[joints[arm]], sample.received - self._stamp[joints[arm]]
+            measured = sample.received - self._delay(stamp, sample.received)
+            moved, since = position[arm] - self._position[joints[arm]], measured - self._stamp[joints[arm]]
             if self.jumps.refuses(moved, since, sample.received, joints[arm]):
                 return
             velocity = self._estimate(joints, position, reported, stamp, sample.received)
             known = ~arm | np.isfinite(velocity)
             joints = joints[known]
             self._position[joints], self._velocity[joints] = position[known], velocity[known]
-            self._stamp[joints] = sample.received
+            self._stamp[joints] = measured
 
     def _remember(self, names: list[str]) -> None:
         """Cache the indices of the spec's joints in messages with these joint names."""
@@ -119,7 +121,7 @@ class JointStates(StateReader):
         self._settled = True
 
     def reading(self) -> JointReading | None:
-        """Return the latest complete state, None before the first. Its arrival is that of the oldest joint."""
+        """Return the latest complete state, None before the first. Its time is that of the oldest joint."""
         with self._lock:
             oldest = float(self._stamp.min())
             if oldest == -np.inf:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, qos
-from real.bus.stamps import seconds
+from real.bus.stamps import Delay, seconds
 from real.drivers.names import frames
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
@@ -31,7 +31,8 @@ class Scene:
         self.needed: tuple[str, ...] = ()
         """Cameras that the policy sees; the robot is not ready before their first pictures."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
-        """Newest accepted pose (1, 7) of each object, and its arrival, s."""
+        """Newest accepted pose (1, 7) of each object, and its arrival less the delay that its stamp tells, s."""
+        self._delays = {name: Delay() for name in objects}
         self._stamps: dict[str, float] = {}
         """Stamp of the newest pose of each object, s."""
         self._frames = frames(node, robot)
@@ -62,7 +63,7 @@ class Scene:
             self.rejected += 1
             return
         pose[:, 3:] /= norm
-        self._seen[name] = pose, sample.received
+        self._seen[name] = pose, sample.received - self._delays[name](stamp, sample.received)
         self.accepted[name] += 1
 
     def _foreign_frame(self, frame: str) -> str:

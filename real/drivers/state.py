@@ -39,7 +39,7 @@ class JointReading:
     gripper: float
     """Finger distance, m."""
     received: float
-    """Arrival, s, by `real.clock`."""
+    """Arrival, s, by `real.clock`, less its delay if a stamp tells it."""
 
     @property
     def upright(self) -> float:

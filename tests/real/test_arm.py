@@ -165,15 +165,17 @@ class Timed:
     """A driver that receives joint states at times of the test's; `say` returns the velocity of its first joint."""
 
     def __init__(self, nodes: Callable[[str], Node]):
-        self.driver = open_driver(nodes("policy"), PANDA, dry_run=True)
+        self.driver, self.time = open_driver(nodes("policy"), PANDA, dry_run=True), 0.0
+        """`time`: of the newest reading, s."""
 
     def say(self, angle: float, stamp: float, received: float, velocity: Any = ()) -> float | None:
         sec, rest = divmod(round(1e9 * stamp), 10**9)
         position, header = np.array([PANDA.home[0] + angle, *VALUES[1:]]), {"stamp": {"sec": sec, "nanosec": rest}}
         deliver(self.driver, received, header=header, name=NAMES, position=position, velocity=velocity)
         reading = self.driver.reading()
-        if reading is None or reading.received != received:
+        if reading is None or reading.received == self.time:
             return None
+        self.time = reading.received
         assert reading.position[0] == position[0] and np.isfinite(reading.velocity).all()
         return float(reading.velocity[0])
 
@@ -198,6 +200,21 @@ def test_velocity_is_estimated_by_stamps_not_arrivals(timed: Timed) -> None:
     for k, late in enumerate((0.0, 0.004, 0.0, 0.003)):
         speed = timed.say(0.0025 * k, 1.7e9 + 0.005 * k, 100 + 0.005 * k + late)
     assert speed == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("ahead", [-3.0, 0.0, 1.7e9], ids=["behind", "same", "other epoch"])
+def test_delayed_state_is_old_whatever_the_drivers_clock(timed: Timed, ahead: float) -> None:
+    def at(k: int, late: float = 0.0) -> float:
+        timed.say(0.0, ahead + 100 + 0.005 * k, 100.001 + 0.005 * k + late, [0.0] * 9)
+        return timed.time
+
+    for k in range(3):
+        assert at(k) == pytest.approx(100.001 + 0.005 * k)
+    assert at(3, late=0.2) == pytest.approx(100.016), "measured then, not 0.2 s later"
+    assert at(44) == pytest.approx(100.221), "in time again"
+    for k in range(45, 4000, 5):  # 20 s in which the clock runs fast by 50 ppm
+        drifted = at(k, late=-5e-5 * 0.005 * (k - 45))
+    assert drifted == pytest.approx(100.001 + 0.005 * k, abs=0.0015)
 
 
 def test_reported_velocity_is_used_and_nan_is_replaced(timed: Timed) -> None:
