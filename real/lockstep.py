@@ -75,7 +75,8 @@ class Lockstep:
         self.time, self.parties = now, parties
         self.joined = False
         """The process takes part; before, time stands still."""
-        self.on_join: Callable[[], None] = lambda: None
+        self.on_join: Callable[[], None] = self.begin
+        """Called when the process takes part; it calls `begin`, or waits until another thread has."""
         self.on_leave: Callable[[], None] = lambda: None
         self.sources: list[Source] = []
         self.lead = 0.0
@@ -114,14 +115,13 @@ class Lockstep:
                 return
             self._orders[me] = next(self._next_order)
             self._running += 1
-            first = not self.joined and len(self._orders) >= self.parties
-            if first:
-                self.begin()
-                self._lock.notify_all()
-            elif not self._lock.wait_for(lambda: self.joined or self.failure, STANDS) or self.failure:
-                raise ClockError(self.failure or f"the others did not take part in lockstep within {STANDS:g} s")
-        if first:
+            last = len(self._orders) == self.parties
+        if last:
             self.on_join()
+        with self._lock:
+            self._lock.notify_all()
+            if not self._lock.wait_for(lambda: self.joined or self.failure, STANDS) or self.failure:
+                raise ClockError(self.failure or f"the others did not take part in lockstep within {STANDS:g} s")
 
     def begin(self) -> None:
         """Queue messages from now on, for the ticks."""

@@ -33,6 +33,7 @@ CLOCK_TOPIC, ADDRESS_TOPIC = "/clock", "lockstep"
 LATCHED = QoS(depth=1, transient_local=True)
 LEFT = float("inf")
 """Time with which a follower takes part no longer."""
+JOIN = "join"
 FIRST = 10.0
 """Longest wait for the first time, s."""
 Sent = Counter[str]
@@ -40,8 +41,9 @@ Sent = Counter[str]
 
 
 class Line:
-    """Connection of a follower and the conductor. It carries lines of text: first the follower's name, then both ways
-    a time, s, and the messages published in its tick, as `topic=count ...`. A follower says what it is done with."""
+    """Connection of a follower and the conductor. It carries lines of text: a time, s, and the messages published in its
+    tick, as `topic=count ...`. A follower says what it is done with. First it says its name, and to take part `JOIN`, to
+    which the conductor answers `JOIN` and the present time."""
 
     def __init__(self, connection: socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,9 +83,12 @@ class TimeSource:
         self.clock = Lockstep()
         clock.use(self.clock)
         self.node, self._heard = node, False
+        self._waited = threading.Event()
+        """The conductor waits for this process."""
         self._line: Line | None = None
         """Connection to a conductor; without it, `/clock` has the time."""
-        self._times: deque[tuple[float, Sent]] = deque()
+        self._times: deque[str] = deque()
+        """What was said on the line, or as there on `/clock`."""
         self.clock.on_join, self.clock.on_leave = self._join, self._leave
         self._clock = node.subscribe(CLOCK, CLOCK_TOPIC, QoS(depth=100), self._on_clock, at_once=True)
         self._address = node.subscribe(ADDRESS, ADDRESS_TOPIC, LATCHED, self._on_address, at_once=True)
@@ -92,7 +97,7 @@ class TimeSource:
 
     def _on_clock(self, sample: Stamped) -> None:
         """Take the time of a simulator that does not wait for others."""
-        self._times.append((seconds(sample.msg.clock), Counter()))
+        self._times.append(repr(seconds(sample.msg.clock)))
 
     def _on_address(self, sample: Stamped) -> None:
         host, _, port = sample.msg.data.rpartition(":")
@@ -113,6 +118,13 @@ class TimeSource:
                 f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within {FIRST:g} s: start the simulator "
                 "(robot-rl twin --lockstep), or leave use_sim_time out"
             )
+        if self._line is None:
+            self.clock.begin()
+            return
+        self._waited.clear()
+        self._line.say(JOIN)
+        if not self._waited.wait(FIRST):
+            raise ClockError(f"the robot's simulator does not answer within {FIRST:g} s: is it still running?")
 
     def _said(self) -> Iterator[tuple[float, Sent]]:
         """Yield the times that are said, until the node is closed."""
@@ -121,7 +133,7 @@ class TimeSource:
                 if self._line is None:
                     (self._address if self._address.matched else self._clock).poll(0.2)
                 else:
-                    self._times.extend(read(text) for text in self._line.hear())
+                    self._times.extend(self._line.hear())
             except TimeoutError:
                 self._address.poll(0.0)  # raises if the node is closed
             except OSError:
@@ -129,7 +141,11 @@ class TimeSource:
                 if self.clock.joined:
                     self.clock.fail("the robot's simulator has ended")
             while self._times:
-                yield self._times.popleft()
+                if (text := self._times.popleft()) == JOIN:
+                    self.clock.begin()
+                    self._waited.set()
+                else:
+                    yield read(text)
 
     def _run(self) -> None:
         try:
@@ -248,6 +264,11 @@ class Conductor:
         for text in line.hear():
             if not line.name:
                 line.name = text
+                continue
+            if text == JOIN:
+                self._waits[line.name] = 0.0
+                line.say(JOIN)
+                line.say_time(self.clock.time, Counter())
                 continue
             self._waits[line.name], sent = read(text)
             self._sent += sent
