@@ -41,9 +41,9 @@ Sent = Counter[str]
 
 
 class Line:
-    """Connection of a follower and the conductor. It carries lines of text: a time, s, and the messages published in its
-    tick, as `topic=count ...`. A follower says what it is done with. First it says its name, and to take part `JOIN`, to
-    which the conductor answers `JOIN` and the present time."""
+    """Connection of a follower and the conductor. It carries lines of text: a time, s, and the messages published in
+    its tick, as `topic=count ...`. A follower says what it is done with. First it says its name, and to take part
+    `JOIN`, to which the conductor answers `JOIN` and the present time."""
 
     def __init__(self, connection: socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
