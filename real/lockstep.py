@@ -285,7 +285,6 @@ class Lockstep:
 
     def fail(self, reason: str) -> None:
         """End all waiting with an error."""
-        logger.error("%s", reason)
         with self._lock:
             self.failure = reason
             self._lock.notify_all()

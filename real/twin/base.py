@@ -16,8 +16,8 @@ import torch
 
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
 from real.bus.stamps import stamp
+from real.conductor import Conductor
 from real.control.timing import STALL, Ticker, prefer_realtime
-from real.sim_time import Conductor
 from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError

@@ -14,11 +14,13 @@ from typing import Any
 
 from real import clock
 from real.bus import open_node
+from real.conductor import Conductor
 from real.control.guard import Guard
-from real.sim_time import Conductor
+from real.lockstep import ClockError
 from real.twin import Twin, open_twin
 from robot_rl.interface.driver import UnitreeLowLevel
 from robot_rl.robots import robots
+from robot_rl.util.errors import UserError
 from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ class _Part(threading.Thread):
     def run(self) -> None:
         try:
             self._call()
+        except ClockError:  # the session has ended, or tells it
+            return
         except Exception as error:
             logger.exception("the %s ended", self.name)
             self._time.fail(f"the {self.name} ended: {error}")
@@ -50,6 +54,8 @@ def composed_twin(task: Task, ros_args: Sequence[str] = (), speed: float = 0.0, 
     guarded = isinstance(robot.driver, UnitreeLowLevel)
     with ExitStack() as opened:
         node = opened.enter_context(open_node("twin", ros_args=ros_args, rate=robot.command_rate))
+        if clock.in_lockstep():
+            raise UserError("the twin in this process has its own time: leave use_sim_time out")
         conductor = Conductor(node, (), 1 / robot.command_rate, speed, parties=1 + guarded)
         opened.callback(clock.use, clock.WALL)
         twin = open_twin(node, task, **options)
@@ -64,5 +70,6 @@ def composed_twin(task: Task, ros_args: Sequence[str] = (), speed: float = 0.0, 
             opened.callback(guarding.join)
             opened.callback(guard.close)
             guarding.start()
+        opened.callback(lambda: conductor.clock.joined or conductor.clock.fail("the session has ended"))
         opened.callback(clock.leave)  # after an error: the others do not wait for this thread
         yield twin

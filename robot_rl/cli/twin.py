@@ -38,7 +38,7 @@ class Twin:
         import torch
 
         from real.bus import open_node
-        from real.sim_time import Conductor
+        from real.conductor import Conductor
         from real.twin import open_twin
         from robot_rl.cli.console import console
         from robot_rl.robots import robots

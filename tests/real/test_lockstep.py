@@ -16,6 +16,9 @@ from real import clock, lockstep, sim_time
 from real.bus import make, open_node, qos
 from real.control.timing import Ticker
 from real.lockstep import START, ClockError, Lockstep
+from real.twin.composed import composed_twin
+from robot_rl.util.errors import UserError
+from sim.tasks import task_of
 
 Build = Callable[..., Any]
 DT = 0.005
@@ -142,22 +145,45 @@ def test_without_a_clock_nothing_starts(follower: Build, monkeypatch: pytest.Mon
         clock.join()
 
 
+def test_session_that_fails_early_ends_its_twin_and_guard(private_domain: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match="no policy"), composed_twin(task_of("go2"), cameras=False):
+        raise UserError("no policy")
+    assert time.monotonic() - began < 15 and not clock.in_lockstep()
+    assert not [t for t in threading.enumerate() if t.name in ("twin", "guard")]
+
+
+def test_twin_in_this_process_refuses_another_clock(private_domain: int) -> None:
+    sim_time = ["--ros-args", "-p", "use_sim_time:=true"]
+    with pytest.raises(UserError, match="leave use_sim_time out"), composed_twin(task_of("panda"), sim_time):
+        pass
+    clock.use(clock.WALL)
+
+
 RUN = """
 import hashlib, subprocess, sys
+from contextlib import ExitStack
 from dataclasses import replace
 import torch
 from real.bus import open_node
 from real.episode.env import RobotEnv
+from real.twin.composed import composed_twin
 from sim.tasks import task_of
-robot, names = sys.argv[1], ["policy", *sys.argv[2:]]
+apart = sys.argv[1] == "apart"
 command = [sys.executable, "-m", "robot_rl.cli.main"]
-children = [subprocess.Popen([*command, "twin", robot, "--no-camera", "--lockstep", *names])]
 sim_time = ["--ros-args", "-p", "use_sim_time:=true"]
-children += [subprocess.Popen([*command, name, robot, *sim_time]) for name in names[1:]]
+children = []
+if apart:
+    children += [subprocess.Popen([*command, "twin", "go2", "--no-camera", "--lockstep", "policy", "guard"])]
+    children += [subprocess.Popen([*command, "guard", "go2", *sim_time])]
+torch.set_num_threads(1)
 seen, rng = hashlib.sha256(), torch.Generator().manual_seed(0)
 try:
-    with open_node("policy", ros_args=sim_time) as node:
-        env = RobotEnv(node, replace(task_of(robot).interface, horizon=20))
+    with ExitStack() as opened:
+        if not apart:
+            opened.enter_context(composed_twin(task_of("go2"), cameras=False))
+        node = opened.enter_context(open_node("policy", ros_args=sim_time if apart else []))
+        env = RobotEnv(node, replace(task_of("go2").interface, horizon=20))
         env.activate()
         for seed in range(2):
             observation, _ = env.reset(seed=seed)
@@ -176,14 +202,13 @@ finally:
 
 @pytest.mark.timeout(300)
 @pytest.mark.realtime  # not judged by the clock, but three processes in lockstep and two busy ones need the machine
-def test_two_runs_are_equal_to_the_bit_also_on_a_busy_machine(private_domain: int) -> None:
-    """Twin, guard and policy; `benchmarks.lockstep` compares more robots, for longer."""
+def test_runs_in_one_process_and_in_three_are_equal_to_the_bit(private_domain: int) -> None:
+    """Twin, guard and policy, on an idle and on a busy machine; `benchmarks.lockstep` compares for longer."""
     results = []
-    for busy in (0, 2):
+    for where, busy in (("together", 0), ("apart", 2)):
         hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
-        run = subprocess.Popen(
-            [sys.executable, "-c", RUN, "go2", "guard"], stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        command = [sys.executable, "-c", RUN, where]
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             results += [line for line in run.communicate(timeout=140)[0].splitlines() if line.startswith("SEEN")]
         finally:
