@@ -41,6 +41,11 @@ class VelocityEstimate:
         Args: `position`: (K,) rad. `reported`: the driver's velocities (K,), rad/s, or NaN. `stamp`: the message's time
         by the driver's clock, s; 0: not set. `received`: the message's arrival by our clock, s.
         """
+        if np.isfinite(reported).all():  # nothing to estimate: only remember
+            self._velocity[joints], self._position[joints] = reported, position
+            self._stamp[joints], self._received[joints] = stamp or received, received
+            self._newest[joints] = stamp
+            return reported
         since, arrived = (stamp or received) - self._stamp[joints], received - self._received[joints]
         known = (since > 0) & (np.abs(since - arrived) <= SLIP)
         compared = ~known | (since >= self.shortest)
@@ -69,8 +74,10 @@ class JointStates(StateReader):
         """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
         self._settled = False
         """After `settle`, all publishers of the joints are known."""
-        self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
-        """Names in the last message; indices in the message, and in the spec, of the spec's joints in that message."""
+        none = np.zeros(0, int)
+        self._order: tuple[list[str], np.ndarray, np.ndarray, np.ndarray] = [], none, none, none
+        """Names in the last message; of the spec's joints in it: indices in the message and in the spec, and where in
+        these the arm's are, without fingers."""
         self._lock = threading.Lock()
         assert isinstance(robot.driver, JointTopics)
         topic = robot.driver.joint_states
@@ -85,34 +92,41 @@ class JointStates(StateReader):
             return
         if msg.name != self._order[0]:
             self._remember(list(msg.name))
-        _, places, joints = self._order
+        _, places, joints, arm = self._order
         position, given = position[places], np.asarray(msg.velocity)
         if not np.isfinite(position).all():
             self.rejected += 1
             return
-        reported = np.full(len(places), np.nan)
-        has_velocity = places < len(given)
-        reported[has_velocity] = given[places[has_velocity]]
+        if len(given) == len(msg.name):
+            reported = given[places]
+        else:
+            reported = np.full(len(places), np.nan)
+            has_velocity = places < len(given)
+            reported[has_velocity] = given[places[has_velocity]]
         stamp = seconds(msg.header.stamp)
-        arm = joints < len(self.robot.joints)  # fingers may exceed their limits; their velocity is not used
         with self._lock:
             if len(joints) and self._estimate.repeats(joints, stamp):
                 self.repeated += 1
                 return
             measured = sample.received - self._delay(stamp, sample.received)
-            moved, since = position[arm] - self._position[joints[arm]], measured - self._stamp[joints[arm]]
-            if self.jumps.refuses(moved, since, sample.received, joints[arm]):
+            own = joints[arm]  # fingers may exceed their limits; their velocity is not used
+            moved, since = position[arm] - self._position[own], measured - self._stamp[own]
+            if self.jumps.refuses(moved, since, sample.received, own):
                 return
             velocity = self._estimate(joints, position, reported, stamp, sample.received)
-            known = ~arm | np.isfinite(velocity)
-            joints = joints[known]
-            self._position[joints], self._velocity[joints] = position[known], velocity[known]
+            if velocity is not reported:
+                known = np.isfinite(velocity)
+                known[joints >= len(self.robot.joints)] = True
+                joints, position, velocity = joints[known], position[known], velocity[known]
+            self._position[joints], self._velocity[joints] = position, velocity
             self._stamp[joints] = measured
 
     def _remember(self, names: list[str]) -> None:
         """Cache the indices of the spec's joints in messages with these joint names."""
         places = [k for k, name in enumerate(names) if name in self._index]
-        self._order = names, np.array(places, int), np.array([self._index[names[k]] for k in places], int)
+        joints = np.array([self._index[names[k]] for k in places], int)
+        arm = np.flatnonzero(joints < len(self.robot.joints))
+        self._order = names, np.array(places, int), joints, arm
         with self._lock:
             if not self._settled and all(part.isdisjoint(names) for part in self._named):
                 self._named.append(set(names))

@@ -43,6 +43,12 @@ class _Part(threading.Thread):
             self._time.fail(f"the {self.name} ended: {error}")
 
 
+def _release(conductor: Conductor) -> None:
+    """Let go of a guard that waits for a session that never took part."""
+    if not conductor.clock.joined:
+        conductor.clock.fail("the session has ended")
+
+
 @contextmanager
 def composed_twin(task: Task, ros_args: Sequence[str] = (), speed: float = 0.0, **options: Any) -> Iterator[Twin]:
     """Simulate the task's robot in this process, which must not have opened a node before, until the end of the block.
@@ -70,6 +76,6 @@ def composed_twin(task: Task, ros_args: Sequence[str] = (), speed: float = 0.0, 
             opened.callback(guarding.join)
             opened.callback(guard.close)
             guarding.start()
-        opened.callback(lambda: conductor.clock.joined or conductor.clock.fail("the session has ended"))
+        opened.callback(_release, conductor)
         opened.callback(clock.leave)  # after an error: the others do not wait for this thread
         yield twin
