@@ -245,10 +245,8 @@ def test_classifier_of_another_picture_size_is_refused(robot_env: Build, robot: 
 
 
 # ---- on a twin ---------------------------------------------------------------------------------------------------
-@pytest.mark.realtime
-@pytest.mark.usefixtures("stopping", "short_bare_loop")
-def test_policy_with_two_cameras_runs_on_a_twin(twin: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    twin("panda-lift-cameras")
+@pytest.mark.usefixtures("stopping", "short_bare_loop", "private_domain")
+def test_policy_with_two_cameras_runs_on_a_twin(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     pipeline = Pipeline(CAMERAS.interface)
     config = DiffusionConfig(horizon=8, execute=4, hidden=32, layers=1, train_steps=10, sample_steps=2)
     policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)
@@ -262,7 +260,7 @@ def test_policy_with_two_cameras_runs_on_a_twin(twin: Any, tmp_path: Path, capsy
 
     monkeypatch.setattr(DiffusionPolicy, "condition", watched)
     options: dict[str, Any] = dict(episodes=1, seconds=2.0, video_episodes=0, out=tmp_path / "run", json=True)
-    code = Deploy(tmp_path / "bundle", **options).run()
+    code = Deploy(tmp_path / "bundle", twin=True, **options).run()
     result = json.loads(capsys.readouterr().out)
     assert code == 0 and result["where"] == "twin" and result["stopped"] == "" and "ended" not in result
     for observation in seen[-5:]:
