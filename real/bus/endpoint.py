@@ -60,7 +60,12 @@ class Endpoint:
         if self.closed:
             return []
         entity = self.entity
-        return entity.get_matched_subscriptions() if self.writer else entity.get_matched_publications()
+        try:
+            return entity.get_matched_subscriptions() if self.writer else entity.get_matched_publications()
+        except DDSException:
+            if self.closed:  # meanwhile, by another thread
+                return []
+            raise
 
     def matched(self) -> dict[int, Any]:
         """Return the description of each matched peer by its instance handle; None until the reader thread has it."""
