@@ -152,6 +152,7 @@ def ours(way: str) -> None:
 
     from real import clock
     from real.bus import open_node
+    from real.control.follow import Goal
     from real.control.loop import CommandLoop
     from real.drivers import open_driver
     from robot_rl.interface.command import JointPositions
@@ -179,15 +180,17 @@ def ours(way: str) -> None:
             if loop._goal is None:
                 loop.arm() if way == "loop" else start()
             with torch.inference_mode():
-                loop.reset_stop()  # the goal is where the joints are
+                loop._goal = hold()
                 if way != "loop":
                     loop._tick(clock.now())
 
-        def start() -> None:
-            from real.control.follow import Goal
+        def hold() -> Goal:
+            """Return the goal to stay where the joints are."""
+            at = loop.measured()
+            return Goal(at, at, 0.0, clock.now(), pipeline.tick)
 
+        def start() -> None:
             loop.setpoint, loop.rate = loop.measured(), torch.zeros(1, len(HOME))
-            loop._goal = Goal(loop.setpoint, loop.setpoint, 0.0, clock.now(), pipeline.tick)
 
         joints._callback = react
         wait()
@@ -215,12 +218,13 @@ def measure(way: str, rate: float, seconds: float) -> np.ndarray:
     with bare(COMMAND, STATE, heard) as write:
         assert process.stdout is not None and process.stdin is not None
         process.stdout.readline()
-        messages = [encode(state(number), STATE) for number in range(count)]
+        messages = [bytearray(encode(state(number), STATE)) for number in range(count)]
         begin = time.perf_counter() + 1.0
         for number, message in enumerate(messages):
             pause = begin + number / rate - time.perf_counter()
             if pause > 0:
                 time.sleep(pause)
+            struct.pack_into("<iI", message, 4, *divmod(time.time_ns(), 10**9))  # its stamp
             sent[number] = time.perf_counter()
             write(message)
         time.sleep(0.2)
