@@ -99,7 +99,8 @@ class Conductor:
 
     def _announce(self, sent: Sent) -> None:
         time_ns = round(1e9 * self.clock.time)
-        self._publisher.publish(struct.pack("<IiI", 256, *divmod(time_ns, 10**9)))  # `encode` takes ten times as long
+        # 256 is CDR's little-endian header; `encode` takes ten times as long.
+        self._publisher.publish(struct.pack("<IiI", 256, *divmod(time_ns, 10**9)))
         for line in self._lines:
             line.say_time(self.clock.time, sent)
 

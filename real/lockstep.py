@@ -41,7 +41,7 @@ SOON = 1e-7
 
 
 class Source(Protocol):
-    """What takes messages from the network."""
+    """Receiver of messages from the network; nodes may share one."""
 
     def drain(self, timeout: float = 0.0) -> None:
         """Take the messages that have arrived; if there are none, wait up to `timeout` s for one."""

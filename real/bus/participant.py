@@ -118,9 +118,9 @@ class Participant:
             delete(self._domain)
             raise BusError(f"no DDS participant in domain {domain}: {error}. Is the network up?") from error
         self.watch = Watch(self.dds)
-        """What the reader thread waits for."""
+        """Wait set of the reader thread."""
         self.lockstep = Watch(self.dds)
-        """What is taken once per tick instead."""
+        """Wait set of the readers that are drained once per tick in lockstep."""
         self._in_drain = False
         self.readers: list[Any] = []
         """Readers of subscriptions, which may be in the one or in the other."""

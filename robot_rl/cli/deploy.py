@@ -34,7 +34,7 @@ class Deploy:
     robot: str = "panda"
     """Robot to control; the bundle must be for this robot."""
     twin: bool = False
-    """Run the robot's twin, and its guard, in this process: no other program is needed, and time is not real."""
+    """Run the robot's twin, and its guard, in this process, in lockstep: no other program is needed."""
     episodes: PositiveInt = 10
     """Number of episodes."""
     seed: Seed = HELD_OUT
