@@ -17,7 +17,7 @@ from real.bus.interfaces import ACTIONS, SERVICES, parse
 from real.bus.names import BusError
 
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4  # rosbags' node types
-_DTYPE = {
+DTYPES = {
     "bool": "bool", "byte": "int8", "uint8": "uint8", "int8": "int8", "uint16": "uint16", "int16": "int16",
     "uint32": "uint32", "int32": "int32", "uint64": "uint64", "int64": "int64",
     "float32": "float32", "float64": "float64",
@@ -111,7 +111,7 @@ def _builder(field: str, desc: Any, default: float) -> Build:
     (inner_kind, inner), length = rest
     count = length if kind == ARRAY else 0
     if inner_kind == BASE and inner[0] != "string":
-        dtype = np.dtype(_DTYPE[inner[0]])
+        dtype = np.dtype(DTYPES[inner[0]])
 
         def array(value: Any) -> np.ndarray:
             if value is None:
@@ -171,7 +171,7 @@ def _arrays(type_name: str) -> tuple[tuple[str, Any, str], ...]:
             if _arrays(inner):
                 arrays.append((name, None, inner))
         elif kind in (ARRAY, SEQUENCE) and inner[0] != "string":
-            arrays.append((name, np.dtype(_DTYPE[inner[0]]), ""))  # comparison by name takes 1 us
+            arrays.append((name, np.dtype(DTYPES[inner[0]]), ""))  # comparison by name takes 1 us
     return tuple(arrays)
 
 

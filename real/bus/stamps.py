@@ -12,6 +12,11 @@ def stamp(time: int | None = None) -> dict[str, int]:
     return {"sec": sec, "nanosec": nanosec}
 
 
+def stamped() -> dict[str, int]:
+    """Return now as numbers of a message with a header, for `Layout.write`."""
+    return {f"header.stamp.{name}": number for name, number in stamp().items()}
+
+
 def seconds(stamp: Any) -> float:
     """Return a message's stamp in s; 0 if the stamp is not set."""
     return float(stamp.sec + 1e-9 * stamp.nanosec)

@@ -7,7 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from real import clock
-from real.bus import Node, Publisher, Subscription, make, qos
+from real.bus import Node, Publisher, Subscription, qos
+from real.bus.layout import template
 from real.drivers.state import StateReader
 from robot_rl.interface.command import Command, GripperCommand, JointPositions
 from robot_rl.interface.robot import RobotSpec
@@ -77,6 +78,7 @@ class JointVelocities(Commands):
         super().__init__(node, robot, state)
         topic: str = robot.driver.command  # type: ignore[attr-defined]
         self.publishers = [node.publisher(ARRAY, topic, qos.COMMAND)]
+        self._layout = template(ARRAY, data=robot.home)
         self._limit = np.array([joint.velocity for joint in robot.joints])
 
     def send(self, command: Command, rate: Tensor) -> None:
@@ -85,10 +87,10 @@ class JointVelocities(Commands):
             self.rest()
             return
         velocity = rate[0].double().numpy() + self.GAIN * (command.values[0].double().numpy() - reading.position)
-        self.publishers[0].publish(make(ARRAY, data=np.clip(velocity, -self._limit, self._limit)))
+        self.publishers[0].publish(self._layout.write(data=velocity.clip(-self._limit, self._limit)))
 
     def rest(self) -> None:
-        self.publishers[0].publish(make(ARRAY, data=np.zeros(len(self._limit))))
+        self.publishers[0].publish(self._layout.write(data=0.0))
 
 
 class GripperCommands(ABC):
@@ -113,6 +115,7 @@ class GripperWidth(GripperCommands):
         super().__init__(node, robot)
         topic: str = robot.driver.gripper_command  # type: ignore[attr-defined]
         self.publishers = [node.publisher(ARRAY, topic, qos.COMMAND)]
+        self._layout = template(ARRAY, data=[0.0])
 
     def send(self, command: GripperCommand) -> None:
-        self.publishers[0].publish(make(ARRAY, data=[command.width]))
+        self.publishers[0].publish(self._layout.write(data=command.width))

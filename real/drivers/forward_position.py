@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from real.bus import Node, make, qos
+from real.bus import Node, qos
+from real.bus.layout import template
 from real.drivers.commands import ARRAY, Commands, GripperWidth
 from real.drivers.driver import DriverParts
 from real.drivers.joint_states import JointStates
@@ -21,9 +22,10 @@ class ForwardPositions(Commands):
         super().__init__(node, robot, state)
         assert isinstance(robot.driver, ForwardPosition)
         self.publishers = [node.publisher(ARRAY, robot.driver.command, qos.COMMAND)]
+        self._layout = template(ARRAY, data=robot.home)
 
     def send(self, command: Command, rate: Tensor) -> None:
-        self.publishers[0].publish(make(ARRAY, data=command.values[0].double().numpy()))
+        self.publishers[0].publish(self._layout.write(data=command.values[0].numpy()))
 
 
 DRIVER = DriverParts(JointStates, ForwardPositions, GripperWidth, twin="real.twin.arm:ArmTwin")

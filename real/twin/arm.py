@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from real.bus import Node, make, qos
+from real.bus import Node, qos
+from real.bus.layout import template
+from real.bus.stamps import stamped
 from real.drivers.names import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.driver import ForwardPosition
@@ -59,7 +61,11 @@ class ArmTwin(Twin):
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
         """Names that the real robot's driver gives to the joints and the base frame."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
+        zero = np.zeros(len(self.names))
+        fields = {"name": self.names, "position": zero, "velocity": zero, "effort": zero}
+        self._layout = template("sensor_msgs/msg/JointState", header={"frame_id": self.frame}, **fields)
         kind, names = "geometry_msgs/msg/PoseStamped", [box.name for box in task.scene.objects]
+        self._pose = template(kind, header={"frame_id": self.frame})
         self.poses = {name: node.publisher(kind, ros.object_pose.format(object=name), STATE) for name in names}
         self.truths = {name: node.publisher(kind, TRUTH_TOPIC.format(object=name), STATE) for name in names}
         self.command = node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
@@ -150,12 +156,11 @@ class ArmTwin(Twin):
         noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
         position = np.concatenate([q[0].double().numpy() + noise, np.full(len(fingers), half)])
         velocity = np.concatenate([v[0].double().numpy(), np.zeros(len(fingers))])
-        fields = {"header": self._header(self.frame), "name": self.names, "effort": np.zeros(len(self.names))}
-        self.states.publish(make("sensor_msgs/msg/JointState", position=position, velocity=velocity, **fields))
+        self.states.publish(self._layout.write(position=position, velocity=velocity, **stamped()))
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
         for name, true in poses.items():
             error = self._bias[name] + self.rng.normal(0, self.hidden.object_noise, 3)
             for publisher, position in ((self.poses[name], true[:3] + error), (self.truths[name], true[:3])):
-                fields = {"header": self._header(self.frame), "pose": pose(position, true[3:])}
-                publisher.publish(make("geometry_msgs/msg/PoseStamped", **fields))
+                numbers = pose("pose", position.tolist(), true[3:].tolist())
+                publisher.publish(self._pose.write(**stamped(), **numbers))

@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, ClassVar
@@ -221,7 +222,11 @@ class Twin(ABC):
         publisher.publish(make("sensor_msgs/msg/Image", header=header, data=picture.reshape(-1), **message))
 
 
-def pose(position: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Return the fields of a geometry_msgs/Pose from a position (3,), m, and a quaternion (4,), w x y z."""
-    (px, py, pz), (w, x, y, z) = position.tolist(), quat.tolist()
-    return {"position": {"x": px, "y": py, "z": pz}, "orientation": {"x": x, "y": y, "z": z, "w": w}}
+def pose(path: str, position: Sequence[float], quat: Sequence[float]) -> dict[str, float]:
+    """Return the numbers of a geometry_msgs/Pose in the field `path`, for `Layout.write`.
+
+    Args: `position`: (3,) m. `quat`: (4,) w x y z.
+    """
+    places = zip(("position.x", "position.y", "position.z"), position, strict=True)
+    turns = zip(("orientation.w", "orientation.x", "orientation.y", "orientation.z"), quat, strict=True)
+    return {f"{path}.{name}": number for name, number in (*places, *turns)}

@@ -4,12 +4,13 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from real.bus import Node, Stamped, make, qos
+from real.bus import Node, Stamped, qos
+from real.bus.layout import template
+from real.bus.stamps import stamped
 from real.control.timing import prefer_realtime_bus
 from real.drivers.lowlevel import Motors
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
@@ -18,6 +19,7 @@ from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.driver import UnitreeLowLevel
 from sim.tasks.base import Task
 
+ODOMETRY = "nav_msgs/msg/Odometry"
 TRUTH_RATE = 100.0
 """Rate of `TRUTH_TOPIC`, Hz."""
 TIMESTEP = 0.002
@@ -109,7 +111,8 @@ class QuadrupedTwin(Twin):
         self.rejected = 0
         """Number of commands with a wrong checksum or length."""
         self.states = node.publisher(LOW_STATE, ros.low_state, STATE)
-        self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, STATE)
+        self.truth = node.publisher(ODOMETRY, TRUTH_TOPIC, STATE)
+        self._truth = template(ODOMETRY, header={"frame_id": "odom"}, child_frame_id="base")
         self._hide()
         self.place(seed)
         self.command = node.subscribe(LOW_COMMAND, ros.low_command, qos.COMMAND, self._on_command)
@@ -206,10 +209,10 @@ class QuadrupedTwin(Twin):
         return np.array(_rotated_back(quat, (x, y, z + GRAVITY)))
 
     def _publish_truth(self, position: Numbers, quat: Numbers, velocity: Numbers, spin: Numbers) -> None:
-        linear, angular = (dict(zip("xyz", numbers, strict=True)) for numbers in (velocity, spin))
-        motion: dict[str, Any] = {"pose": {"pose": pose(np.array(position), np.array(quat))}}
-        motion |= {"twist": {"twist": {"linear": linear, "angular": angular}}}
-        self.truth.publish(make("nav_msgs/msg/Odometry", header=self._header("odom"), child_frame_id="base", **motion))
+        numbers = pose("pose.pose", position, quat)
+        for name, speeds in (("linear", velocity), ("angular", spin)):
+            numbers |= {f"twist.twist.{name}.{axis}": speed for axis, speed in zip("xyz", speeds, strict=True)}
+        self.truth.publish(self._truth.write(**stamped(), **numbers))
 
     def summary(self) -> str:
         return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"
