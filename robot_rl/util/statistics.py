@@ -9,7 +9,7 @@ other outcomes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,19 @@ _CHUNK = 2_000_000
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) if there are no trials."""
-    from scipy import stats  # imported late because it takes a second
-
     if trials == 0:
         return 0.0, 1.0
-    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return float(low), float(high)
+    share, z = successes / trials, NormalDist().inv_cdf(0.5 + confidence / 2)
+    centre, half = share + z * z / (2 * trials), z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    scale = 1 + z * z / trials
+    low, high = (centre - half) / scale, (centre + half) / scale
+    return (low if successes else 0.0), (high if successes < trials else 1.0)  # without rounding error
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
     """Return the mean of all values but NaN and the ends of its 95 % interval; None: unknown. The interval is Wilson's
     for values that are 0 or 1, else Student's t."""
-    from scipy import stats
+    from scipy import special  # scipy.stats takes a second to import
 
     x = [v for v in values if not math.isnan(v)]
     if len(x) < 2:
@@ -43,7 +44,7 @@ def mean_interval(values: list[float]) -> dict[str, float | None]:
     if set(x) == {0.0, 1.0}:
         low, high = wilson(round(sum(x)), len(x))
         return {"mean": fmean(x), "low": low, "high": high}
-    mean, half = fmean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
+    mean, half = fmean(x), float(special.stdtrit(len(x) - 1, 0.975)) * stdev(x) / math.sqrt(len(x))
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 

@@ -90,20 +90,21 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
-    """Check that every row is complete and consistent."""
-    bare = result["loops"]["bare loop"]
+    """Check that every row is consistent, and complete unless a busy machine had the robot stopped."""
+    bare, stopped = result["loops"]["bare loop"], "stop" in result["loops"]["command loop"]["shield"]
     assert bare["ticks"] + bare["missed"] >= rate * seconds
     assert set(result["p99_above_bare_us"]) == set(result["loops"]) - {"bare loop"}
     for name, row in result["loops"].items():
         late = row["lateness_us"]
         assert row["rate"] == pytest.approx(rate)
-        assert row["ticks"] + row["missed"] >= rate * seconds, name
+        assert row["ticks"] and (stopped or row["ticks"] + row["missed"] >= rate * seconds), name
         assert 0 <= late["p50"] <= late["p99"] <= late["p999"] <= late["max"] and 0 <= row["late_share"] <= 1
         assert abs(row["drift_us"]) <= 1.5 * late["max"]
         if name != "bare loop":
             assert result["p99_above_bare_us"][name] == pytest.approx(late["p99"] - bare["lateness_us"]["p99"])
 
 
+@pytest.mark.realtime  # it measures lateness
 def test_legged_robot_reports_command_loop_and_guard(bench: Callable[..., Bench]) -> None:
     one = bench("go2", "--seconds", "2", "--json")
     code, out, err = one.end()
@@ -116,6 +117,7 @@ def test_legged_robot_reports_command_loop_and_guard(bench: Callable[..., Bench]
     assert one.nothing_left()
 
 
+@pytest.mark.realtime
 def test_arm_has_no_guard_and_the_table_has_a_row_per_loop(bench: Callable[..., Bench], tmp_path: Path) -> None:
     from policies.bundle import save_bundle
 

@@ -26,6 +26,20 @@ def test_one_seed_has_wilsons_or_students_interval() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((student["mean"], student["low"], student["high"]))
 
 
+@settings(deadline=None)
+@given(st.integers(1, 1000), st.floats(0, 1), st.floats(0.5, 0.999))
+def test_intervals_are_scipys(trials: int, share: float, confidence: float) -> None:
+    from scipy import stats
+
+    successes = round(share * trials)
+    expected = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    assert wilson(successes, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    x = RNG(trials).normal(size=2 + trials % 50)
+    low, high = stats.t.interval(0.95, len(x) - 1, x.mean(), stats.sem(x))
+    found = mean_interval(x.tolist())
+    assert (found["low"], found["high"]) == pytest.approx((low, high))
+
+
 def test_constant_seeds_are_resampled_as_wholes_of_equal_weight() -> None:
     # a mean of three draws out of {1, 2, 3} is 1, or 3, with probability 1/27 > 0.025
     found = estimate([np.full(50, v) for v in (1.0, 2.0, 3.0)])
