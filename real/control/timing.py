@@ -266,3 +266,8 @@ def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
     thread.start()
     thread.join()
     return timings[0]
+
+
+def baseline(rate: float) -> dict[str, Any]:
+    """Return the timing of a bare loop as the part `bare` of loop.json; nothing in lockstep, where no tick is late."""
+    return {} if clock.in_lockstep() else {"bare": bare_loop(rate).summary()}

@@ -70,7 +70,7 @@ class Deployment:
         self._run, self.bundle, self.film = run, bundle, film
         self.execution = execution = execution_of(interface, robot, mode)
         rehearse(bundle, Pipeline(interface).observation_spec, execution)
-        self._bare = timing.bare_loop(robot.command_rate).summary()
+        self._baseline = timing.baseline(robot.command_rate)
         cameras = interface.cameras[:1] if film.episodes else ()
         operator = OperatorInput(node, robot.name, robot.base is not None)
         self.env = RobotEnv(
@@ -188,7 +188,7 @@ class Deployment:
         summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
         summary |= {"ended": self.ended} if self.ended else {}
         self._run.write("evaluation.json", summary | {"takeovers": result.takeovers})
-        loop = env.summary() | {"bare": self._bare, "learner": "absent", "lockstep": clock.in_lockstep()}
+        loop = env.summary() | self._baseline | {"learner": "absent", "lockstep": clock.in_lockstep()}
         loop |= {"speed": round(self._speed, 3)}
         self._run.write("loop.json", loop)
         self.film.write(self._run.folder, caption)

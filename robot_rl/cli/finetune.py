@@ -53,7 +53,7 @@ class Finetune(Generic[R]):
         from policies.bundle import Bundle, load_bundle, save_bundle
         from real import clock
         from real.bus import open_node
-        from real.control.timing import bare_loop
+        from real.control.timing import baseline
         from real.drivers.state import NotReady
         from real.episode.env import RobotEnv
         from real.recording.session import VideoRecorder, stop_on_signals
@@ -107,7 +107,7 @@ class Finetune(Generic[R]):
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("finetune", ros_args=self.ros_args, rate=spec.command_rate) as node,
         ):
-            bare = bare_loop(spec.command_rate).summary()
+            unloaded = baseline(spec.command_rate)
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
             interface, operator = replace(bundle.interface, robot=self.robot), OperatorInput(node, spec.name)
@@ -130,7 +130,7 @@ class Finetune(Generic[R]):
                 number = interrupt.args[0]
             except NotReady as error:  # robot or twin died, or another program commands it: keep the learned weights
                 ended = str(error)
-            loop = env.summary() | {"bare": bare, "learner": "running beside", "lockstep": clock.in_lockstep()}
+            loop = env.summary() | unloaded | {"learner": "running beside", "lockstep": clock.in_lockstep()}
             run.write("loop.json", loop)
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()
