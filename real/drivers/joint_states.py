@@ -134,6 +134,8 @@ class JointStates(StateReader):
         part, numbers = found
         places, joints = part.places, part.joints
         position = numbers["position"][places].astype(float)
+        if not len(position):  # of other joints
+            return
         reported = numbers["velocity"][places].astype(float) if part.speeds == part.count else part.some(numbers)
         if not math.isfinite(position.sum()):  # the sum is not finite if one of them is not
             self.rejected += 1
