@@ -104,7 +104,6 @@ def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
             assert result["p99_above_bare_us"][name] == pytest.approx(late["p99"] - bare["lateness_us"]["p99"])
 
 
-@pytest.mark.realtime  # it measures lateness
 def test_legged_robot_reports_command_loop_and_guard(bench: Callable[..., Bench]) -> None:
     one = bench("go2", "--seconds", "2", "--json")
     code, out, err = one.end()
@@ -117,7 +116,6 @@ def test_legged_robot_reports_command_loop_and_guard(bench: Callable[..., Bench]
     assert one.nothing_left()
 
 
-@pytest.mark.realtime
 def test_arm_has_no_guard_and_the_table_has_a_row_per_loop(bench: Callable[..., Bench], tmp_path: Path) -> None:
     from policies.bundle import save_bundle
 
