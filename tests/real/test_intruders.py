@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from real.bus import make, open_node, qos
+from real.bus import Stamped, encode, make, open_node, qos
 from real.drivers import open_driver
 from real.drivers.driver import Driver
 from real.drivers.state import MANY, JumpCheck, NotReady
@@ -81,7 +81,7 @@ def test_unresponsive_and_blocked_arm_have_different_errors(robot: Any, robot_en
 
 def say(driver: Driver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
     sample = make(STATE, name=list(names), position=np.asarray(position, float), velocity=np.zeros(len(names)))
-    driver.state._on_joints(type("Sample", (), {"msg": sample, "received": at})())
+    driver.state._on_joints(Stamped(bytes(encode(sample, STATE)), STATE, at, 0, 1))
 
 
 def test_states_alternating_between_two_robots_are_refused(private_domain: int) -> None:

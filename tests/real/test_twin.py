@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from real.bus import Node, make, open_node, qos
+from real.bus import Node, decode, make, open_node, qos
 from real.drivers import open_driver
 from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
@@ -194,7 +194,7 @@ def test_tracker_errors_differ_between_objects(build: Build) -> None:
     twin = build(tasks.get("tabletop"), HiddenArm(object_noise=0.0))
     measured: dict[str, np.ndarray] = {}
     for name, publisher in twin.poses.items():
-        publisher.publish = lambda msg, name=name: measured.update({name: msg.pose.position})
+        publisher.publish = lambda raw, name=name: measured.update({name: decode(raw, POSE).pose.position})
     twin.tick(0)
     true = {name: twin.engine.object_pose(name)[0, :3].numpy() for name in measured}
     errors = [np.array([at.x, at.y, at.z]) - true[name] for name, at in measured.items()]
