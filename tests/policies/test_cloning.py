@@ -64,6 +64,27 @@ def test_regression_learns_the_mean_of_both_modes() -> None:
     assert actions.flatten().tolist() == pytest.approx([0.0, 0.0], abs=0.1)
 
 
+def test_rate_and_averaged_weights_are_those_of_diffusers() -> None:
+    """Checked against the library; importing it takes longer than a short training."""
+    from diffusers.optimization import get_scheduler
+    from diffusers.training_utils import EMAModel
+
+    policy = GaussianPolicy(Size(1, 1), GaussianConfig(hidden=(8,), std=0.1))
+    agent = Cloning(policy, CloningConfig(warmup=5, ema_decay=0.9), 40)
+    average = EMAModel(agent.parameters, 0.9, use_ema_warmup=True, power=0.75, foreach=True)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], agent.config.lr)
+    schedule = get_scheduler("cosine", optimizer, num_warmup_steps=5, num_training_steps=40)
+    for seed in range(45):
+        batch = {"observation.state": torch.randn(8, 1, generator=rng(seed)), "action": torch.zeros(8, 1, 1)}
+        metrics = agent.update(batch, rng())
+        average.step(agent.parameters)
+        optimizer.step()
+        schedule.step()
+        assert float(metrics["bc/lr"]) == pytest.approx(schedule.get_last_lr()[0], rel=1e-6, abs=1e-12)
+    agent.finish()
+    torch.testing.assert_close([p.detach() for p in agent.parameters], average.shadow_params)
+
+
 @pytest.mark.parametrize("steps", [1, 10])
 @pytest.mark.parametrize("prediction", ["velocity", "sample"])
 def test_perfect_predictions_integrate_to_chunks(monkeypatch: Any, steps: int, prediction: str) -> None:

@@ -3,7 +3,9 @@
 The deployed weights are averaged over updates, as by Chi et al. 2023 for diffusion policies.
 """
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.parts.objectives import gradient_step
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+EMA_WARMUP = 0.75
+"""Exponent with which the decay of the averaged weights rises to its value (Chi et al. 2023)."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +36,31 @@ class CloningConfig:
     """Largest gradient norm."""
 
 
+def _rate(update: int, warmup: int, updates: int) -> float:
+    """Return the learning rate of an update as a share of its largest value."""
+    if update < warmup:
+        return update / warmup
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, updates - warmup))))
+
+
 class Cloning:
     """Learner that fits a policy's trainable parameters to demonstrated chunks."""
 
     def __init__(self, policy: Policy, config: CloningConfig, updates: int):
         """`updates`: length of the learning rate schedule, gradient steps."""
-        from diffusers.optimization import get_scheduler
-        from diffusers.training_utils import EMAModel
-
         if not hasattr(policy, "loss"):
             raise TypeError(f"{type(policy).__name__} has no loss for cloning")
         if isinstance(policy, ActorPolicy) and policy.grasps:
             raise ConfigError("cloning learns no gripper values; leave out grasp")
         self.policy, self.config = policy, config
-        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.parameters: list[Any] = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.AdamW(self.parameters, config.lr, weight_decay=config.weight_decay, fused=True)
-        self.schedule: Any = get_scheduler(
-            "cosine", self.optimizer, num_warmup_steps=config.warmup, num_training_steps=updates
-        )
-        self.average: Any = EMAModel(self.parameters, config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True)
+        rate = partial(_rate, warmup=config.warmup, updates=updates)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
+        self.average = [parameter.detach().clone() for parameter in self.parameters]
+        """Averaged weights."""
+        self.updates = 0
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
         """Return weights (N,), not normalized, with which the N demonstrated rows are sampled; None: uniform."""
@@ -61,7 +71,10 @@ class Cloning:
         loss = self._loss(batch, rng).mean()
         gradient_step(loss, self.optimizer, self.parameters, self.config.grad_clip)
         self.schedule.step()
-        self.average.step(self.parameters)
+        decay = min(self.config.ema_decay, 1 - (1 + self.updates) ** -EMA_WARMUP)
+        self.updates += 1
+        with torch.no_grad():
+            torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
         return {"bc/loss": loss.detach(), "bc/lr": loss.new_tensor(self.schedule.get_last_lr()[0])}
 
     def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
@@ -71,7 +84,8 @@ class Cloning:
 
     def finish(self) -> None:
         """Copy the averaged weights into the policy."""
-        self.average.copy_to(self.parameters)
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.average)
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
@@ -83,11 +97,12 @@ class Cloning:
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": {k: v for k, v in self.schedule.state_dict().items() if isinstance(v, int | float | list)},
-            "average": self.average.state_dict(),
+            "average": {"shadow_params": self.average, "optimization_step": self.updates},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        self.average.load_state_dict(state["average"])
+        torch._foreach_copy_(self.average, state["average"]["shadow_params"])
+        self.updates = state["average"]["optimization_step"]

@@ -1,11 +1,8 @@
-"""Torque limit of stiff joints in both engines: the smaller one of spec and model file."""
+"""Torque limit of stiff joints in MuJoCo: the smaller one of spec and model file. For Genesis, see test_genesis.py."""
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from robot_rl.interface.robot import Joint, RobotSpec
@@ -44,21 +41,11 @@ def _arm(path: Path) -> RobotSpec:
     return RobotSpec("row", joints, (0.0,) * len(joints), str(path))
 
 
-needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["mujoco", pytest.param("genesis", marks=needs_genesis)])
-def test_torque_is_limited_to_the_smaller_one_of_spec_and_file(kind: str, tmp_path: Path) -> None:
+def test_torque_is_limited_to_the_smaller_one_of_spec_and_file(tmp_path: Path) -> None:
     """Free joints accelerate by torque / inertia; joints with a spring come to rest where torque and spring balance."""
     robot, strength = _arm(tmp_path / "row.xml"), torch.tensor([1.0, 0.5])
     n, count = len(FILES), len(strength)
-    if kind == "mujoco":
-        engine: Any = MujocoEngine(robot, Scene(timestep=STEP), count, threads=1)
-    else:
-        from sim.engines.genesis import GenesisEngine
-
-        engine = GenesisEngine(robot, Scene(timestep=STEP), count, device="cpu")
+    engine = MujocoEngine(robot, Scene(timestep=STEP), count, threads=1)
     engine.parameters["robot.strength_scale"](np.arange(count), strength.numpy())
     engine.reset(np.arange(count), np.zeros((count, 2 * n)), {})
     torque = strength[:, None] * torch.tensor([torque for _, _, torque in FILES.values()])
