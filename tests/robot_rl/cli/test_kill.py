@@ -51,7 +51,7 @@ Start = Callable[..., Any]
 def server() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch", "diffusers.optimization", "diffusers.training_utils", "sim.collect", "sim.engines.mujoco",
+        ["torch", "torch._dynamo", "sim.collect", "sim.engines.mujoco",
          "torch.utils.tensorboard", "robot_rl.recipes.resfit", "robot_rl.cli.collect", "robot_rl.cli.train", "tyro"]
     )  # fmt: skip
     return context
