@@ -31,7 +31,7 @@ HUMAN = [
     "--training.checkpoint-every", "20", *NETWORK,
 ]  # fmt: skip
 PRELOAD = [
-    "torch", "diffusers.optimization", "diffusers.training_utils", "sim.collect", "sim.engines.mujoco", "tyro",
+    "torch", "torch._dynamo", "sim.collect", "sim.engines.mujoco", "tyro",
     "torch.utils.tensorboard", "robot_rl.recipes.rlpd", "robot_rl.recipes.hil_serl", "robot_rl.recipes.ppo",
     "robot_rl.cli.collect", "robot_rl.cli.train", "robot_rl.cli.evaluate", "plotly.offline", "sim.testbeds.push",
 ]  # fmt: skip
