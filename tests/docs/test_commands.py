@@ -4,13 +4,16 @@ A line in a ```bash block that no check supports is an error.
 """
 
 import importlib
+import io
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -163,8 +166,12 @@ def check_make(words: list[str]) -> None:
 
 @cache
 def module_help(module: str) -> str:
-    command = [sys.executable, "-m", module, "--help"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    """Return what `python -m MODULE --help` prints, run in this process, which has imported most of it."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), pytest.raises(SystemExit, match="^0$"):
+        patch.setattr(sys, "argv", [module, "--help"])
+        runpy.run_module(module, run_name="__main__")
+    return printed.getvalue()
 
 
 def check_module(words: list[str]) -> None:
