@@ -155,7 +155,7 @@ def test_policy_lies_down_at_its_end(
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
     policy = deploy("run", 3.0, *SIM_TIME)
     eventually(lambda: watch.height > 0.25, "standing up", START)
-    out, _ = policy.process.communicate(timeout=60)
+    out, _ = policy.process.communicate(timeout=START)
     assert policy.process.returncode == 0, policy.said
     result = json.loads(out)
     assert result["success"] == 1.0 and result["falls"] == 0 and result["where"] == "twin"
