@@ -21,6 +21,7 @@ class Clock(Protocol):
     """Source of time, by which threads sleep and wait."""
 
     lockstep: bool
+    heard: bool
 
     def now(self) -> float: ...
 
@@ -76,6 +77,7 @@ class Wall:
     """The machine's monotonic clock."""
 
     lockstep = False
+    heard = True
 
     def now(self) -> float:
         return time.monotonic()
@@ -145,6 +147,11 @@ def current() -> Clock:
 def in_lockstep() -> bool:
     """Return whether time is that of a simulated robot."""
     return _current.lockstep
+
+
+def is_silent() -> bool:
+    """Return whether time is that of a simulated robot, of which nothing has been heard."""
+    return not _current.heard
 
 
 def now() -> float:

@@ -6,6 +6,7 @@ A follower finds its address on the topic `lockstep`. Other nodes get the time o
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import struct
@@ -22,6 +23,8 @@ from real.lockstep import SOON, START, Lockstep
 from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEFT, Line, Sent, read
 
 logger = logging.getLogger(__name__)
+NAMED = 5.0
+"""Time between two lines that name the followers that the robot waits for, s."""
 
 
 class Conductor:
@@ -44,6 +47,8 @@ class Conductor:
         self._sent: Sent = Counter()
         """Messages that followers have published in this tick."""
         self._lines: list[Line] = []
+        self._named = math.inf
+        """When the missing followers are named next, by the machine's clock."""
         self._server = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -61,6 +66,8 @@ class Conductor:
             self.clock.take_sent()
             self._announce(Counter())
             self._listen(0.05)
+            self._name_missing()
+        self._named = math.inf
         self.clock.advance(self.clock.time)
         self._began = time.monotonic()
         return not over()
@@ -77,6 +84,8 @@ class Conductor:
         self._announce(sent + stepped)
         while not (self._all_done() or over()):
             self._listen(0.5)
+            self._name_missing()
+        self._named = math.inf
         alone = all(done == LEFT for done in self._waits.values()) and not (self._parties and self.clock.joined)
         if alone:
             self._listen(0.0)
@@ -97,6 +106,17 @@ class Conductor:
     def _all_done(self) -> bool:
         return all(done >= self.clock.time - SOON for done in self._waits.values())
 
+    def _name_missing(self) -> None:
+        """Log every `NAMED` seconds which followers the robot waits for."""
+        now = time.monotonic()
+        self._named = min(self._named, now + NAMED)
+        missing = [name for name, done in self._waits.items() if done < self.clock.time - SOON]
+        if now > self._named and missing:
+            self._named = now + NAMED
+            here = [line.name for line in self._lines if line.name and line.name not in missing]
+            others = f"; {', '.join(here)} takes part" if here else ""
+            logger.warning("the robot waits for %s%s", ", ".join(missing), others)
+
     def _announce(self, sent: Sent) -> None:
         time_ns = round(1e9 * self.clock.time)
         # 256 is CDR's little-endian header; `encode` takes ten times as long.
@@ -113,7 +133,7 @@ class Conductor:
                 continue
             try:
                 self._hear(key.data)
-            except OSError:
+            except (OSError, ValueError):  # it has gone, or is no follower
                 self._drop(key.data)
 
     def _hear(self, line: Line) -> None:

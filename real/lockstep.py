@@ -36,6 +36,8 @@ FOREIGN = 60.0
 """A message whose stamp is so far ahead, s, is of a node that has another clock; it is delivered at the next tick."""
 PATIENCE = 1.0
 """Longest wait for a message of the last tick, by the machine's clock, s."""
+INTERRUPTED = 5.0
+"""The same after a signal, for what a process does at its end, s."""
 SOON = 1e-7
 """Rounding error of deadlines, s."""
 
@@ -69,6 +71,8 @@ class Lockstep:
     """Time of a simulated robot, in one process. Of the threads that sleep and wait by it, one runs at a time."""
 
     lockstep = True
+    heard = True
+    """A time has arrived, if it comes from another process."""
 
     def __init__(self, now: float = START, parties: int = 1):
         """Args: `parties`: number of threads that must `join` before time goes on."""
@@ -96,7 +100,10 @@ class Lockstep:
         self.sent: Counter[str] = Counter()
         """Number of messages published since `take_sent`, by topic."""
         self._arrivals = itertools.count()
-        self._ticked = time.monotonic()
+        self._ticked = self._advanced = time.monotonic()
+        """When something was last done, and when time last went on, by the machine's clock."""
+        self._interrupted = math.inf
+        """When a signal ended a wait, by the machine's clock."""
 
     # ---- threads -----------------------------------------------------------------------------------------------
     def now(self) -> float:
@@ -125,7 +132,7 @@ class Lockstep:
 
     def begin(self) -> None:
         """Queue messages from now on, for the ticks."""
-        self._ticked = time.monotonic()
+        self._ticked = self._advanced = time.monotonic()
         self.sent.clear()
         self.joined = True
         for source in self.sources:
@@ -184,16 +191,27 @@ class Lockstep:
         self._rest()
         try:
             while not waiter.go.wait(1.0):
-                if self.failure or time.monotonic() - self._ticked > STANDS:
-                    raise ClockError(
-                        self.failure or f"the robot's clock has stood still for {STANDS:g} s: is its simulator running?"
-                    )
-        except BaseException:
+                self._check()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._interrupted = min(self._interrupted, time.monotonic())
             with self._lock:
                 if waiter in self._waiters:  # nobody has let it run: it runs now, out of turn, to end
                     self._waiters.remove(waiter)
                     self._running += 1
             raise
+
+    def _check(self) -> None:
+        """Raise ClockError if time will not go on."""
+        now = time.monotonic()
+        stands = now - self._ticked > STANDS or now - max(self._advanced, self._interrupted) > INTERRUPTED
+        if self.failure or stands:
+            stood = f"the robot's clock has stood still for {now - self._advanced:.0f} s: is its simulator running?"
+            raise ClockError(self.failure or stood)
+
+    def keep_waiting(self) -> None:
+        """Take note that the simulator is there, and waits for others."""
+        self._ticked = time.monotonic()
 
     def _rest(self) -> None:
         with self._lock:
@@ -245,7 +263,8 @@ class Lockstep:
         messages by topic."""
         self._settle()
         self._collect(now, expected or {})
-        self._ticked = time.monotonic()
+        if now > self.time + SOON:
+            self._ticked = self._advanced = time.monotonic()
         with self._lock:
             early = [sample for sample in self._samples if sample[0] < now - SOON]
             self._samples = [sample for sample in self._samples if sample[0] >= now - SOON]
@@ -269,6 +288,7 @@ class Lockstep:
                     break
                 first = min(due, key=lambda waiter: waiter.order)
                 self._waiters.remove(first)
+                self._ticked = time.monotonic()
                 if not isinstance(first, _Task):
                     self._running += 1
                     first.go.set()
@@ -276,7 +296,6 @@ class Lockstep:
             if first.run():
                 with self._lock:
                     self._waiters.append(first)
-        self._ticked = time.monotonic()
 
     def advance(self, now: float, expected: Mapping[str, int] | None = None) -> None:
         """Deliver as `deliver`, and run what is due."""

@@ -18,6 +18,8 @@ from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEF
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
+AHEAD = 10.0
+"""Step of `/clock` that is no tick, s."""
 FIRST = 10.0
 """Longest wait for the first time, and for the conductor's answer, s."""
 
@@ -28,7 +30,8 @@ class TimeSource:
     def __init__(self, node: Node):
         self.clock = Lockstep()
         clock.use(self.clock)
-        self.node, self._heard = node, False
+        self.clock.heard = False
+        self.node = node
         self._waited = threading.Event()
         """The conductor waits for this process."""
         self._line: Line | None = None
@@ -59,7 +62,7 @@ class TimeSource:
             self._line.say_time(LEFT, Counter())
 
     def _join(self) -> None:
-        if not WALL.wait(lambda: self._heard, FIRST):
+        if not WALL.wait(lambda: self.clock.heard, FIRST):
             raise ClockError(
                 f"use_sim_time is true, but nothing arrived on {CLOCK_TOPIC} within {FIRST:g} s: start the simulator "
                 "(robot-rl twin --lockstep), or leave use_sim_time out"
@@ -96,12 +99,19 @@ class TimeSource:
     def _run(self) -> None:
         try:
             for now, sent in self._said():
-                if self._heard and now < self.clock.time - SOON:
+                if self.clock.heard and now < self.clock.time - SOON:
                     raise ClockError(
                         f"the robot's clock jumped back from {self.clock.time:.3f} to {now:.3f} s: was its simulator "
                         "restarted? Start this again too"
                     )
-                self._heard = True
+                if self.clock.heard and self._line is None and now > self.clock.time + AHEAD:
+                    raise ClockError(
+                        f"the robot's clock jumped ahead from {self.clock.time:.3f} to {now:.3f} s: was its simulator "
+                        "restarted, or did this process stand still? Start this again"
+                    )
+                self.clock.heard = True
+                if self._line is not None:
+                    self.clock.keep_waiting()
                 self.clock.advance(now, sent)
                 if self.clock.joined and self._line is not None:
                     self._line.say_time(now, self.clock.take_sent())

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from real.bus.messages import BASE, DTYPES, NAME, SEQUENCE, encode, make, store
+from real.bus.names import BusError
+
+_ORDERS = {b"\0\0": ">", b"\0\1": "<"}
+"""Byte order by the first bytes of CDR."""
 
 
 class Layout:
@@ -21,24 +25,25 @@ class Layout:
     such as `poses.0.position.x`."""
 
     def __init__(self, raw: bytes | memoryview, type_name: str):
-        """Args: `raw`: a valid message, which `decode` accepts."""
+        """Args: `raw`: a valid message, which `decode` accepts. Raises BusError if it is not plain CDR."""
         self._raw = bytes(raw)
-        self._order = "<" if self._raw[1] == 1 else ">"
+        if self._raw[:2] not in _ORDERS:
+            raise BusError(f"{type_name} arrived in another encoding than CDR: {self._raw[:2].hex()}")
+        self._order = _ORDERS[self._raw[:2]]
         self._places: dict[str, tuple[Any, int]] = {}
         """Dtype and offset of each number or array of numbers."""
         self._at = 4  # offsets, by which CDR aligns, are relative to the end of the header
+        self._same: list[tuple[slice, bytes]] = []
+        """Texts and lengths; what is between them and the numbers is padding."""
+        self._keep(0, 2)
         self._walk(type_name, "")
         formats, offsets = ([place[k] for place in self._places.values()] for k in (0, 1))
         fields: Any = {"names": list(self._places), "formats": formats, "offsets": offsets}
         self.dtype = np.dtype(fields | {"itemsize": len(self._raw)})
         """Record of the numbers, as large as the message."""
-        ends = [offset + np.dtype(kind).itemsize for kind, offset in self._places.values()]
-        spans = zip([0, *ends], [*offsets, len(self._raw)], strict=True)
-        self._same = [(slice(a, b), self._raw[a:b]) for a, b in spans if b > a]
-        """All other bytes: texts, lengths and padding."""
 
     def read(self, raw: bytes | memoryview) -> Any | None:
-        """Return the message's numbers as a record that views its bytes; None for other texts, lengths or padding."""
+        """Return the message's numbers as a record that views its bytes; None for other texts or lengths."""
         if len(raw) != len(self._raw):
             return None
         for span, same in self._same:
@@ -47,10 +52,13 @@ class Layout:
         return np.ndarray((), self.dtype, raw)
 
     def write(self, **numbers: Any) -> bytes:
-        """Return the bytes of the message with some numbers replaced. Names with dots go in as a dict: `**{...}`."""
+        """Return the bytes of the message with some numbers replaced, by numbers or arrays of the same shape. Names
+        with dots go in as a dict: `**{...}`."""
         raw = bytearray(self._raw)
         record: Any = np.ndarray((), self.dtype, raw)
         for name, value in numbers.items():
+            if np.shape(value) != self.dtype[name].shape:
+                raise BusError(f"{name} has shape {np.shape(value)}, must be {self.dtype[name].shape}")
             record[name] = value
         return bytes(raw)
 
@@ -74,6 +82,7 @@ class Layout:
             self._walk(rest, f"{path}.")
         elif rest[0] == "string":
             length = self._length()
+            self._keep(self._at, self._at + length)
             self._at += length
         else:
             self._number(DTYPES[rest[0]], path, None)
@@ -81,8 +90,15 @@ class Layout:
     def _length(self) -> int:
         self._align(4)
         self._at += 4
+        self._keep(self._at - 4, self._at)
         length: int = struct.unpack_from(f"{self._order}I", self._raw, self._at - 4)[0]
         return length
+
+    def _keep(self, start: int, end: int) -> None:
+        """Note bytes that are the same in all messages with this layout."""
+        if self._same and self._same[-1][0].stop == start:
+            start = self._same.pop()[0].start
+        self._same.append((slice(start, end), self._raw[start:end]))
 
     def _number(self, kind: str, path: str, count: int | None) -> None:
         """Note the place of a number, or of an array of `count`."""

@@ -45,6 +45,8 @@ class Delay:
         if stamp <= 0:
             return 0.0
         offset = received - stamp
+        if clock.in_lockstep():  # the stamp is of the same clock: a negative offset says that ours lags
+            offset = max(0.0, offset)
         if abs(offset - self._last) > SET:
             self._offset = self._before = math.inf
         elif received - self._began > WINDOW:

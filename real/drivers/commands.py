@@ -90,7 +90,7 @@ class JointVelocities(Commands):
         self.publishers[0].publish(self._layout.write(data=velocity.clip(-self._limit, self._limit)))
 
     def rest(self) -> None:
-        self.publishers[0].publish(self._layout.write(data=0.0))
+        self.publishers[0].publish(self._layout.write(data=0 * self._limit))
 
 
 class GripperCommands(ABC):
@@ -118,4 +118,4 @@ class GripperWidth(GripperCommands):
         self._layout = template(ARRAY, data=[0.0])
 
     def send(self, command: GripperCommand) -> None:
-        self.publishers[0].publish(self._layout.write(data=command.width))
+        self.publishers[0].publish(self._layout.write(data=[command.width]))

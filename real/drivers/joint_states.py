@@ -91,8 +91,6 @@ class Part:
         """Indices of the arm's joints, without fingers: in `places`, and in the spec."""
         self.whole = joints.tolist() == list(range(len(index)))
         """Whether the message has all joints, in the spec's order."""
-        self.stamp = 0.0
-        """Stamp of the last message, s; 0: not set."""
 
     def some(self, numbers: Any) -> np.ndarray:
         """Return the velocities of the spec's joints in a message that has fewer velocities than names; NaN: none."""
@@ -111,6 +109,8 @@ class JointStates(StateReader):
         self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
         self._stamp = np.full(len(self._index), -np.inf)
         """Time of each joint's last complete state, s: its arrival less the delay that its stamp tells."""
+        self._newest = np.zeros(len(self._index))
+        """Stamp of each joint's last message, s; 0: not set."""
         self._delay = Delay()
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
@@ -142,10 +142,10 @@ class JointStates(StateReader):
             return
         stamp = int(numbers["header.stamp.sec"]) + 1e-9 * int(numbers["header.stamp.nanosec"])
         with self._lock:
-            if stamp == part.stamp > 0:
+            if stamp > 0 and (self._newest[joints] == stamp).all():
                 self.repeated += 1
                 return
-            part.stamp = stamp
+            self._newest[joints] = stamp
             measured = sample.received - self._delay(stamp, sample.received)
             own = part.own  # fingers may exceed their limits; their velocity is not used
             moved, since = position[part.arm] - self._position[own], measured - self._stamp[own]

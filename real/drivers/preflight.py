@@ -33,7 +33,10 @@ class Preflight:
             rehearsal = f" (for a rehearsal: robot-rl twin {driver.robot.name})" if driver.parts.twin else ""
             advice = f"is the robot's driver running on this domain{rehearsal}?"
             images = driver.scene.images
-            if blind := [images[c].topic for c in driver.scene.needed if images[c].latest is None]:
+            if clock.is_silent():
+                advice = "nothing arrives on /clock either, and use_sim_time is true: start the simulator "
+                advice += "(robot-rl twin --lockstep), or leave use_sim_time out"
+            elif blind := [images[c].topic for c in driver.scene.needed if images[c].latest is None]:
                 advice = f"the policy sees {' and '.join(blind)}: start the camera (a twin has those of its task: "
                 advice += "robot-rl twin --task, task:=)"
             elif all(what.startswith("picture") for what in missing):

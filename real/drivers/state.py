@@ -119,12 +119,7 @@ class StateReader(ABC):
 
     def wait(self, holds: Callable[[], bool], timeout: float) -> bool:
         """Wait up to `timeout` s for new states until `holds()` is true; return its value."""
-        now = clock.now()
-        deadline = now + timeout
-        while not (held := holds()) and now < deadline:
-            self.joints.wait(min(0.1, deadline - now))
-            now = clock.now()
-        return held
+        return self.joints.wait_until(holds, timeout)
 
     def raise_priority_once(self) -> None:
         """Give the bus's threads real-time priority. Call this from the callback of the joints' state."""

@@ -103,7 +103,7 @@ class Deployment:
 
     def _await_activation(self) -> None:
         """Wait until another node activates this session; Requested if it shuts it down."""
-        logger.info("inactive: waiting for `activate` (ros2 lifecycle set)")
+        logger.warning("inactive: waiting for `activate` (ros2 lifecycle set)")
         while (asked := self.lifecycle.wait()) != "activate":
             if asked == "shutdown":
                 raise Requested(asked)

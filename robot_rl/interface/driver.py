@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from robot_rl.util.errors import nearest
-from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
+from robot_rl.util.limits import Interval, validate
 
 if TYPE_CHECKING:
     from robot_rl.interface.robot import RobotSpec
@@ -32,12 +32,12 @@ class SafetyConfig:
     and of a held arm from its command, rad."""
     tool_mismatch: Annotated[float, Interval(gt=0, le=0.5)] = 0.1
     """As `start_mismatch`, for goals that are poses of the tool, m and half of it per radian."""
-    moved_patience: PositiveFloat = 0.1
+    moved_patience: Annotated[float, Interval(gt=0, le=5)] = 0.1
     """Time for which a held arm must be further than `start_mismatch` from its command before it is held where it is,
     s. A single joint state may be wrong."""
-    object_timeout: PositiveFloat = 0.2
+    object_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.2
     """Maximum age of an object pose for posting a goal, s."""
-    picture_timeout: PositiveFloat = 0.15
+    picture_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.15
     """Maximum age of a picture, s: three frames at 20 Hz. An older picture of the policy's cameras stops goals; for
     other cameras the last picture is recorded again."""
     lost_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.5
@@ -45,13 +45,13 @@ class SafetyConfig:
     stop_heartbeat: Annotated[float, Interval(gt=0, le=1)] = 0.3
     """Maximum silence of the topic `e_stop` once it has been heard, s: three periods at 10 Hz. Longer counts as
     pressed."""
-    max_nonfinite: PositiveInt = 3
+    max_nonfinite: Annotated[int, Interval(ge=1, le=100)] = 3
     """Number of consecutive non-finite goals that latches a stop."""
     tilt: Annotated[float, Interval(gt=0, le=90)] = 60.0
     """Tilt of a legged robot's trunk above which a stop latches, degrees."""
     overspeed: Annotated[float, Interval(ge=1, le=2)] = 1.2
     """Multiple of a joint's speed limit. Three consecutive states with a faster joint latch a legged robot's stop."""
-    guard_patience: PositiveFloat = 0.2
+    guard_patience: Annotated[float, Interval(gt=0, le=5)] = 0.2
     """Time within which the guard must pass on commands for standing up, s. Later, damping by the guard latches a
     stop."""
 

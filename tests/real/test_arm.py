@@ -196,6 +196,14 @@ def test_missing_velocity_is_estimated_from_positions(timed: Timed, start: float
     assert timed.say(0.0075, start and start + 0.02, 100.02, velocity) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_driver_that_repeats_its_stamp_hangs_whatever_else_its_messages_have(timed: Timed) -> None:
+    for k in range(12):
+        header = {"stamp": {"sec": 7, "nanosec": 0}, "frame_id": f"frame{k}"}
+        deliver(timed.driver, 100 + 0.005 * k, header=header, name=NAMES, position=VALUES, velocity=[0.0] * 9)
+    reading = timed.driver.reading()
+    assert reading is not None and reading.received == 100 and timed.driver.state.repeated == 11
+
+
 def test_velocity_is_estimated_by_stamps_not_arrivals(timed: Timed) -> None:
     for k, late in enumerate((0.0, 0.004, 0.0, 0.003)):
         speed = timed.say(0.0025 * k, 1.7e9 + 0.005 * k, 100 + 0.005 * k + late)

@@ -2,21 +2,26 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
 from real import clock, lockstep, sim_time
 from real.bus import make, open_node, qos
+from real.conductor import Conductor
 from real.control.timing import Ticker
+from real.drivers import open_driver
+from real.drivers.state import NotReady
 from real.lockstep import START, ClockError, Lockstep
 from real.twin.composed import composed_twin
+from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from sim.tasks import task_of
 
@@ -109,8 +114,26 @@ def test_clock_that_stands_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(lockstep, "STANDS", 0.1)
     standing = Lockstep()
     standing.join()
-    with pytest.raises(ClockError, match=r"stood still for 0\.1 s: is its simulator running"):
+    with pytest.raises(ClockError, match=r"stood still for \d+ s: is its simulator running"):
         standing.sleep_until(START + 1.0)
+
+
+def test_interrupted_session_ends_although_the_simulator_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockstep, "INTERRUPTED", 0.1)
+    standing, over = Lockstep(), threading.Event()
+    standing.join()
+
+    def wait_for_another() -> None:
+        while not over.wait(0.01):
+            standing.keep_waiting()
+
+    threading.Thread(target=wait_for_another, daemon=True).start()
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        standing.sleep_until(START + 1.0)
+    with pytest.raises(ClockError, match="stood still"):
+        standing.sleep_until(START + 1.0)  # what a session does at its end
+    over.set()
 
 
 def test_waiting_ends_with_the_reason_of_a_failure() -> None:
@@ -137,6 +160,54 @@ def test_simulator_that_is_restarted_is_noticed(follower: Build, eventually: Bui
     threading.Timer(0.2, follower, [2]).start()
     with pytest.raises(ClockError, match=r"jumped back from 5\.000 to 2\.000 s.*Start this again"):
         clock.sleep(10.0)
+
+
+def test_clock_that_jumps_ahead_is_noticed(follower: Build, eventually: Build) -> None:
+    eventually(lambda: follower(5) or clock.now() == 5.0, "the clock is heard")
+    clock.join()
+    threading.Timer(0.2, follower, [100]).start()
+    with pytest.raises(ClockError, match=r"jumped ahead from 5\.000 to 100\.000 s.*Start this again"):
+        clock.sleep(200.0)
+
+
+def test_clock_that_repeats_one_time_stands_still(
+    follower: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulator that is paused goes on publishing."""
+    monkeypatch.setattr(lockstep, "STANDS", 0.5)
+    eventually(lambda: follower(5) or clock.now() == 5.0, "the clock is heard")
+    clock.join()
+    over = threading.Event()
+
+    def pause() -> None:
+        while not over.wait(0.02):
+            follower(5)
+
+    threading.Thread(target=pause, daemon=True).start()
+    with pytest.raises(ClockError, match="stood still"):
+        clock.sleep(1.0)
+    over.set()
+
+
+def test_robot_without_a_clock_is_named_before_anything_moves(private_domain: int) -> None:
+    with open_node("policy", ros_args=["--ros-args", "-p", "use_sim_time:=true"]) as node:
+        driver = open_driver(node, robots.get("panda"))
+        with pytest.raises(NotReady, match=r"no state of joint1.*nothing arrives on /clock either.*leave use_sim_time"):
+            driver.preflight.wait_ready(0.3)
+    clock.use(clock.WALL)
+
+
+def test_program_that_is_no_follower_is_disconnected(private_domain: int) -> None:
+    with open_node("robot") as node, closing(Conductor(node, (), DT, speed=100.0)) as conductor:
+        conductor.begin(lambda: None, lambda: False)
+        with socket.create_connection(conductor._server.getsockname(), timeout=10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\nHost: localhost\n\n")
+            for _ in range(20):
+                conductor.tick(lambda: None, lambda: False)
+            while stranger.recv(1000):  # until the end of the connection
+                pass
+        assert clock.now() == pytest.approx(START + 20 * DT)
+    clock.use(clock.WALL)
 
 
 def test_without_a_clock_nothing_starts(follower: Build, monkeypatch: pytest.MonkeyPatch) -> None:

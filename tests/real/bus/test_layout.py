@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.bus import decode, encode, make
+from real.bus import BusError, decode, encode, make
 from real.bus.layout import Layout, template
 from real.bus.messages import store
 
@@ -69,6 +70,24 @@ def test_big_endian_messages_are_read() -> None:
     raw = bytes(store().serialize_cdr(message, JOINTS, little_endian=False))
     numbers = Layout(raw, JOINTS).read(raw)
     assert numbers is not None and numbers["position"] == [1.5] and numbers["header.stamp.sec"] == 7
+
+
+def test_padding_is_ignored_and_other_encodings_are_refused() -> None:
+    raw = bytearray(joints(["a"], "abc", [1.0], []))
+    layout, end = Layout(bytes(raw), JOINTS), raw.index(b"a\0", 24) + 2
+    assert raw[end : end + 2] == b"\0\0"
+    raw[end : end + 2] = b"\7\7"
+    assert decode(bytes(raw), JOINTS).name == ["a"] and layout.read(raw) is not None
+    raw[1] = 7  # XCDR2
+    with pytest.raises(BusError, match="another encoding"):
+        Layout(bytes(raw), JOINTS)
+
+
+def test_numbers_of_another_shape_are_refused() -> None:
+    layout = template(JOINTS, name=["a", "b"], position=[0.0, 0.0])
+    for wrong in (1.0, [1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(BusError, match="position has shape"):
+            layout.write(position=wrong)
 
 
 def test_nested_numbers_are_written_by_their_path() -> None:
