@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, out: Path, processes: bool = False, busy: int 
             hogs.callback(hog.kill)
         done = subprocess.run(
             command, capture_output=True, text=True,
-            env={"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": domain} | os.environ,
+            env=os.environ | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": domain},
         )  # fmt: skip
     if done.returncode not in (0, 1) or "did not arrive" in done.stderr + done.stdout:
         raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
