@@ -24,7 +24,7 @@ demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is 
 	$(BIN)/robot-rl demo vla $(ARGS)
 
 test: $(STAMP)  ## in parallel, then the real-time tests alone
-	$(BIN)/python -m pytest -m "not realtime" -n 3 --max-worker-restart 0 $(ARGS)
+	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
 	$(BIN)/python -m pytest -m realtime $(ARGS)
 
 check: $(STAMP)  ## style, types, import layers
