@@ -37,7 +37,7 @@ class SafetyConfig:
     s. A single joint state may be wrong."""
     object_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.2
     """Maximum age of an object pose for posting a goal, s."""
-    picture_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.15
+    picture_timeout: Annotated[float, Interval(gt=0, le=60)] = 0.15
     """Maximum age of a picture, s: three frames at 20 Hz. An older picture of the policy's cameras stops goals; for
     other cameras the last picture is recorded again."""
     lost_timeout: Annotated[float, Interval(gt=0, le=5)] = 0.5

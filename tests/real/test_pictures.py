@@ -148,7 +148,7 @@ def test_failed_camera_stops_the_arm_and_then_the_episode(
     env: Build, robot: Any, cameras: Build, eventually: Build, names: Any, stamped: bool, message: str
 ) -> None:
     shown = cameras()
-    e = env(picture_timeout=5.0)
+    e = env(picture_timeout=60.0)
     e.reset(seed=0)
     e.step(STILL)
     shown.names, shown.stamped = names, stamped
@@ -226,7 +226,7 @@ def test_classifier_may_read_another_camera(env: Build, robot: Any, cameras: Bui
     assert e.pictures.read(1000.0)[FRONT].shape == (1, 12, 16, 3)
 
 
-@pytest.mark.parametrize(("always", "picture_timeout"), [(False, 5.0), (True, 1e-9)])
+@pytest.mark.parametrize(("always", "picture_timeout"), [(False, 60.0), (True, 1e-9)])
 def test_no_success_without_the_classifier_or_with_old_pictures(
     env: Build, robot: Any, cameras: Build, verdict: Build, always: bool, picture_timeout: float
 ) -> None:
