@@ -103,10 +103,6 @@ class Subscription(ABC):
         seen = self._count if after is None else after
         return clock.wait(lambda: self._count > seen, timeout, self._arrived)
 
-    def wait_until(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until a predicate, evaluated at each sample, holds; return its value."""
-        return clock.wait(holds, timeout, self._arrived)
-
     def poll(self, timeout: float) -> None:
         """Wait up to ``timeout`` s, by the machine's clock, for a sample of a subscription with ``at_once``."""
         with self._arrived:

@@ -1,5 +1,6 @@
 """State part of a driver: the newest state of a robot's joints, and what it cannot be."""
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -119,7 +120,14 @@ class StateReader(ABC):
 
     def wait(self, holds: Callable[[], bool], timeout: float) -> bool:
         """Wait up to `timeout` s for new states until `holds()` is true; return its value."""
-        return self.joints.wait_until(holds, timeout)
+        start, began = clock.now(), time.monotonic()
+        while not (held := holds()):
+            # Before this process takes part in lockstep, the robot's clock stands.
+            passed = clock.now() - start or time.monotonic() - began
+            if passed >= timeout:
+                break
+            self.joints.wait(min(0.1, timeout - passed))
+        return held
 
     def raise_priority_once(self) -> None:
         """Give the bus's threads real-time priority. Call this from the callback of the joints' state."""
