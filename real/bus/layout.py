@@ -1,6 +1,6 @@
 """A message's numbers at their places in its CDR bytes, for topics whose texts and lengths hardly ever change.
 
-To decode or encode a JointState of 12 joints takes 10 times as long as to find its numbers::
+To decode a JointState of 12 joints takes 10 times as long as to find its numbers::
 
     layout = Layout(sample.raw, "sensor_msgs/msg/JointState")
     numbers = layout.read(raw)  # None if texts or lengths differ
