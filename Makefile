@@ -8,9 +8,10 @@ BIN := .venv/bin
 EXTRAS ?= all$(if $(AMENT_PREFIX_PATH),,$(COMMA)ros2)
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, which would compile every module again
 STAMP := .venv/.installed
+SIMS := .venv-sims/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install demo demo-go2 demo-vla test check clean
+.PHONY: install demo demo-go2 demo-vla sims test check clean
 
 install: $(STAMP)  ## set up .venv (default)
 
@@ -23,7 +24,9 @@ demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its o
 demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is told what to do
 	$(BIN)/robot-rl demo vla $(ARGS)
 
-test: $(STAMP)  ## in parallel, then the real-time tests alone
+sims: $(SIMS)  ## other people's simulators of Franka's protocol, which pin older packages
+
+test: $(STAMP) $(SIMS)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
 	$(BIN)/python -m pytest -m realtime $(ARGS)
 
@@ -33,7 +36,7 @@ check: $(STAMP)  ## style, types, import layers
 	$(BIN)/lint-imports --no-cache
 
 clean:  ## forget the environment and the caches; runs/ and datasets/ stay
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-sims build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
@@ -41,4 +44,9 @@ $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	@.ci/system-packages $(PYTHON)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+$(SIMS): Makefile
+	@test -x .venv-sims/bin/pip || $(PYTHON) -m venv .venv-sims
+	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4
 	@touch $@

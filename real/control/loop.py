@@ -200,6 +200,7 @@ class CommandLoop:
             at = self.measured()
             self._goal = Goal(at, at, self._goal.gripper, clock.now(), self.pipeline.tick)
         self._fresh = True
+        self.driver.recover()
         self.note("reset", self.stopped)
         self.stopped = ""
 

@@ -56,7 +56,8 @@ class BrakeAndHold:
         """Last time at which the held arm was at its held position, s."""
 
     def violated(self, now: float, reading: JointReading) -> str:
-        return ""
+        """Return the latched stop of the robot's own process."""
+        return self.loop.driver.objection(now)
 
     def follows(self, now: float) -> None:
         self._last_tracking_ok = now

@@ -28,6 +28,7 @@ drivers = Registry(
         "forward_velocity": (
             "real.drivers.forward_velocity:DRIVER", "ros2_control: joint states, streamed velocities, a gripper's width"
         ),
+        "franka": ("real.drivers.franka:DRIVER", "Franka arms, held by `robot-rl robot` through Franka's own protocol"),
         "unitree_low_level": ("real.drivers.unitree:DRIVER", "Unitree's LowState and LowCmd, through our guard"),
     },
     instance_of="real.drivers.driver:DriverParts",

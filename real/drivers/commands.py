@@ -46,6 +46,9 @@ class Commands(ABC):
         """Return the robot's reason for withholding commands from the motors; empty if there is none."""
         return ""
 
+    def recover(self) -> None:  # noqa: B027 - optional
+        """Let the robot recover from its latched stop: called when the operator resets a stop, never by a policy."""
+
     @property
     def damped(self) -> dict[str, int]:
         """Return the number of times that a guard began to damp the robot, by reason."""

@@ -98,6 +98,11 @@ class Driver:
         """Return the robot's reason for withholding commands from the motors; empty if there is none."""
         return self.commands.objection(now) if self.commands else ""
 
+    def recover(self) -> None:
+        """Let the robot recover from its latched stop."""
+        if self.commands:
+            self.commands.recover()
+
     @property
     def damped(self) -> dict[str, int]:
         """Return the number of times that a guard began to damp the robot, by reason."""

@@ -19,6 +19,9 @@ _LOCKSTEP = Argument(
     "lockstep", "auto", "twin in lockstep with the policy, not in real time; auto: unless a person takes part",
     ("auto", "true", "false"),
 )  # fmt: skip
+_HOST = Argument(
+    "host", "", "address of a Franka arm, which `robot-rl robot` then holds; empty: the robot's driver runs already"
+)
 _TASK = Argument("task", "", "task of twin and operator (`robot-rl tasks`); empty: the policy's or robot's first")
 _OUT = Argument("out", "", "folder of the recording; empty: a new one under runs/")
 _PREFIX = Argument(JOINT_PREFIX, "", "prefix of joint and frame names in the arm's driver, such as fr3_ or a tf_prefix")
@@ -65,6 +68,13 @@ _COMMANDS = Argument(
 def _twin(values: Mapping[str, str], *options: str) -> NodeProcess:
     command = ("twin", values["robot"], *_options(values, "task", "seed"), *_no_camera(values), *options)
     return NodeProcess("twin", command, condition=values.get("twin", "true") == "true", required=True)
+
+
+def _robot(values: Mapping[str, str]) -> NodeProcess:
+    if values["host"] and values["twin"] == "true":
+        raise LaunchError(f"host:={values['host']} is of a real robot; leave out twin:=true")
+    command = ("robot", values["robot"], "--host", values["host"])
+    return NodeProcess("robot", command, condition=bool(values["host"]), required=True)
 
 
 def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[NodeProcess]:
@@ -162,7 +172,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
     deploy = _deploy(values, "twin", "execution", "instruction", "classifier")
-    return [_twin(values), deploy, _tell(values), _teleop(values), _view(values)]
+    return [_twin(values), _robot(values), deploy, _tell(values), _teleop(values), _view(values)]
 
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -183,7 +193,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
     finetune = NodeProcess("finetune", command, **roles, writes=_WRITES, follows=True)
-    return [_twin(values), _teleop(values), finetune, _view(values)]
+    return [_twin(values), _robot(values), _teleop(values), finetune, _view(values)]
 
 
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -191,7 +201,8 @@ def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
     options += _flags(values, "resume", "keep_failures")
     command = ("record", values["task"], *options, *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
-    return [_twin(values), _teleop(values), NodeProcess("record", command, **roles, follows=True, ros_name="policy")]
+    record = NodeProcess("record", command, **roles, follows=True, ros_name="policy")
+    return [_twin(values), _robot(values), _teleop(values), record]
 
 
 def _changed(arguments: tuple[Argument, ...], **fields: dict[str, Any]) -> tuple[Argument, ...]:
@@ -210,7 +221,7 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (*_DEPLOY, _HOST, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": LaunchFile(
@@ -230,6 +241,7 @@ FILES = {
             _POLICY,
             _TWIN,
             _LOCKSTEP,
+            _HOST,
             Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
             Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
             _INSTRUCTION,
@@ -248,6 +260,7 @@ FILES = {
         (
             _TWIN,
             _LOCKSTEP,
+            _HOST,
             Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
             replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),
             Argument("episodes", "20", "final number of demonstrations in the dataset", minimum=1),

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("robot_rl.cli.bundle:Export", "write a bundle's policy as ONNX"),
     "serve": ("robot_rl.cli.remote:Serve", "serve a bundle's policy to robots over a websocket"),
     "twin": ("robot_rl.cli.twin:Twin", "run a simulated robot behind the real robot's ROS 2 topics"),
+    "robot": ("robot_rl.cli.robot:Robot", "hold a Franka arm through its own protocol, behind the twin's topics"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
     "guard": ("robot_rl.cli.twin:Guard", "check a legged robot's motor commands and forward them"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),

@@ -149,6 +149,28 @@ class ForwardVelocity(JointTopics):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrankaControl(ForwardPosition):
+    """Topics, limits and thresholds of `robot-rl robot`, the process that alone holds a Franka arm."""
+
+    driver: ClassVar[str] = "franka"
+    share: Annotated[float, Interval(gt=0, le=0.95)] = 0.9
+    """Share of the robot's limits of speed, acceleration and jerk that the process uses. It must exceed the shares of a
+    policy's shield, or the arm passes goals that stop."""
+    goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.1
+    """Age of the newest goal at which the arm brakes and holds, s."""
+    max_force: Annotated[float, Interval(gt=0, le=200)] = 40.0
+    """External force at the tool at which the arm brakes and latches a stop, N."""
+    max_torque: Annotated[float, Interval(gt=0, le=100)] = 25.0
+    """The same for the external torque at any joint, N m."""
+    collision_force: Annotated[float, Interval(gt=0, le=200)] = 60.0
+    """Force, N, and moment, N m, at which the robot's own reflex stops it."""
+    collision_torque: Annotated[float, Interval(gt=0, le=100)] = 40.0
+    """Joint torque at which the robot's own reflex stops it, N m."""
+    grasp_speed: Annotated[float, Interval(gt=0, le=0.1)] = 0.1
+    """Speed of the fingers, m/s."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnitreeLowLevel(DriverConfig):
     """Topics of Unitree's low-level messages."""
 

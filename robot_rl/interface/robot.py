@@ -15,6 +15,20 @@ if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without
 
 
 @dataclass(frozen=True)
+class SpeedTaper:
+    """Shrinking of a joint's speed limit towards its position limits: to sqrt(slope x distance) - offset, rad/s."""
+
+    low: float
+    """Position from which the distance of downward motion is counted, rad."""
+    high: float
+    """Position from which the distance of upward motion is counted, rad."""
+    slope: PositiveFloat
+    """Twice the deceleration that the law leaves for braking, rad/s^2."""
+    offset: NonNegativeFloat
+    """Speed that is subtracted, rad/s."""
+
+
+@dataclass(frozen=True)
 class Joint:
     """Actuated joint: limits, gains, and pose in the serial chain."""
 
@@ -43,6 +57,8 @@ class Joint:
     """Name of the joint in the model file; empty: the same as `name`."""
     jerk: PositiveFloat | None = None
     """Jerk limit, rad/s^3, for drivers with jerk-limited commands; None: unknown."""
+    taper: SpeedTaper | None = None
+    """How the speed limit shrinks towards the position limits; None: it is the same everywhere."""
 
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")

@@ -56,6 +56,9 @@ class FakeDriver:
         self.arrived = threading.Condition()
         self.state = SimpleNamespace(next_reading=lambda timeout: self.reading())
 
+    def recover(self) -> None:
+        pass
+
     def objection(self, now: float) -> str:
         return self.guard
 

@@ -1,0 +1,211 @@
+"""The arm's process: it alone sends motion to the robot, 1,000 times a second, and outlives whoever sets goals.
+
+`python -m real.franka.arm FD JSON`, started by `real.franka.node`. Goals that stop, or a node that ends, brake the arm;
+then the robot's own controller holds it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pylibfranka as fci
+
+from real.control.timing import STALL, prefer_realtime
+from real.franka.link import ArmState, Goal, Link, Recover, Report, words
+from real.franka.losses import LostCycles
+from real.franka.motion import PERIOD, Limits, Motion, Stream
+from robot_rl.interface.driver import FrankaControl
+from robot_rl.interface.robot import RobotSpec
+from robot_rl.robots import robots
+
+EVERY = 5
+"""Cycles per state that is passed on: 200 Hz."""
+REST = 0.5
+"""Time at rest without goals after which the motion ends, s."""
+START = 0.2
+"""Maximum distance of the first goal from the arm, rad."""
+SILENCE, READY = "no goals", ""
+ERRORS = (fci.FrankaException, RuntimeError)
+"""Exceptions of libfranka; in Python most are RuntimeErrors."""
+
+
+class Arm:
+    """Loop of the arm."""
+
+    def __init__(self, robot: fci.Robot, spec: RobotSpec, link: Link, dry_run: bool = False):
+        assert isinstance(spec.driver, FrankaControl)
+        self.robot, self.spec, self.config, self.link, self.dry_run = robot, spec, spec.driver, link, dry_run
+        self.limits = Limits(spec, spec.driver.share)
+        self.ending = False
+        self.fault = ""
+        """Reason of a latched stop; empty if there is none."""
+        self._reported: Report | None = None
+        self._goal: Goal | None = None
+        self._following = False
+        """The arm followed a goal in the last cycle."""
+        self._stream: Stream | None = None
+        self._cycles = self._lost = self._in_row = self._stalls = self._count = 0
+
+    def run(self) -> None:
+        """Read the robot, and move it while there are goals, until the node or a signal ends the process."""
+        prefer_realtime(60)
+        gc.disable()  # a collection would take longer than a cycle, and the loop creates no reference cycles
+        while not self.ending:
+            state = self.robot.read_once()
+            if fault := self._mode_fault(state):
+                self._latch(fault)
+            self._take(state)
+            if self._wanted(np.array(state.q_d)) is not None:
+                try:
+                    self._move()
+                except ERRORS as error:
+                    self._latch(words(error))
+                finally:
+                    self._following = False
+
+    def _move(self) -> None:
+        """Follow goals until there have been none for a while."""
+        control = None if self.dry_run else self.robot.start_joint_position_control(fci.ControllerMode.JointImpedance)
+        state = control.readOnce()[0] if control else self.robot.read_once()
+        motion, self._stream = Motion(self.limits, np.array(state.q_d)), Stream(np.array(state.q_d), 200.0)
+        losses, rested = LostCycles(), 0
+        while True:
+            self._following = not self.ending and self._wanted(motion.q) is not None
+            q = motion.follow(*self._stream.at(time.monotonic())) if self._following else motion.brake()
+            rested = 0 if self._following or not motion.resting else rested + 1
+            finished = rested * PERIOD >= (0.01 if self.ending or self.fault else REST)
+            if control:
+                command = fci.JointPositions(q.tolist())
+                command.motion_finished = finished
+                control.writeOnce(command)
+            if finished:
+                return
+            state, elapsed = control.readOnce() if control else (self.robot.read_once(), None)
+            self._take(state)
+            if elapsed and any(lost := self._count_lost(losses, state, elapsed.to_sec())):
+                motion.bridge(*lost)
+            if not self.fault and (fault := self._contact(state)):
+                self._latch(fault)
+
+    def _count_lost(self, losses: LostCycles, state: Any, elapsed: float) -> tuple[bool, int]:
+        """Return whether the last command was late, and the number of cycles since that had none."""
+        cycles = max(1, round(elapsed / PERIOD))
+        late, missed = losses.add(cycles, state.control_command_success_rate)
+        self._cycles += cycles
+        self._stalls += cycles * PERIOD > STALL
+        self._lost += late + missed
+        self._in_row = max(self._in_row, late + missed)
+        return late, missed
+
+    # ---- messages -------------------------------------------------------------------------------------------------
+    def _take(self, state: Any) -> None:
+        """Pass a state on, and read the messages of the node."""
+        now = time.monotonic()
+        self._count += 1
+        if self._count % EVERY == 0:
+            forces = tuple(state.tau_J), tuple(state.tau_ext_hat_filtered), tuple(state.O_F_ext_hat_K)
+            counts = self._cycles, self._lost, self._in_row, self._stalls
+            success = state.control_command_success_rate
+            self.link.send(ArmState(now, tuple(state.q), tuple(state.dq), *forces, success, *counts))
+        while (message := self.link.receive()) is not None:
+            if isinstance(message, Goal):
+                self._goal = message
+                if self._stream:
+                    self._stream.add(np.array(message.q), message.time)
+            elif isinstance(message, Recover):
+                self._recover(state)
+        self.ending |= self.link.closed
+
+    def _wanted(self, q: np.ndarray) -> Goal | None:
+        """Return the goal to follow from positions `q` (7,), rad; None, with the reason reported, if there is none."""
+        goal = self._goal
+        if self.fault or goal is None or time.monotonic() - goal.time > self.config.goal_timeout:
+            self._say(self.fault or SILENCE)
+            return None
+        if not self._following and np.abs(np.array(goal.q) - q).max() > START:
+            self._say(f"the first goal is more than {START:g} rad away from the arm")
+            return None
+        self._say(READY)
+        return goal
+
+    # ---- stops ----------------------------------------------------------------------------------------------------
+    def _mode_fault(self, state: Any) -> str:
+        """Return the reason for which the robot cannot move; empty if it can."""
+        mode = state.robot_mode
+        if mode in (fci.RobotMode.Idle, fci.RobotMode.Move):
+            return ""
+        return f"robot mode {mode.name}" + (f": {errors}" if (errors := _errors(state.current_errors)) else "")
+
+    def _contact(self, state: Any) -> str:
+        """Return the limit of external forces that is exceeded; empty if none is."""
+        force, torque = float(np.linalg.norm(state.O_F_ext_hat_K[:3])), float(np.abs(state.tau_ext_hat_filtered).max())
+        if force > self.config.max_force:
+            return f"external force of {force:.0f} N, limit {self.config.max_force:g} N"
+        if torque > self.config.max_torque:
+            return f"external torque of {torque:.0f} N m at a joint, limit {self.config.max_torque:g} N m"
+        return ""
+
+    def _latch(self, reason: str) -> None:
+        self.fault = self.fault or reason
+        self._say(self.fault)
+
+    def _recover(self, state: Any) -> None:
+        """Recover the robot from its errors, and forget a latched stop."""
+        try:
+            if state.robot_mode == fci.RobotMode.Reflex:
+                self.robot.automatic_error_recovery()
+            self.fault, self._goal = "", None
+        except ERRORS as error:
+            self.fault = f"recovery refused: {words(error)}"
+
+    def _say(self, reason: str) -> None:
+        report = Report(self.fault or reason, bool(self.fault))
+        if report != self._reported:
+            self._reported = report
+            self.link.send(report)
+
+
+def _errors(errors: Any) -> str:
+    """Return Franka's names of the errors that are set."""
+    return ", ".join(name for name in dir(errors) if not name.startswith("_") and getattr(errors, name) is True)
+
+
+def connect(host: str, config: FrankaControl, realtime: bool) -> fci.Robot:
+    """Return the robot at an address, with its thresholds set."""
+    robot = fci.Robot(host, fci.RealtimeConfig.kEnforce if realtime else fci.RealtimeConfig.kIgnore)
+    torque, force = [config.collision_torque] * 7, [config.collision_force] * 6
+    robot.set_collision_behavior(torque, torque, force, force)
+    return robot
+
+
+def main(fd: int, settings: dict[str, Any]) -> int:
+    link = Link(socket.socket(fileno=fd))
+    spec = robots.get(settings["robot"])
+    assert isinstance(spec.driver, FrankaControl)
+    config = replace(spec.driver, **settings["limits"])
+    try:
+        robot = connect(settings["host"], config, settings["realtime"])
+        arm = Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
+
+        def end(*_: object) -> None:
+            arm.ending = True
+
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the node too
+        arm.run()
+    except ERRORS as error:
+        link.send(Report(words(error), True))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), json.loads(sys.argv[2])))
