@@ -75,12 +75,12 @@ class Episode:
 
 @dataclass(frozen=True)
 class GuardReport:
-    """Report of a guard."""
+    """Report of a guard, or of the process that holds an arm."""
 
     damping: str = ""
-    """Reason of the damping; empty while commands pass."""
+    """Reason for which commands are withheld, and the robot is damped or held; empty while commands pass."""
     latched: bool = False
-    """The damping lasts until the robot stands up again."""
+    """It lasts until a legged robot stands up again, or the operator lets an arm recover."""
     damped: Mapping[str, int] = field(default_factory=dict)
     """Number of dampings by reason."""
     stalls: int = 0
