@@ -270,7 +270,11 @@ class Node(ABC):
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to ``timeout`` s until a predicate holds, such as ``lambda: pub.matched > 0``; return its value."""
+        """Wait up to ``timeout`` s until a predicate of the graph holds, such as ``lambda: pub.matched > 0``.
+
+        Returns its value. It is evaluated when the graph changes, not when samples arrive: for those see
+        `Subscription.wait` and `clock.wait`.
+        """
 
     @abstractmethod
     def incompatible(self) -> list[str]:
