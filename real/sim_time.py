@@ -36,6 +36,8 @@ class TimeSource:
         """The conductor waits for this process."""
         self._line: Line | None = None
         """Connection to a conductor; without it, `/clock` has the time."""
+        self._ended = False
+        """The last connection has ended; what is left on `/clock` is older than what was said there."""
         self._times: deque[str] = deque()
         """What was said on the line, or as there on `/clock`."""
         self.clock.on_join, self.clock.on_leave = self._join, self._leave
@@ -79,14 +81,17 @@ class TimeSource:
         """Yield the times that are said, until the node is closed."""
         while True:
             try:
-                if self._line is None:
+                if self._line is None and self._ended:
+                    self._address.poll(0.2)
+                    self._times.clear()
+                elif self._line is None:
                     (self._address if self._address.matched else self._clock).poll(0.2)
                 else:
                     self._times.extend(self._line.hear())
             except TimeoutError:
                 self._address.poll(0.0)  # raises if the node is closed
             except OSError:
-                self._line = None
+                self._line, self._ended = None, True
                 if self.clock.joined:
                     self.clock.fail("the robot's simulator has ended")
             while self._times:
