@@ -7,9 +7,6 @@ then the robot's own controller holds it.
 from __future__ import annotations
 
 import gc
-import json
-import signal
-import socket
 import sys
 import time
 from dataclasses import replace
@@ -19,9 +16,10 @@ import numpy as np
 import pylibfranka as fci
 
 from real.control.timing import STALL, prefer_realtime
-from real.franka.link import ArmState, Goal, Link, Recover, Report, words
+from real.franka.link import ArmState, Goal, Link, Recover, Report
 from real.franka.losses import LostCycles
 from real.franka.motion import PERIOD, Limits, Motion, Stream
+from real.franka.process import ERRORS, serve, words
 from robot_rl.interface.driver import FrankaControl
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots import robots
@@ -33,8 +31,6 @@ REST = 0.5
 START = 0.2
 """Maximum distance of the first goal from the arm, rad."""
 SILENCE, READY = "no goals", ""
-ERRORS = (fci.FrankaException, RuntimeError)
-"""Exceptions of libfranka; in Python most are RuntimeErrors."""
 
 
 class Arm:
@@ -63,7 +59,7 @@ class Arm:
             if fault := self._mode_fault(state):
                 self._latch(fault)
             self._take(state)
-            if self._wanted(np.array(state.q_d)) is not None:
+            if self._may_follow(np.array(state.q_d)):
                 try:
                     self._move()
                 except ERRORS as error:
@@ -78,7 +74,7 @@ class Arm:
         motion, self._stream = Motion(self.limits, np.array(state.q_d)), Stream(np.array(state.q_d), 200.0)
         losses, rested = LostCycles(), 0
         while True:
-            self._following = not self.ending and self._wanted(motion.q) is not None
+            self._following = not self.ending and self._may_follow(motion.q)
             q = motion.follow(*self._stream.at(time.monotonic())) if self._following else motion.brake()
             rested = 0 if self._following or not motion.resting else rested + 1
             finished = rested * PERIOD >= (0.01 if self.ending or self.fault else REST)
@@ -124,17 +120,17 @@ class Arm:
                 self._recover(state)
         self.ending |= self.link.closed
 
-    def _wanted(self, q: np.ndarray) -> Goal | None:
-        """Return the goal to follow from positions `q` (7,), rad; None, with the reason reported, if there is none."""
+    def _may_follow(self, q: np.ndarray) -> bool:
+        """Return whether there is a goal to follow from positions `q` (7,), rad; report why, if there is none."""
         goal = self._goal
         if self.fault or goal is None or time.monotonic() - goal.time > self.config.goal_timeout:
             self._say(self.fault or SILENCE)
-            return None
+            return False
         if not self._following and np.abs(np.array(goal.q) - q).max() > START:
             self._say(f"the first goal is more than {START:g} rad away from the arm")
-            return None
+            return False
         self._say(READY)
-        return goal
+        return True
 
     # ---- stops ----------------------------------------------------------------------------------------------------
     def _mode_fault(self, state: Any) -> str:
@@ -178,34 +174,17 @@ def _errors(errors: Any) -> str:
     return ", ".join(name for name in dir(errors) if not name.startswith("_") and getattr(errors, name) is True)
 
 
-def connect(host: str, config: FrankaControl, realtime: bool) -> fci.Robot:
-    """Return the robot at an address, with its thresholds set."""
-    robot = fci.Robot(host, fci.RealtimeConfig.kEnforce if realtime else fci.RealtimeConfig.kIgnore)
-    torque, force = [config.collision_torque] * 7, [config.collision_force] * 6
-    robot.set_collision_behavior(torque, torque, force, force)
-    return robot
-
-
-def main(fd: int, settings: dict[str, Any]) -> int:
-    link = Link(socket.socket(fileno=fd))
+def connect(settings: dict[str, Any], link: Link) -> Arm:
+    """Return the arm at an address, with its thresholds set."""
     spec = robots.get(settings["robot"])
     assert isinstance(spec.driver, FrankaControl)
     config = replace(spec.driver, **settings["limits"])
-    try:
-        robot = connect(settings["host"], config, settings["realtime"])
-        arm = Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
-
-        def end(*_: object) -> None:
-            arm.ending = True
-
-        signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the node too
-        arm.run()
-    except ERRORS as error:
-        link.send(Report(words(error), True))
-        return 1
-    return 0
+    realtime = fci.RealtimeConfig.kEnforce if settings["realtime"] else fci.RealtimeConfig.kIgnore
+    robot = fci.Robot(settings["host"], realtime)
+    torque, force = [config.collision_torque] * 7, [config.collision_force] * 6
+    robot.set_collision_behavior(torque, torque, force, force)
+    return Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), json.loads(sys.argv[2])))
+    sys.exit(serve(connect))

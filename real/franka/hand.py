@@ -6,23 +6,19 @@ after it; only the newest counts.
 
 from __future__ import annotations
 
-import json
 import logging
-import signal
-import socket
 import sys
 import time
 from typing import Any
 
 import pylibfranka as fci
 
-from real.franka.link import Grip, HandState, Link, Report, words
+from real.franka.link import Grip, HandState, Link
+from real.franka.process import serve
 from robot_rl.interface.driver import FrankaControl
 from robot_rl.robots import robots
 
 logger = logging.getLogger(__name__)
-ERRORS = (fci.FrankaException, RuntimeError)
-"""Exceptions of libfranka; in Python most are RuntimeErrors."""
 CLOSER = 0.005
 """Distance by which a goal must differ from the last one to count as another, m."""
 
@@ -63,23 +59,12 @@ class Hand:
             logger.warning("the hand refused a width of %.3f m: %s", goal.width, error)
 
 
-def main(fd: int, settings: dict[str, Any]) -> int:
-    link, config = Link(socket.socket(fileno=fd)), robots.get(settings["robot"]).driver
+def connect(settings: dict[str, Any], link: Link) -> Hand:
+    """Return the hand at an address."""
+    config = robots.get(settings["robot"]).driver
     assert isinstance(config, FrankaControl)
-    try:
-        hand = Hand(fci.Gripper(settings["host"]), config.grasp_speed, link, settings["dry_run"])
-
-        def end(*_: object) -> None:
-            hand.ending = True
-
-        signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        hand.run()
-    except ERRORS as error:
-        link.send(Report(words(error), True))
-        return 1
-    return 0
+    return Hand(fci.Gripper(settings["host"]), config.grasp_speed, link, settings["dry_run"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), json.loads(sys.argv[2])))
+    sys.exit(serve(connect))

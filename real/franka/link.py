@@ -152,9 +152,3 @@ class Link:
 
     def close(self) -> None:
         self._end.close()
-
-
-
-def words(error: Exception) -> str:
-    """Return an error of libfranka without its prefix."""
-    return str(error).removeprefix("libfranka: ").strip()
