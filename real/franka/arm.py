@@ -7,25 +7,26 @@ then the robot's own controller holds it.
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pylibfranka as fci
 
 from real.control.timing import STALL, prefer_realtime
 from real.franka.link import ArmState, Goal, Link, Recover, Report
 from real.franka.losses import LostCycles
-from real.franka.motion import PERIOD, Limits, Motion, Stream
+from real.franka.motion import PERIOD, Motion, Stream, joint_limits
 from real.franka.process import ERRORS, serve, words
 from robot_rl.interface.driver import FrankaControl
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots import robots
 
-EVERY = 5
-"""Cycles per state that is passed on: 200 Hz."""
+RATED = 250
+"""Cycles over which the loop's rate is measured."""
 REST = 0.5
 """Time at rest without goals after which the motion ends, s."""
 START = 0.2
@@ -39,7 +40,9 @@ class Arm:
     def __init__(self, robot: fci.Robot, spec: RobotSpec, link: Link, dry_run: bool = False):
         assert isinstance(spec.driver, FrankaControl)
         self.robot, self.spec, self.config, self.link, self.dry_run = robot, spec, spec.driver, link, dry_run
-        self.limits = Limits(spec, spec.driver.share)
+        self._every = round(1 / PERIOD / spec.command_rate)
+        """Cycles per state that is passed on."""
+        self.limits = joint_limits(spec, spec.driver)
         self.ending = False
         self.fault = ""
         """Reason of a latched stop; empty if there is none."""
@@ -49,6 +52,10 @@ class Arm:
         """The arm followed a goal in the last cycle."""
         self._stream: Stream | None = None
         self._cycles = self._lost = self._in_row = self._stalls = self._count = 0
+        self._began = self._arrived = time.monotonic()
+        """Time of the first state of those over which the rate is measured, and of the newest, s."""
+        self._rate = self._answer = self._slowest = 0.0
+        """Rate of states, Hz, and longest time to a command, s, of the last cycles and of those since."""
 
     def run(self) -> None:
         """Read the robot, and move it while there are goals, until the node or a signal ends the process."""
@@ -59,11 +66,12 @@ class Arm:
             if fault := self._mode_fault(state):
                 self._latch(fault)
             self._take(state)
-            if self._may_follow(np.array(state.q_d)):
+            if self._may_follow(state.q_d):
                 try:
                     self._move()
                 except ERRORS as error:
-                    self._latch(words(error))
+                    mode = self._mode_fault(self.robot.read_once())
+                    self._latch(", ".join(filter(None, (words(error), mode))))
                 finally:
                     self._following = False
 
@@ -71,7 +79,7 @@ class Arm:
         """Follow goals until there have been none for a while."""
         control = None if self.dry_run else self.robot.start_joint_position_control(fci.ControllerMode.JointImpedance)
         state = control.readOnce()[0] if control else self.robot.read_once()
-        motion, self._stream = Motion(self.limits, np.array(state.q_d)), Stream(np.array(state.q_d), 200.0)
+        motion, self._stream = Motion(self.limits, state.q_d), Stream(state.q_d, self.spec.command_rate)
         losses, rested = LostCycles(), 0
         while True:
             self._following = not self.ending and self._may_follow(motion.q)
@@ -79,9 +87,10 @@ class Arm:
             rested = 0 if self._following or not motion.resting else rested + 1
             finished = rested * PERIOD >= (0.01 if self.ending or self.fault else REST)
             if control:
-                command = fci.JointPositions(q.tolist())
+                command = fci.JointPositions(q)
                 command.motion_finished = finished
                 control.writeOnce(command)
+                self._slowest = max(self._slowest, time.monotonic() - self._arrived)
             if finished:
                 return
             state, elapsed = control.readOnce() if control else (self.robot.read_once(), None)
@@ -104,29 +113,35 @@ class Arm:
     # ---- messages -------------------------------------------------------------------------------------------------
     def _take(self, state: Any) -> None:
         """Pass a state on, and read the messages of the node."""
-        now = time.monotonic()
+        self._arrived = now = time.monotonic()
         self._count += 1
-        if self._count % EVERY == 0:
+        if self._count == 1:
+            self._began = now
+        if self._count % RATED == 0:
+            self._rate, self._answer = RATED / (now - self._began), self._slowest
+            self._began, self._slowest = now, 0.0
+        if self._count % self._every == 0:
             forces = tuple(state.tau_J), tuple(state.tau_ext_hat_filtered), tuple(state.O_F_ext_hat_K)
             counts = self._cycles, self._lost, self._in_row, self._stalls
             success = state.control_command_success_rate
-            self.link.send(ArmState(now, tuple(state.q), tuple(state.dq), *forces, success, *counts))
+            measured = self._rate, self._answer, state.m_total
+            self.link.send(ArmState(now, tuple(state.q), tuple(state.dq), *forces, success, *counts, *measured))
         while (message := self.link.receive()) is not None:
             if isinstance(message, Goal):
                 self._goal = message
                 if self._stream:
-                    self._stream.add(np.array(message.q), message.time)
+                    self._stream.add(message.q, message.time)
             elif isinstance(message, Recover):
                 self._recover(state)
         self.ending |= self.link.closed
 
-    def _may_follow(self, q: np.ndarray) -> bool:
+    def _may_follow(self, q: Sequence[float]) -> bool:
         """Return whether there is a goal to follow from positions `q` (7,), rad; report why, if there is none."""
         goal = self._goal
         if self.fault or goal is None or time.monotonic() - goal.time > self.config.goal_timeout:
             self._say(self.fault or SILENCE)
             return False
-        if not self._following and np.abs(np.array(goal.q) - q).max() > START:
+        if not self._following and max(abs(a - b) for a, b in zip(goal.q, q, strict=True)) > START:
             self._say(f"the first goal is more than {START:g} rad away from the arm")
             return False
         self._say(READY)
@@ -142,7 +157,7 @@ class Arm:
 
     def _contact(self, state: Any) -> str:
         """Return the limit of external forces that is exceeded; empty if none is."""
-        force, torque = float(np.linalg.norm(state.O_F_ext_hat_K[:3])), float(np.abs(state.tau_ext_hat_filtered).max())
+        force, torque = math.hypot(*state.O_F_ext_hat_K[:3]), max(map(abs, state.tau_ext_hat_filtered))
         if force > self.config.max_force:
             return f"external force of {force:.0f} N, limit {self.config.max_force:g} N"
         if torque > self.config.max_torque:
@@ -175,7 +190,7 @@ def _errors(errors: Any) -> str:
 
 
 def connect(settings: dict[str, Any], link: Link) -> Arm:
-    """Return the arm at an address, with its thresholds set."""
+    """Return the arm at an address, with thresholds, impedance and load set. Raise what the robot refuses."""
     spec = robots.get(settings["robot"])
     assert isinstance(spec.driver, FrankaControl)
     config = replace(spec.driver, **settings["limits"])
@@ -183,6 +198,10 @@ def connect(settings: dict[str, Any], link: Link) -> Arm:
     robot = fci.Robot(settings["host"], realtime)
     torque, force = [config.collision_torque] * 7, [config.collision_force] * 6
     robot.set_collision_behavior(torque, torque, force, force)
+    if config.impedance:
+        robot.set_joint_impedance(config.impedance)
+    if config.load is not None:
+        robot.set_load(config.load, config.load_center, config.load_inertia)
     return Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 SIZES = {"q": 7, "dq": 7, "tau": 7, "tau_external": 7, "wrench": 6}
@@ -72,6 +72,12 @@ class ArmState:
     """Largest number of cycles lost in a row."""
     stalls: float
     """Number of times that this process stood still for over `real.control.timing.STALL` s."""
+    rate: float
+    """Rate of the robot's states, Hz; 0 until it is known. The robot sends 1,000 a second."""
+    answer: float
+    """Longest time from a state to the command, of the last cycles, s."""
+    mass: float
+    """Mass of hand and load as the robot is told, kg."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,9 @@ class Link:
             raw = bytes([len(KINDS), message.latched]) + message.reason.encode()
         else:
             kind = type(message)
-            numbers = (n for value in astuple(message) for n in (value if isinstance(value, tuple) else (value,)))
+            numbers: list[float] = []
+            for value in vars(message).values():
+                numbers.extend(value if isinstance(value, tuple | list) else (value,))
             raw = bytes([KINDS.index(kind)]) + LAYOUTS[kind].pack(*numbers)
         self._send(raw)
 

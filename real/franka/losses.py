@@ -1,6 +1,7 @@
 """Which commands a Franka has lost, by the success rate that it reports."""
 
 from collections import deque
+from itertools import islice
 
 WINDOW = 100
 """Number of last commands of which the robot reports the share that came in time."""
@@ -18,13 +19,9 @@ class LostCycles:
         Args: `cycles`: number of cycles from the last state to this one. `rate`: success rate in this state, of the
         candidates that which explains it best is taken. A robot that does not count reports 1.
         """
-        missed = [False] * (cycles - 1)
-        candidates = ([True] * cycles, [True, *missed], [False, *missed])
-        kept = list(self._in_time)
-        errors = []
-        for flags in candidates:
-            window = (kept + flags)[-WINDOW:]
-            errors.append(abs(sum(window) / len(window) - rate))
-        best = candidates[errors.index(min(errors))]
-        self._in_time.extend(best)
-        return not best[0], best[1:].count(False)
+        gone = max(0, len(self._in_time) + cycles - WINDOW)
+        size, kept = len(self._in_time) + cycles - gone, sum(self._in_time) - sum(islice(self._in_time, gone))
+        all_, first, none = (abs((kept + count) / size - rate) for count in (cycles, 1, 0))
+        late, missed = none < min(all_, first), 0 if all_ <= min(first, none) else cycles - 1
+        self._in_time.extend([not late, *[not missed] * (cycles - 1)])
+        return late, missed

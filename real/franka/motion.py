@@ -1,11 +1,20 @@
-"""Motion within a robot's limits of speed, acceleration and jerk to goals of any rate. Does not import torch."""
+"""Motion within a robot's limits of speed, acceleration and jerk to goals of any rate. Does not import torch.
 
+Plain numbers, joint by joint: for seven joints that takes a fifth of the time of numpy's calls, and it runs 1,000 times
+a second.
+"""
+
+from __future__ import annotations
+
+import math
 from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import ruckig
 
-from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.driver import FrankaControl
+from robot_rl.interface.robot import Joint, RobotSpec
 from robot_rl.util.errors import ConfigError
 
 PERIOD = 0.001
@@ -14,45 +23,66 @@ MARGIN = 0.01
 """Distance that the motion keeps to the position limits, rad."""
 BANDWIDTH = 50.0
 """Bandwidth of following a stream of goals, rad/s: a time constant of 20 ms."""
-JERK = 0.25
-"""Share of the jerk limit that is used: the robot bridges a lost cycle at constant acceleration, after which the motion
-seems to have four times the jerk."""
+COAST = 3
+"""Cycles after a lost one in which the acceleration stays: it is not known which of the last commands counted."""
 PHASE, RATE = 0.1, 0.005
 """Gains with which a stream's phase and period follow the arrivals, whose jitter they filter."""
 
 
-class Limits:
-    """Limits of a robot's joints, reduced to a share."""
+@dataclass(frozen=True, slots=True)
+class JointLimits:
+    """Limits of a joint, reduced to a share."""
 
-    def __init__(self, robot: RobotSpec, share: float):
-        def of(name: str) -> np.ndarray:
-            return np.array([getattr(joint, name) for joint in robot.joints], float)
+    low: float
+    high: float
+    speed: float
+    acceleration: float
+    jerk: float
+    share: float
+    taper_low: float
+    taper_high: float
+    slope: float
+    offset: float
 
-        if missing := [joint.name for joint in robot.joints if joint.jerk is None or joint.taper is None]:
-            raise ConfigError(f"robot {robot.name!r}: {', '.join(missing)} has no `jerk` or no `taper` in the spec")
-        self.low, self.high = of("low") + MARGIN, of("high") - MARGIN
-        self.speed, self.acceleration, self.jerk = share * of("velocity"), share * of("acceleration"), JERK * of("jerk")
-        self._share, taper = share, [joint.taper for joint in robot.joints]
-        fields = ("low", "high", "slope", "offset")
-        self._low, self._high, self._slope, self._offset = (np.array([getattr(t, f) for t in taper]) for f in fields)
+    @classmethod
+    def of(cls, joint: Joint, config: FrankaControl) -> JointLimits:
+        assert joint.acceleration is not None and joint.jerk is not None and joint.taper is not None
+        top, taper = config.speed * joint.velocity, joint.taper
+        most = config.acceleration * joint.acceleration, config.jerk * joint.jerk
+        return cls(
+            joint.low + MARGIN, joint.high - MARGIN, top, *most, config.speed, taper.low, taper.high, taper.slope,
+            taper.offset,
+        )  # fmt: skip
 
-    def speeds(self, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the limits of downward and upward speed at positions (J,), both (J,) and positive, rad/s."""
-        room = np.array([q - self._low, self._high - q]).clip(0.0)
-        down, up = self._share * (np.sqrt(self._slope * room) - self._offset).clip(0.0)
-        return np.minimum(down, self.speed), np.minimum(up, self.speed)
+    def speeds(self, q: float) -> tuple[float, float]:
+        """Return the limits of downward and upward speed at a position, rad; both positive, rad/s."""
+        return self._speed(q - self.taper_low), self._speed(self.taper_high - q)
+
+    def _speed(self, room: float) -> float:
+        if room <= 0:
+            return 0.0
+        return min(self.speed, self.share * max(0.0, math.sqrt(self.slope * room) - self.offset))
+
+
+def joint_limits(robot: RobotSpec, config: FrankaControl) -> list[JointLimits]:
+    """Return the limits of a robot's joints, reduced to the config's shares."""
+    if missing := [joint.name for joint in robot.joints if None in (joint.acceleration, joint.jerk, joint.taper)]:
+        names = ", ".join(missing)
+        raise ConfigError(f"robot {robot.name!r}: {names} has no `acceleration`, `jerk` or `taper` in the spec")
+    return [JointLimits.of(joint, config) for joint in robot.joints]
 
 
 class Stream:
     """Line from goal to goal, one period of the stream behind. The period is estimated from the arrivals."""
 
-    def __init__(self, q: np.ndarray, rate: float):
+    def __init__(self, q: Sequence[float], rate: float):
         """Args: `q`: goal before the first, (J,) rad. `rate`: expected rate of goals, Hz."""
-        self.goal, self._before = q, q
-        self._period, self._begins = 1 / rate, -np.inf
+        self.goal = self._before = list(q)
+        self._still = [0.0] * len(self.goal)
+        self._period, self._begins = 1 / rate, -math.inf
         """Estimated period, s, and time at which the newest goal takes effect, s."""
 
-    def add(self, goal: np.ndarray, now: float) -> None:
+    def add(self, goal: Iterable[float], now: float) -> None:
         """Take a goal (J,), rad, that arrived at `now`, s."""
         expected = self._begins + self._period
         late = now - expected
@@ -61,15 +91,16 @@ class Stream:
         else:
             self._begins = expected + PHASE * late
             self._period += RATE * late
-        self._before, self.goal = self.goal, goal
+        self._before, self.goal = self.goal, list(goal)
 
-    def at(self, now: float) -> tuple[np.ndarray, np.ndarray]:
+    def at(self, now: float) -> tuple[list[float], list[float]]:
         """Return position (J,), rad, and velocity (J,), rad/s, of the line at time `now`, s."""
         share = (now - self._begins) / self._period
         if share >= 1:
-            return self.goal, np.zeros_like(self.goal)
-        step = self.goal - self._before
-        return self._before + max(0.0, share) * step, step / self._period
+            return self.goal, self._still
+        share, rate = max(0.0, share), 1 / self._period
+        pairs = list(zip(self._before, self.goal, strict=True))
+        return [a + share * (b - a) for a, b in pairs], [rate * (b - a) for a, b in pairs]
 
 
 class Motion:
@@ -79,34 +110,36 @@ class Motion:
     (Ruckig: Berscheid and Kröger 2021, arXiv 2105.04830) leads to the target instead.
     """
 
-    def __init__(self, limits: Limits, q: np.ndarray):
+    def __init__(self, limits: list[JointLimits], q: Iterable[float]):
         """Args: `q`: joint positions at rest, (J,) rad."""
-        self.limits, count = limits, len(q)
-        self.q, self.v, self.a = q.copy(), np.zeros(count), np.zeros(count)
+        count = len(limits)
+        self.limits, self.q, self.v, self.a = limits, list(q), [0.0] * count, [0.0] * count
         """Position, rad, velocity, rad/s, and acceleration, rad/s^2, of the last tick; each (J,)."""
         self._sent = deque([self.q] * 4, maxlen=4)
         """Positions of the last cycles, the newest last."""
         self._otg, self._input = ruckig.Ruckig(count, PERIOD), ruckig.InputParameter(count)
         self._output = ruckig.OutputParameter(count)
         self._input.synchronization = ruckig.Synchronization.No
-        self._input.max_velocity, self._input.max_acceleration = limits.speed.tolist(), limits.acceleration.tolist()
-        self._input.max_jerk = limits.jerk.tolist()
-        self._near = 2 * limits.acceleration / BANDWIDTH**2
-        """Error up to which the filter takes over without passing its target, (J,) rad."""
+        self._input.max_velocity = [limit.speed for limit in limits]
+        self._input.max_acceleration = [limit.acceleration for limit in limits]
+        self._input.max_jerk = [limit.jerk for limit in limits]
         self._optimal = False
         """The path is time-optimal until the target is near."""
+        self._coasting = 0
+        """Cycles for which the acceleration stays."""
 
     @property
     def resting(self) -> bool:
         """Return whether the path is at rest."""
-        return bool(np.abs(self.v).max() < 1e-5 and np.abs(self.a).max() < 1e-3)
+        return max(map(abs, self.v)) < 1e-5 and max(map(abs, self.a)) < 1e-3
 
-    def follow(self, target: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    def follow(self, target: Sequence[float], velocity: Sequence[float]) -> list[float]:
         """Return the position (J,) after another tick towards a target (J,), rad, that moves at `velocity`, rad/s."""
-        target = target.clip(self.limits.low, self.limits.high)
-        error = np.abs(target - self.q) + np.abs(velocity - self.v) / BANDWIDTH
-        self._optimal = self._optimal and bool((error > self._near).any())
-        if self._optimal or not self._filtered(target, velocity):
+        target = [min(max(q, limit.low), limit.high) for q, limit in zip(target, self.limits, strict=True)]
+        self._optimal = self._optimal and self._far(target, velocity)
+        if self._coasting and self._step([0.0] * len(self.q)):
+            self._coasting -= 1
+        elif self._optimal or not self._filtered(target, velocity):
             self._optimal = True
             self._optimally(target, velocity)
         self._sent.append(self.q)
@@ -119,15 +152,17 @@ class Motion:
         """
         if late:
             self._sent.pop()
+        self._coasting = COAST
         for _ in range(late + missed):
-            one, two, three = list(self._sent)[-3:]
-            self._sent.append(3 * three - 3 * two + one)
+            columns = zip(*list(self._sent)[-3:], strict=True)
+            self._sent.append([3 * three - 3 * two + one for one, two, three in columns])
         one, two, three = list(self._sent)[-3:]
-        self.a = (three - 2 * two + one) / PERIOD**2
+        last = list(zip(one, two, three, strict=True))
+        self.a = [(z - 2 * y + x) / PERIOD**2 for x, y, z in last]
         # The difference of two positions is the velocity in the middle of a cycle.
-        self.q, self.v = three, (three - two) / PERIOD + self.a * PERIOD / 2
+        self.q, self.v = three, [(z - y) / PERIOD + a * PERIOD / 2 for (_, y, z), a in zip(last, self.a, strict=True)]
 
-    def brake(self) -> np.ndarray:
+    def brake(self) -> list[float]:
         """Return the position (J,), rad, after another tick of coming to rest."""
         self._input.control_interface = ruckig.ControlInterface.Velocity
         self._optimal = True
@@ -135,38 +170,53 @@ class Motion:
         self._sent.append(self.q)
         return self.q
 
-    def _filtered(self, target: np.ndarray, velocity: np.ndarray) -> bool:
+    def _far(self, target: Sequence[float], velocity: Sequence[float]) -> bool:
+        """Return whether the filter would pass a target (J,), rad, that moves at `velocity` (J,), rad/s."""
+        rows = zip(self.q, self.v, target, velocity, self.limits, strict=True)
+        return any(
+            abs(goal - q) + abs(speed - v) / BANDWIDTH > 2 * limit.acceleration / BANDWIDTH**2
+            for q, v, goal, speed, limit in rows
+        )
+
+    def _filtered(self, target: Sequence[float], velocity: Sequence[float]) -> bool:
         """Advance by the filter, if that exceeds no limit; return whether it did."""
-        w, h, limits = BANDWIDTH, PERIOD, self.limits
-        jerk = w**3 * (target - self.q) + 3 * w**2 * (velocity - self.v) - 3 * w * self.a
-        a = self.a + jerk * h
-        v = self.v + (self.a + jerk * h / 2) * h
-        q = self.q + (self.v + (self.a / 2 + jerk * h / 6) * h) * h
-        if (np.abs(jerk) > limits.jerk).any() or (np.abs(a) > limits.acceleration).any():
-            return False
-        down, up = limits.speeds(q)
-        if (v > up).any() or (v < -down).any():
-            return False
-        self.q, self.v, self.a = q, v, a
+        w = BANDWIDTH
+        rows = zip(self.q, self.v, self.a, target, velocity, strict=True)
+        return self._step([w**3 * (goal - q) + 3 * w**2 * (speed - v) - 3 * w * a for q, v, a, goal, speed in rows])
+
+    def _step(self, jerks: list[float]) -> bool:
+        """Advance at constant jerks (J,), rad/s^3, if that exceeds no limit; return whether it did."""
+        h, path = PERIOD, []
+        for q, v, a, jerk, limit in zip(self.q, self.v, self.a, jerks, self.limits, strict=True):
+            q, v, a = q + (v + (a / 2 + jerk * h / 6) * h) * h, v + (a + jerk * h / 2) * h, a + jerk * h
+            if abs(jerk) > limit.jerk or abs(a) > limit.acceleration:
+                return False
+            down, up = limit.speeds(q)
+            if not -down <= v <= up:
+                return False
+            path.append((q, v, a))
+        self.q, self.v, self.a = map(list, zip(*path, strict=True))
         return True
 
-    def _optimally(self, target: np.ndarray, velocity: np.ndarray) -> None:
+    def _optimally(self, target: Sequence[float], velocity: Sequence[float]) -> None:
         """Advance on the time-optimal path to where the moving target could stop.
 
         To reach a position, not a position with a velocity, can always be computed. The position is never farther than
         the distance in which the tapered speed limit leaves room for braking.
         """
-        stopping = velocity * np.abs(velocity) / (2 * self.limits.acceleration)
-        down, up = (speed**2 / (2 * self.limits.acceleration) for speed in self.limits.speeds(self.q))
-        place = (target + stopping).clip(self.limits.low, self.limits.high)
+        places = []
+        for q, goal, speed, limit in zip(self.q, target, velocity, self.limits, strict=True):
+            down, up = limit.speeds(q)
+            place = goal + speed * abs(speed) / (2 * limit.acceleration)
+            place = min(max(place, limit.low), limit.high)
+            room = 2 * limit.acceleration
+            places.append(min(max(place, q - down**2 / room), q + up**2 / room))
         self._input.control_interface = ruckig.ControlInterface.Position
-        self._input.target_position = place.clip(self.q - down, self.q + up).tolist()
+        self._input.target_position = places
         self._advance()
 
     def _advance(self) -> None:
         given, output = self._input, self._output
-        given.current_position, given.current_velocity = self.q.tolist(), self.v.tolist()
-        given.current_acceleration = self.a.tolist()
+        given.current_position, given.current_velocity, given.current_acceleration = self.q, self.v, self.a
         self._otg.update(given, output)
-        self.q, self.v = np.array(output.new_position), np.array(output.new_velocity)
-        self.a = np.array(output.new_acceleration)
+        self.q, self.v, self.a = output.new_position, output.new_velocity, output.new_acceleration

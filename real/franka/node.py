@@ -45,6 +45,8 @@ from robot_rl.util.errors import UserError
 logger = logging.getLogger(__name__)
 STATE = QoS(depth=10, blocking=0.0)
 """Quality of service of states: publishing never blocks."""
+SLOW = 500.0
+"""Rate of the robot's states below which it is not moved, Hz."""
 CONNECT = 10.0
 """Longest wait for the first state of arm and hand, s."""
 GONE = 0.2
@@ -155,7 +157,7 @@ class FrankaNode:
         links = {part.link.fileno(): part for part in (self.arm, self.hand) if part}
         try:
             self._wait_ready(links)
-            say(f"{self.robot.name} at {self.host} is up: {self.states.topic} at 200 Hz; Ctrl-C ends it")
+            say(f"{self.robot.name} at {self.host} is up: {self._preflight()}; Ctrl-C ends it")
             prefer_realtime(43)
             watched = diagnosed = time.monotonic()
             while not self._closing.is_set():
@@ -171,13 +173,27 @@ class FrankaNode:
 
     def _wait_ready(self, links: dict[int, Part]) -> None:
         end = time.monotonic() + CONNECT
-        while self.arm_state is None or (self.hand and self.hand_state.time < 0):
+        while self.arm_state is None or not self.arm_state.rate or (self.hand and self.hand_state.time < 0):
             if self._closing.is_set():
                 return
             self._take(links, 0.1)
             if time.monotonic() > end:
                 what = "arm" if self.arm_state is None else "hand"
                 raise UserError(f"no state of the {what} at {self.host} within {CONNECT:g} s")
+
+    def _preflight(self) -> str:
+        """Return what was found before the first motion; raise UserError if the loop is too slow."""
+        state = self.arm_state
+        if state is None:  # closed while waiting
+            return "ended"
+        if state.rate < SLOW:
+            raise UserError(
+                f"{self.robot.name} at {self.host}: {state.rate:.0f} states arrive in a second, and the robot sends "
+                "1000; use a wired network of its own, and a computer with nothing else to do"
+            )
+        home = np.abs(np.array(state.q) - self.robot.home).max()
+        where = f"{home:.2f} rad from home, {state.mass:.2f} kg on the flange, {state.rate:.0f} states a second"
+        return f"{where}; {self.states.topic} at {self.robot.state_rate:g} Hz"
 
     def _take(self, links: dict[int, Part], timeout: float, say: Callable[[str], None] = lambda _text: None) -> None:
         """Wait for messages of arm and hand, and pass them on."""
@@ -217,7 +233,7 @@ class FrankaNode:
             names = [f"wrench.{kind}.{axis}" for kind in ("force", "torque") for axis in "xyz"]
             self.wrench.publish(self._wrench.write(**stamped(), **dict(zip(names, state.wrench, strict=True))))
         self._count += 1
-        if self._count % round(200 / GUARD_RATE) == 0:
+        if self._count % round(self.robot.command_rate / GUARD_RATE) == 0:
             self.reports.publish(self._guard_report().message())
 
     def _guard_report(self) -> GuardReport:
@@ -235,7 +251,8 @@ class FrankaNode:
         share = state.lost / max(1.0, state.cycles)
         values = {
             "success rate": f"{state.success_rate:.3f}", "cycles": int(state.cycles), "lost": int(state.lost),
-            "lost share": f"{share:.5f}", "lost in a row": int(state.lost_in_row),
+            "lost share": f"{share:.5f}", "states, Hz": f"{state.rate:.0f}", "answer, ms": f"{1000 * state.answer:.2f}",
+            "mass on the flange, kg": f"{state.mass:.2f}", "lost in a row": int(state.lost_in_row),
             f"stalls over {1000 * STALL:.0f} ms": int(state.stalls), "foreign writer": self.foreign,
         } | {f"refused: {reason}": count for reason, count in self.refused.items()}  # fmt: skip
         return status(f"{self.node.full_name.lstrip('/')}: robot", level, self.report.reason, values)

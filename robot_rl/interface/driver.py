@@ -153,9 +153,15 @@ class FrankaControl(ForwardPosition):
     """Topics, limits and thresholds of `robot-rl robot`, the process that alone holds a Franka arm."""
 
     driver: ClassVar[str] = "franka"
-    share: Annotated[float, Interval(gt=0, le=0.95)] = 0.9
-    """Share of the robot's limits of speed, acceleration and jerk that the process uses. It must exceed the shares of a
+    speed: Annotated[float, Interval(gt=0, le=0.95)] = 0.85
+    """Share of the joints' speed limits that the process uses. Like `acceleration`, it must exceed the share of a
     policy's shield, or the arm passes goals that stop."""
+    acceleration: Annotated[float, Interval(gt=0, le=0.95)] = 0.35
+    """Share of the joints' acceleration limits. A command that comes too late after a lost cycle can seem to have one
+    and a half times the acceleration."""
+    jerk: Annotated[float, Interval(gt=0, le=0.95)] = 0.1
+    """Share of the joints' jerk limits. The robot bridges a lost cycle at constant acceleration, after which the motion
+    can seem to have four times the jerk, and 2 ms of it more acceleration."""
     goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.1
     """Age of the newest goal at which the arm brakes and holds, s."""
     max_force: Annotated[float, Interval(gt=0, le=200)] = 40.0
@@ -166,8 +172,22 @@ class FrankaControl(ForwardPosition):
     """Force, N, and moment, N m, at which the robot's own reflex stops it."""
     collision_torque: Annotated[float, Interval(gt=0, le=100)] = 40.0
     """Joint torque at which the robot's own reflex stops it, N m."""
+    impedance: tuple[Annotated[float, Interval(ge=0, le=14250)], ...] = ()
+    """Stiffness of the robot's controller at each joint, N m/rad; empty: the robot's own."""
+    load: Annotated[float, Interval(ge=0, le=3)] | None = None
+    """Mass of what is mounted on the hand, kg; None: as set in Desk. The hand itself is set in Desk."""
+    load_center: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Center of mass of the load in the flange's frame (3,), m."""
+    load_inertia: tuple[float, ...] = (0.001, 0.0, 0.0, 0.0, 0.001, 0.0, 0.0, 0.0, 0.001)
+    """Inertia of the load about its center of mass (9,), kg m^2."""
     grasp_speed: Annotated[float, Interval(gt=0, le=0.1)] = 0.1
     """Speed of the fingers, m/s."""
+
+    def check(self, robot: RobotSpec) -> None:
+        super().check(robot)
+        for name, size in (("impedance", len(robot.joints)), ("load_center", 3), ("load_inertia", 9)):
+            if len(values := getattr(self, name)) not in ((0, size) if name == "impedance" else (size,)):
+                raise ValueError(f"robot {robot.name!r}: driver.{name} has {len(values)} numbers; it needs {size}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,4 +235,3 @@ def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, .
             raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
     if missing := [name for name in own if name not in wired]:
         raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")
-

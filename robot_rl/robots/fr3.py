@@ -36,5 +36,7 @@ FR3 = replace(
     PANDA,
     name="fr3",
     joints=tuple(_joint(joint, limits) for joint, limits in zip(PANDA.joints, _LIMITS, strict=True)),
+    state_rate=100.0,
+    command_rate=100.0,
     driver=FrankaControl(base_frames=("base", "fr3_link0", "link0")),
 )

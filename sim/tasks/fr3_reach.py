@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from sim.randomization import Randomize
+from sim.tasks.fr3_lift import SHIELD
 from sim.tasks.ur5e_reach import TASK as UR5E_REACH
 
 _PLACES = (
@@ -12,7 +13,7 @@ _PLACES = (
 )
 TASK = replace(
     UR5E_REACH,
-    interface=replace(UR5E_REACH.interface, task="fr3-reach", robot="fr3"),
+    interface=replace(UR5E_REACH.interface, task="fr3-reach", robot="fr3", shield=SHIELD),
     scene=replace(UR5E_REACH.scene, timestep=0.005),
     randomization=(*_PLACES, *(r for r in UR5E_REACH.randomization if not r.parameter.startswith("target."))),
 )

@@ -1,9 +1,9 @@
 """Simulators of Franka's protocol by other authors, in their own environment, and a robot process before them."""
 
+import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.franka import strict
 from real import clock
 from real.bus import Node, make, open_node, qos
 from real.drivers.lowlevel import REPORT
@@ -26,36 +27,33 @@ HOST = "127.0.0.5"
 ARRAY = "std_msgs/msg/Float64MultiArray"
 
 
-def answers(host: str, port: int = 1337) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex((host, port)) == 0
+class Server:
+    """franka-sim, which aborts motions by reflex as the robot does, and says what it is told to say."""
+
+    def __init__(self, folder: Path):
+        assert SIMS.exists(), "make sims"
+        self.process = strict.start(SIMS, folder, HOST, (Path(__file__).with_name("strict_server.py"),))
+
+    def tell(self, **fields: Any) -> None:
+        """Replace fields of the robot's state on the wire; see strict_server.py."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(fields) + "\n")
+        self.process.stdin.flush()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """franka-sim, which aborts motions by reflex as the robot does; yields its address."""
-    assert SIMS.exists(), "make sims"
-    model = tmp_path_factory.mktemp("fr3")
-    found = subprocess.run(
-        [SIMS, "-c", "import franky_sim; print(franky_sim.__path__[0])"], capture_output=True, text=True, check=True
-    )
-    assets = Path(found.stdout.strip()) / "assets"
-    (model / "fr3.xml").symlink_to(assets / "fr3.xml")
-    (model / "assets").symlink_to(assets / "meshes")  # as the file says
-    strict = ["--enforce-motion-limits", "--enforce-comm-constraints", "--gripper-object-width", "0.04"]
-    log = (model / "log").open("wb")
-    process = subprocess.Popen(
-        [SIMS, "-m", "franka_sim.run_server", *strict], env=os.environ | {"FR3_MJCF": str(model / "fr3.xml")},
-        stdout=log, stderr=log,
-    )  # fmt: skip
-    end = time.monotonic() + 60
-    while not answers(HOST):
-        assert process.poll() is None and time.monotonic() < end, (model / "log").read_text()
-        time.sleep(0.1)
-    yield HOST
-    process.send_signal(signal.SIGINT)
-    process.wait(30)
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("fr3"))
+    yield server
+    server.process.send_signal(signal.SIGINT)
+    server.process.wait(30)
+
+
+@pytest.fixture
+def server(running: Server) -> Iterator[Server]:
+    """The simulator, without faults."""
+    yield running
+    running.tell()
 
 
 class Bench:
@@ -70,6 +68,8 @@ class Bench:
         self.states = node.subscribe("sensor_msgs/msg/JointState", FR3.driver.joint_states, qos.SENSOR)  # type: ignore[attr-defined]
         node.subscribe(STATUS, GUARD_TOPIC, REPORT, self._on_report)
         self.goal: list[float] = []
+        self.environment: dict[str, str] = {}
+        """Variables of the DDS domain."""
 
     def _on_report(self, sample: Any) -> None:
         report = GuardReport.of(sample.msg)
@@ -113,11 +113,11 @@ class Bench:
 
 
 @pytest.fixture
-def hold(server: str) -> Iterator[Callable[..., Bench]]:
+def hold(server: Server) -> Iterator[Callable[..., Bench]]:
     """Start a robot process with options."""
     opened: list[Any] = []
 
-    def start(*options: str, host: str = server) -> Bench:
+    def start(*options: str, host: str = HOST) -> Bench:
         domain = str(random.SystemRandom().randint(200, 229))
         environment = {"ROS_DOMAIN_ID": domain, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
         command = [sys.executable, "-m", "robot_rl.cli.main", "robot", "fr3", "--host", host, *options]
@@ -130,6 +130,7 @@ def hold(server: str) -> Iterator[Callable[..., Bench]]:
             node = open_node("plain")
         opened.append((process, node))
         bench = Bench(node, process)
+        bench.environment = environment
         bench.until(lambda: bench.states.latest and bench.reports and bench.commands.matched, 20)
         return bench
 

@@ -6,11 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from real.franka.losses import LostCycles
-from real.franka.motion import PERIOD, Limits, Motion, Stream
+from real.franka.motion import PERIOD, Motion, Stream, joint_limits
+from robot_rl.interface.driver import FrankaControl
 from robot_rl.robots.fr3 import FR3
 
 HOME = np.array(FR3.home)
-LIMITS = Limits(FR3, 0.9)
+LIMITS = joint_limits(FR3, FrankaControl())
+LOW, HIGH = (np.array([getattr(limit, end) for limit in LIMITS]) for end in ("low", "high"))
 
 
 def taper(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +34,7 @@ def check_limits(path: np.ndarray) -> None:
     assert (path >= [j.low for j in FR3.joints]).all() and (path <= [j.high for j in FR3.joints]).all()
     down, up = taper(path[:-1])
     assert (velocity <= up + 1e-9).all() and (velocity >= -down - 1e-9).all()
-    assert np.abs(acceleration).max() <= 10 * 0.91 and np.abs(jerk).max() <= 5000 * 0.26
+    assert np.abs(acceleration).max() <= 10 * 0.56 and np.abs(jerk).max() <= 5000 * 0.11
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -46,7 +48,7 @@ def test_no_goals_exceed_a_limit(seed: int, rate: float, step: float, jitter: fl
     for k in range(1500):
         now = k * PERIOD
         while due <= now:
-            goal = goal + rng.uniform(-step, step, 7) if step < 1 else rng.uniform(LIMITS.low - 1, LIMITS.high + 1)
+            goal = goal + rng.uniform(-step, step, 7) if step < 1 else rng.uniform(LOW - 1, HIGH + 1)
             stream.add(goal, now)
             due += 1 / rate + rng.uniform(0, jitter)
         braking = 700 < k < 900
@@ -77,11 +79,11 @@ def test_goals_of_a_policy_are_followed_smoothly(rate: float, lag: float) -> Non
         while arrivals and arrivals[0][0] <= now:
             stream.add(HOME + axis * arrivals.pop(0)[1], now)
         path.append(motion.follow(*stream.at(now)))
-        jerks.append(np.abs(motion.a - before).max() / PERIOD)
+        jerks.append(np.abs(np.subtract(motion.a, before)).max() / PERIOD)
     moved = (np.array(path)[3:] - HOME)[:, 0]
     wanted = np.array([policy_path(k * PERIOD - lag) for k in range(2000)])
     check_limits(np.array(path))
-    assert np.abs(moved - wanted).max() < 0.012 and abs(moved[-1]) < 1e-4
+    assert np.abs(moved - wanted).max() < 0.015 and abs(moved[-1]) < 1e-4
     assert np.sqrt(np.mean(np.square(jerks))) < 600, "no chatter"
 
 
@@ -92,7 +94,7 @@ def test_braking_ends_at_rest() -> None:
         stream.add(HOME + 0.002 * k, k * PERIOD)
         path.append(motion.follow(*stream.at(k * PERIOD)))
     assert not motion.resting
-    for _ in range(400):
+    for _ in range(500):
         path.append(motion.brake())
     assert motion.resting
     check_limits(np.array(path))
@@ -107,7 +109,7 @@ def test_lost_cycles_leave_no_jump(seed: int) -> None:
         now = k * PERIOD
         if k % 5 == 0:
             stream.add(HOME + 0.1 * axis * (1 - np.cos(8 * now)), now)
-        path.append(motion.follow(*stream.at(now)))
+        path.append(np.array(motion.follow(*stream.at(now))))
         if rng.random() < 0.01:
             late, missed = [(True, 0), (False, 2), (True, 5)][rng.integers(3)]
             lost = late + missed

@@ -71,7 +71,7 @@ def test_a_reflex_latches_until_the_operator_recovers(hold: Hold) -> None:
     assert bench.reports[-1].damping == "" and np.abs(np.array(bench.q) - stopped).max() > 0.05
 
 
-def test_killed_processes_leave_the_arm_at_rest(hold: Hold, server: str) -> None:
+def test_killed_processes_leave_the_arm_at_rest(hold: Hold) -> None:
     bench = hold()
     bench.stream(swing(bench.q), 0.5)
     arm = bench.pid("real.franka.arm")
