@@ -43,6 +43,11 @@ class Controllers:
         self._asked = -float("inf")
 
     @property
+    def subscriptions(self) -> list[Subscription]:
+        """Return the subscriptions, of topics that only one manager may publish."""
+        return [self._activity] if self._activity else []
+
+    @property
     def told(self) -> bool:
         """Return whether the manager has published its activity."""
         return self._activity is not None and self._activity.latest is not None

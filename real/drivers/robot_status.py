@@ -28,14 +28,15 @@ class RobotStatus:
         """Why the robot does not obey, by what says so; empty texts while it obeys."""
         self._scaling, self._reported = FULL, FULL
         """Newest speed scaling, and that of the last report, percent."""
-        self._heard: dict[str, Subscription] = {}
+        self.subscriptions: list[Subscription] = []
+        """Subscriptions of the topics, each of which only one robot may publish."""
         for topic, kind, profile, handler in (
             (config.robot_program, BOOL, qos.LATCHED, self._on_program),
             (config.safety_mode, SAFETY, qos.LATCHED, self._on_safety),
             (config.speed_scaling, NUMBER, qos.SENSOR, self._on_scaling),
         ):
             if topic:
-                self._heard[topic] = node.subscribe(kind, topic, profile, handler)
+                self.subscriptions.append(node.subscribe(kind, topic, profile, handler))
 
     @property
     def fault(self) -> str:
@@ -46,7 +47,7 @@ class RobotStatus:
         """Wait up to `timeout` s for all reports; raise NotReady if one is missing or says that the robot does not
         obey."""
         end = time.monotonic() + timeout
-        for subscription in self._heard.values():
+        for subscription in self.subscriptions:
             if not subscription.wait(max(0.0, end - time.monotonic()), after=0):
                 name = subscription.topic.rpartition("/")[0].rpartition("/")[2]
                 raise NotReady(

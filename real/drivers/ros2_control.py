@@ -20,6 +20,8 @@ class Ros2Commands(Commands):
         self.controllers = Controllers(node, config.controller_manager, needed) if needed else None
         reports = config.robot_program or config.safety_mode or config.speed_scaling
         self.status = RobotStatus(node, config) if reports else None
+        parts = (self.controllers, self.status)
+        self.reports = [subscription for part in parts if part for subscription in part.subscriptions]
 
     def objection(self, now: float) -> str:
         """Return which controller is not active, or why the robot does not obey."""

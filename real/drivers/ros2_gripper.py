@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from real.bus import BusError, Node, make, qos
@@ -17,6 +18,8 @@ SAME = 0.001
 """Change of the width that is no new goal of an action, m: each goal interrupts the one before."""
 ANSWER = 2.0
 """Maximum time in which an action's server accepts a goal, s."""
+RETRY = 1.0
+"""Time after which a goal that was not accepted is sent again, s."""
 
 
 class Ros2Gripper(GripperCommands):
@@ -77,8 +80,9 @@ class Ros2Gripper(GripperCommands):
             self._fail(f"the gripper has rejected {goal} on {self._client.name}; read its log")
 
     def _fail(self, reason: str) -> None:
-        self._wanted = None  # the next command tries again
         self._node.log("error", f"the gripper was not moved: {reason}")
+        time.sleep(RETRY)
+        self._wanted = None  # the next command tries again
 
 
 def _differ(one: GripperCommand, other: GripperCommand) -> bool:
