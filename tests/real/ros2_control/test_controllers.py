@@ -21,11 +21,10 @@ def spec(spec_of: Build) -> RobotSpec:
     return spec_of("ur5e", "ur_robot_driver")  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("activity", [True, False], ids=["by topic", "by service"])
 def test_controller_that_is_not_there_or_not_active_is_refused_by_name(
-    spec: RobotSpec, start_ur: Build, open_env: Build, activity: bool, eventually: Build
+    spec: RobotSpec, start_ur: Build, open_env: Build, eventually: Build
 ) -> None:
-    mock = start_ur(activity=activity)
+    mock = start_ur()
     mistyped = replace(spec.driver, controllers=("forward_positon_controller",), command=f"{NAME}/commands")
     with pytest.raises(NotReady, match=rf"no controller 'forward_positon_controller'; did you mean {NAME}"):
         open_env(replace(spec, driver=mistyped))
@@ -68,9 +67,7 @@ def test_controller_that_goes_inactive_stops_the_policy(
     assert not env.loop.stopped
 
 
-def test_robot_that_does_not_obey_is_refused(
-    spec: RobotSpec, start_ur: Build, open_env: Build, nodes: Build
-) -> None:
+def test_robot_that_does_not_obey_is_refused(spec: RobotSpec, start_ur: Build, open_env: Build, nodes: Build) -> None:
     mock = start_ur()
     for what, value, words in (
         ("robot_program_running", False, "program does not run"),
