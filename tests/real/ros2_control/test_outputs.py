@@ -1,12 +1,18 @@
 """Every profile moves the arm of a mock driver through its own controller, which refuses nothing that it is sent."""
 
+import json
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from policies.bundle import save_bundle
 from real.bus import make, qos
+from robot_rl.cli.bench.loop import acting
+from robot_rl.cli.main import main
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.robots import robots
 
@@ -54,6 +60,31 @@ def test_ur_moves_by_each_controller(
     eventually(lambda: not any(mock.ask(UR[profile])["v"]), "a last velocity of zero")
     eventually(lambda: mock.ask(UR[profile])["q"] == mock.ask(UR[profile])["q"], "rest")
     assert mock.ask(UR[profile])["refused"] == 0
+
+
+def test_deploy_takes_the_profile(start_ur: Build, nodes: Build, tmp_path: Path, capsys: Any) -> None:
+    start_ur(active=UR["ur_trajectory"])
+    save_bundle(acting(robots.get("ur5e"), None), tmp_path / "bundle")
+    poses = nodes("tracker").publisher("geometry_msgs/msg/PoseStamped", "objects/target/pose", qos.SENSOR)
+    target = make("geometry_msgs/msg/PoseStamped", pose={"position": {"x": 0.5, "y": 0.0, "z": 0.2}})
+    done = threading.Event()
+
+    def track() -> None:
+        while not done.wait(0.02):
+            poses.publish(target)
+
+    thread = threading.Thread(target=track)
+    thread.start()
+    try:
+        words = ["deploy", tmp_path / "bundle", "--robot", "ur5e", "--profile", "ur_trajectory", "--episodes", 1]
+        words += ["--seconds", 1, "--video-episodes", 0, "--out", tmp_path / "run", "--json"]
+        assert main([str(word) for word in words]) == 0, capsys.readouterr().err
+    finally:
+        done.set()
+        thread.join()
+    seen = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert seen["stopped"] == "" and seen["steps"] == 20
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["profile"] == "ur_trajectory"
 
 
 def test_moveit_servo_gets_velocities_with_stamp_and_frame(spec_of: Build, start_ur: Build, open_env: Build) -> None:

@@ -18,7 +18,7 @@ from robot_rl.robots.fr3 import FR3
 from robot_rl.robots.profiles import with_profile
 from sim.tasks import tasks
 
-EVERY = 7  # ticks of 5 ms between two states: 28.6 Hz
+EVERY = 7  # ticks of 5 ms between two states: 28.6 Hz; each third one is lost, so that gaps last up to 70 ms
 
 
 class Slow:
@@ -37,7 +37,8 @@ class Slow:
 
     def tick(self) -> None:
         self.count += 1
-        if self.count % EVERY == 0 and not self.silent:
+        number, rest = divmod(self.count, EVERY)
+        if rest == 0 and number % 3 and not self.silent:
             position = np.concatenate([[0.04, 0.04], self.q[::-1]])
             state = {"name": self.names, "position": position, "velocity": 0 * position}
             self.states.publish(make("sensor_msgs/msg/JointState", **state))
@@ -72,7 +73,7 @@ def test_arm_follows_without_a_hold_at_the_profiles_rate(run: Callable[..., tupl
     arm, env = run()
     with closing(env):
         assert env.loop.safety.state_timeout == pytest.approx(3 / 30)
-        assert env.loop.state_ages.percentile(99) > 0.025, "states are that rare"
+        assert env.loop.state_ages.percentile(99) > 0.055, "states are that rare"
         assert env.loop.events.counts.get(STALE_STATE, 0) == 0
         assert env.state.joint_position[0].numpy() == pytest.approx(arm.q, abs=0.05), "joints by name"
         arm.silent = True
@@ -81,7 +82,7 @@ def test_arm_follows_without_a_hold_at_the_profiles_rate(run: Callable[..., tupl
         assert env.loop.holding == STALE_STATE, "silence is still noticed"
 
 
-def test_limit_of_a_faster_robot_would_hold_it(run: Callable[..., tuple[Slow, RobotEnv]]) -> None:
-    _, env = run(state_timeout=0.02)
+def test_default_limit_would_hold_it(run: Callable[..., tuple[Slow, RobotEnv]]) -> None:
+    _, env = run(state_timeout=SafetyConfig().state_timeout)
     with closing(env):
         assert env.loop.events.counts[STALE_STATE] > 10
