@@ -47,19 +47,18 @@ class Controllers:
         """Return the subscriptions, of topics that only one manager may publish."""
         return [self._activity] if self._activity else []
 
-    @property
-    def told(self) -> bool:
-        """Return whether the manager has published its activity."""
-        return self._activity is not None and self._activity.latest is not None
+    def told(self, timeout: float = 0.0) -> bool:
+        """Return whether the manager has published its activity; wait up to `timeout` s for it."""
+        return self._activity is not None and self._activity.wait(timeout, after=0)
 
     def wait(self, timeout: float) -> None:
         """Wait up to `timeout` s for the controllers' states; raise NotReady if one that is needed is not active."""
         end = time.monotonic() + timeout
-        if not (self._activity and self._activity.wait(min(HEAD_START, timeout), after=0)):
+        if not self.told(min(HEAD_START, timeout)):
             try:
                 self._take(self._client.call(make(f"{LIST}_Request"), max(0.1, end - time.monotonic())))
             except BusError as error:
-                if not self.told:
+                if not self.told(max(0.0, end - time.monotonic())):
                     raise NotReady(f"the controllers of {self.manager} are unknown: {error}") from None
         if self.fault:
             raise NotReady(self.fault)
@@ -67,7 +66,7 @@ class Controllers:
     def poll(self) -> None:
         """Ask for the controllers' states if it is time and the manager does not publish them. Does not wait."""
         now = clock.now()
-        if self.told or now - self._asked < PERIOD:
+        if self.told() or now - self._asked < PERIOD:
             return
         if self._answer is not None and not self._answer.done():
             if now - self._asked > PATIENCE:
