@@ -32,6 +32,16 @@ CONTROLLER_MANAGER = {
     "string[] claimed_interfaces\nstring[] required_command_interfaces\nstring[] required_state_interfaces\n"
     "bool is_chainable\nbool is_chained\nstring[] exported_state_interfaces\nstring[] reference_interfaces\n"
     "ChainConnection[] chain_connections",
+    "NamedLifecycleState": "string name\nlifecycle_msgs/State state",
+    "ControllerManagerActivity": "std_msgs/Header header\nNamedLifecycleState[] controllers\n"
+    "NamedLifecycleState[] hardware_components",
+}
+
+UR_DASHBOARD = {
+    "SafetyMode": "uint8 NORMAL=1\nuint8 REDUCED=2\nuint8 PROTECTIVE_STOP=3\nuint8 RECOVERY=4\n"
+    "uint8 SAFEGUARD_STOP=5\nuint8 SYSTEM_EMERGENCY_STOP=6\nuint8 ROBOT_EMERGENCY_STOP=7\nuint8 VIOLATION=8\n"
+    "uint8 FAULT=9\nuint8 VALIDATE_JOINT_ID=10\nuint8 UNDEFINED_SAFETY_MODE=11\n"
+    "uint8 AUTOMATIC_MODE_SAFEGUARD_STOP=12\nuint8 SYSTEM_THREE_POSITION_ENABLING_STOP=13\nuint8 mode",
 }
 
 UNITREE_GO = {
@@ -93,6 +103,7 @@ DEFINITIONS: dict[str, str] = {
     for package, types in {
         "control_msgs": CONTROL,
         "controller_manager_msgs": CONTROLLER_MANAGER,
+        "ur_dashboard_msgs": UR_DASHBOARD,
         "unitree_go": UNITREE_GO,
         "unitree_hg": UNITREE_HG,
         "unitree_api": UNITREE_API,

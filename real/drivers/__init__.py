@@ -28,6 +28,11 @@ drivers = Registry(
         "forward_velocity": (
             "real.drivers.forward_velocity:DRIVER", "ros2_control: joint states, streamed velocities, a gripper's width"
         ),
+        "joint_trajectory": (
+            "real.drivers.joint_trajectory:DRIVER", "ros2_control: joint states, streamed trajectories of one point"
+        ),
+        "target_pose": ("real.drivers.cartesian:TARGET_POSE", "Cartesian impedance controllers, such as CRISP's"),
+        "servo_twist": ("real.drivers.cartesian:SERVO_TWIST", "MoveIt Servo: velocities of the tool"),
         "franka": ("real.drivers.franka:DRIVER", "Franka arms, held by `robot-rl robot` through Franka's own protocol"),
         "unitree_low_level": ("real.drivers.unitree:DRIVER", "Unitree's LowState and LowCmd, through our guard"),
     },

@@ -54,6 +54,13 @@ class Commands(ABC):
         """Return the number of times that a guard began to damp the robot, by reason."""
         return {}
 
+    def watch(self) -> None:  # noqa: B027 - optional
+        """Look after the robot's side: called about twice a second, never by the command thread. It must not wait."""
+
+    def wait_executor(self, timeout: float) -> None:  # noqa: B027 - optional
+        """Wait up to `timeout` s for word of the process that executes commands; raise NotReady if it cannot. Called
+        before the check that somebody listens, whose message knows less."""
+
     def wait_ready(self, timeout: float) -> None:  # noqa: B027 - optional
         """Wait up to `timeout` s until the robot's side can execute commands; raise NotReady if it cannot."""
 
@@ -105,6 +112,9 @@ class GripperCommands(ABC):
     @abstractmethod
     def send(self, command: GripperCommand) -> None:
         """Publish a command; called at the command rate, mostly with the same command."""
+
+    def wait_ready(self, timeout: float) -> None:  # noqa: B027 - optional
+        """Wait up to `timeout` s until the gripper can execute commands; raise NotReady if it cannot."""
 
     def width(self) -> float | None:
         """Return the gripper's width, m; None if the joint states contain the fingers, or before it is known."""

@@ -98,6 +98,11 @@ class Driver:
         """Return the robot's reason for withholding commands from the motors; empty if there is none."""
         return self.commands.objection(now) if self.commands else ""
 
+    def watch(self) -> None:
+        """Look after the robot's side, about twice a second and not in the command thread."""
+        if self.commands:
+            self.commands.watch()
+
     def recover(self) -> None:
         """Let the robot recover from its latched stop."""
         if self.commands:

@@ -34,7 +34,7 @@ class FrankaPositions(ForwardPositions):
         """Return the latched stop of the robot's process, or that the process is gone; empty if it follows goals."""
         if now - self._heard > GONE:
             return "the robot's process has gone"
-        return f"the robot stopped: {self._report.damping}" if self._report.latched else ""
+        return f"the robot stopped: {self._report.damping}" if self._report.latched else super().objection(now)
 
     def recover(self) -> None:
         self._recoveries += 1

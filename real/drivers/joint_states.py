@@ -112,7 +112,8 @@ class JointStates(StateReader):
         self._newest = np.zeros(len(self._index))
         """Stamp of each joint's last message, s; 0: not set."""
         self._delay = Delay()
-        self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
+        assert isinstance(robot.driver, JointTopics)
+        self._estimate = VelocityEstimate(len(self._index), 0.5 / (robot.driver.state_rate or robot.state_rate))
         self._named: list[set[str]] = []
         """Joint names in the messages of each publisher; a second publisher of the same joints is refused."""
         self._settled = False
@@ -121,7 +122,6 @@ class JointStates(StateReader):
         """Kinds of messages seen so far, the newest first."""
         self._reading: JointReading | None = None
         self._lock = threading.Lock()
-        assert isinstance(robot.driver, JointTopics)
         topic = robot.driver.joint_states
         self.joints = node.subscribe(TYPE, topic, qos.SENSOR, self._on_joints)
 

@@ -49,10 +49,14 @@ class Preflight:
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
         # DDS forgets a killed publisher after some seconds.
         self.check_single_publisher(deadline - clock.now())
+        if driver.commands:
+            driver.commands.wait_executor(timeout)
         if not self.node.wait_for(lambda: not self.unmatched_topics(), max(1.0, deadline - clock.now())):
             raise NotReady(self.unmatched_topics())
         if driver.commands:
             driver.commands.wait_ready(timeout)
+        if driver.gripper:
+            driver.gripper.wait_ready(timeout)
         driver.state.settle()
 
     def warn_of_mismatches(self) -> None:

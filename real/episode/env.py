@@ -28,6 +28,7 @@ from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.rewards.classifier import Classifier
 
 
@@ -47,11 +48,13 @@ class RobotEnv(Rig, VectorEnv):
         self, node: Node, interface: Interface, *, cameras: tuple[str, ...] = (), operator: OperatorInput | None = None,
         dry_run: bool = False, safety: SafetyConfig | None = None, schedule: Schedule | None = None,
         instruction: str = "", classifier: Classifier | None = None, words: tuple[str, ...] = (),
+        robot: RobotSpec | None = None,
     ):  # fmt: skip
         """Args: `cameras`: cameras recorded in addition to the policy's. `schedule`: velocity commands while neither a
         person nor `cmd_vel` gives any. `instruction`: the first instruction. `words`: words that the policy knows; ():
-        any. `classifier`: success test in place of the task's."""
-        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
+        any. `classifier`: success test in place of the task's. `robot`: spec with another driver than the registered
+        one's."""
+        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words, robot)
         self.steering: Steering | None = None
         self.info = EnvInfo.of(self.pipeline)
         if (command := self.pipeline.command).fields:

@@ -23,6 +23,7 @@ from real.teleop.commands import Operator, OperatorInput
 from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.rewards.classifier import Classifier
 from robot_rl.robots import robots
@@ -45,9 +46,9 @@ class Rig:
     def __init__(
         self, node: Node, interface: Interface, cameras: tuple[str, ...], operator: OperatorInput | None, dry_run: bool,
         safety: SafetyConfig | None, instruction: str = "", classifier: Classifier | None = None,
-        words: tuple[str, ...] = (),
+        words: tuple[str, ...] = (), robot: RobotSpec | None = None,
     ):  # fmt: skip
-        robot = robots.get(interface.robot)
+        robot = robot or robots.get(interface.robot)
         accepted, executor = parts_of(robot).commands.accepts, f"robot {robot.name!r} (driver {robot.driver.driver})"
         self.pipeline = Pipeline(interface, robot, accepted=accepted, executor=executor)
         self.node, self.classifier, self.stream = node, classifier, Stream()
@@ -126,6 +127,7 @@ class Rig:
         jumps = self.driver.state.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
+            self.driver.watch()
             self.driver.preflight.warn_of_mismatches()
             operator = self.arbiter.operator
             second_device = operator.other_publishers() if operator is not None and operator.devices > 1 else ""

@@ -22,6 +22,9 @@ _LOCKSTEP = Argument(
 _HOST = Argument(
     "host", "", "address of a Franka arm, which `robot-rl robot` then holds; empty: the robot's driver runs already"
 )
+_PROFILE = Argument(
+    "profile", "", "driver of a real robot: a profile such as ur_robot_driver, or a YAML file; empty: the spec's driver"
+)
 _TASK = Argument("task", "", "task of twin and operator (`robot-rl tasks`); empty: the policy's or robot's first")
 _OUT = Argument("out", "", "folder of the recording; empty: a new one under runs/")
 _PREFIX = Argument(JOINT_PREFIX, "", "prefix of joint and frame names in the arm's driver, such as fr3_ or a tf_prefix")
@@ -73,6 +76,9 @@ def _twin(values: Mapping[str, str], *options: str) -> NodeProcess:
 def _robot(values: Mapping[str, str]) -> NodeProcess:
     if values["host"] and values["twin"] == "true":
         raise LaunchError(f"host:={values['host']} is of a real robot; leave out twin:=true")
+    if values["profile"] and (values["host"] or values["twin"] == "true"):
+        other = "host" if values["host"] else "twin"
+        raise LaunchError(f"profile:={values['profile']} is the driver of a real robot; leave out {other}:=")
     command = ("robot", values["robot"], "--host", values["host"])
     return NodeProcess("robot", command, condition=bool(values["host"]), required=True)
 
@@ -126,7 +132,8 @@ def _tell(values: Mapping[str, str]) -> NodeProcess:
 
 def _view(values: Mapping[str, str]) -> NodeProcess:
     cameras = "on" if values["camera"] == "true" else "off"
-    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), "--cameras", cameras)
+    profile = _options(values, "profile") if values.get("profile") else ()
+    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), *profile, "--cameras", cameras)
     return NodeProcess("view", command, condition=values["view"] == "true", start_after="twin")
 
 
@@ -171,7 +178,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    deploy = _deploy(values, "twin", "execution", "instruction", "classifier")
+    deploy = _deploy(values, "twin", "execution", "instruction", "classifier", "profile")
     return [_twin(values), _robot(values), deploy, _tell(values), _teleop(values), _view(values)]
 
 
@@ -189,7 +196,8 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
-    options = _options(values, "robot", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
+    names = ("robot", "profile", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
+    options = _options(values, *names)
     command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
     finetune = NodeProcess("finetune", command, **roles, writes=_WRITES, follows=True)
@@ -197,7 +205,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
-    options = _options(values, "robot", "instruction", "episodes", "seconds", "out", "seed")
+    options = _options(values, "robot", "profile", "instruction", "episodes", "seconds", "out", "seed")
     options += _flags(values, "resume", "keep_failures")
     command = ("record", values["task"], *options, *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
@@ -221,7 +229,7 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _HOST, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (*_DEPLOY, _HOST, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": LaunchFile(
@@ -242,6 +250,7 @@ FILES = {
             _TWIN,
             _LOCKSTEP,
             _HOST,
+            _PROFILE,
             Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
             Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
             _INSTRUCTION,
@@ -261,6 +270,7 @@ FILES = {
             _TWIN,
             _LOCKSTEP,
             _HOST,
+            _PROFILE,
             Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
             replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),
             Argument("episodes", "20", "final number of demonstrations in the dataset", minimum=1),

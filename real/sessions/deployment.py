@@ -62,11 +62,11 @@ class Deployment:
     def __init__(
         self, run: Run, node: Node, bundle: Bundle, interface: Interface, mode: Mode, *,
         film: VideoRecorder, dry_run: bool = False, schedule: Schedule | None = None, instruction: str = "",
-        classifier: Classifier | None = None,
+        classifier: Classifier | None = None, robot: RobotSpec | None = None,
     ):  # fmt: skip
         """Connect to the robot and check its topics; NotReady if something is missing. `mode`: what the robot does
-        during inference."""
-        robot = robots.get(interface.robot)
+        during inference. `robot`: spec with another driver than the registered one's."""
+        robot = robot or robots.get(interface.robot)
         self._run, self.bundle, self.film = run, bundle, film
         self.execution = execution = execution_of(interface, robot, mode)
         rehearse(bundle, Pipeline(interface).observation_spec, execution)
@@ -75,7 +75,7 @@ class Deployment:
         operator = OperatorInput(node, robot.name, robot.base is not None)
         self.env = RobotEnv(
             node, interface, cameras=cameras, operator=operator, dry_run=dry_run, schedule=schedule,
-            instruction=instruction, classifier=classifier, words=bundle.policy.words,
+            instruction=instruction, classifier=classifier, words=bundle.policy.words, robot=robot,
         )  # fmt: skip
         self.display = Display(self.env)
         seen = self.env.pipeline.observation_spec

@@ -33,6 +33,7 @@ class Deploy:
     """Bundle, run folder that contains one, or ws://HOST:PORT of a server (`robot-rl serve` or openpi)."""
     robot: str = "panda"
     """Robot to control; the bundle must be for this robot."""
+    profile: opt.Profile = ""
     twin: bool = False
     """Run the robot's twin, and its guard, in this process, in lockstep: no other program is needed."""
     episodes: PositiveInt = 10
@@ -80,14 +81,18 @@ class Deploy:
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
+        from robot_rl.robots.profiles import with_profile
         from robot_rl.training.run import Run, new_folder
+        from robot_rl.util.errors import ConfigError
         from sim.tasks import task_of
 
         torch.set_num_threads(1)
+        if self.profile and self.twin:
+            raise ConfigError(f"--profile {self.profile} is a real robot's driver; leave out --twin")
         # Time out before an inference counts as hung: the message then names the server.
         patience = 0.9 * Execution.limit
         bundle = open_policy(self.bundle, self.runtime, self.task, self.keys, self.execute, patience)
-        robot = robots.get(self.robot)
+        robot = with_profile(robots.get(self.robot), self.profile)
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
         interface = limited(replace(bundle.interface, robot=self.robot), self.seconds)
@@ -103,7 +108,7 @@ class Deploy:
             film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)
             deployment = Deployment(
                 run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,
-                instruction=self.instruction, classifier=classifier,
+                instruction=self.instruction, classifier=classifier, robot=robot,
             )  # fmt: skip
             for name, value in {"policy": str(self.bundle), "robot": self.robot, "task": interface.task}.items():
                 node.declare_parameter(name, value, read_only=True)

@@ -26,6 +26,7 @@ class Finetune(Generic[R]):
     """Recipe, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
     """Robot to control; the bundle must be for this robot."""
+    profile: opt.Profile = ""
     instruction: opt.InstructionTopic = ""
     classifier: opt.Classifier = None
     minutes: NonNegativeFloat = 3.0
@@ -68,6 +69,7 @@ class Finetune(Generic[R]):
         from robot_rl.recipes import inputs as run_inputs
         from robot_rl.rewards.classifier import load_classifier
         from robot_rl.robots import robots
+        from robot_rl.robots.profiles import with_profile
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
@@ -78,7 +80,7 @@ class Finetune(Generic[R]):
             raise ConfigError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle)
-        spec = robots.get(self.robot)
+        spec = with_profile(robots.get(self.robot), self.profile)
         bundle.check_robot(spec)
         policy = recipe.policy(bundle)
         classifier = load_classifier(self.classifier) if self.classifier else None
@@ -112,7 +114,7 @@ class Finetune(Generic[R]):
             film = VideoRecorder(self.film, corrected_only=True)
             interface, operator = replace(bundle.interface, robot=self.robot), OperatorInput(node, spec.name)
             env = RobotEnv(node, interface, cameras=cameras, operator=operator, instruction=self.instruction,
-                           classifier=classifier, words=bundle.policy.words)  # fmt: skip
+                           classifier=classifier, words=bundle.policy.words, robot=spec)  # fmt: skip
             stop_on_signals()
             session = FinetuneSession(env, policy, run, self.seed, film)
             number, ended = 0, ""

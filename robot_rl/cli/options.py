@@ -35,6 +35,9 @@ Classifier = Annotated[
     arg(help="Success classifier that judges episodes by camera images instead of the task's own test, so that objects "
         "need no tracking; see `robot-rl classifier fit`."),
 ]  # fmt: skip
+Profile = Annotated[
+    str, arg(help="The robot's driver: a profile such as ur_robot_driver, or a YAML file; default: the spec's driver.")
+]
 InstructionTopic = Annotated[str, arg(help="Instruction, if the policy reads any; the topic `instruction` changes it.")]
 ServerKeys = Annotated[
     tuple[str, ...], arg(help="For a server other than `robot-rl serve`: its observation names, OURS=THEIRS.")

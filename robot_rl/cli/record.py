@@ -40,6 +40,7 @@ class Record:
     instructions to demonstrate, or empty for all training instructions."""
     robot: str | None = None
     """Record on this robot or its twin through its topics; default: in simulation."""
+    profile: opt.Profile = ""
     episodes: PositiveInt = 20
     """Number of demonstrations in the finished dataset."""
     out: Path | None = None
@@ -95,6 +96,8 @@ class Record:
         from sim.tasks import task_of, tasks, without_robot
 
         torch.set_num_threads(1)
+        if self.profile and not self.robot:
+            raise ConfigError(f"--profile {self.profile} is a real robot's driver; name the robot with --robot")
         if without_robot(self.task):
             raise ConfigError(f"{self.task} has no robot that a person could move; record a task of `robot-rl tasks`")
         task = task_of(self.robot, self.task) if self.robot else tasks.get(self.task)
@@ -175,11 +178,15 @@ class Record:
         from real.recording.recorder import RobotCameras
         from real.teleop import OperatorInput
         from robot_rl.robots import robots
+        from robot_rl.robots.profiles import with_profile
 
+        robot = with_profile(robots.get(task.interface.robot), self.profile)
         cameras = task.interface.cameras if self.camera else ()
         with open_node("policy", ros_args=self.ros_args) as node:
-            operator = OperatorInput(node, robots.get(task.interface.robot).name)
-            env = RobotEnv(node, task.interface, cameras=cameras, operator=operator, instruction=self.instruction)
+            operator = OperatorInput(node, robot.name)
+            env = RobotEnv(
+                node, task.interface, cameras=cameras, operator=operator, instruction=self.instruction, robot=robot
+            )
             with closing(env):
                 yield env, RobotCameras(env), {"where": "robot", "camera": self.camera}
 

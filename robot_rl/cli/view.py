@@ -43,6 +43,7 @@ class View:
     """Initial speed of simulated time; 1 is real time."""
     port: NonNegativeInt = 0
     """Port of the page; 0: 8080 or the next free port."""
+    profile: opt.Profile = ""
     task: str | None = None
     """Robot or twin: task whose objects and cameras are shown; default: the robot's first task."""
     cameras: Literal["auto", "on", "off"] = "auto"
@@ -72,6 +73,8 @@ class View:
             raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
         if self.what.startswith(LIVE):
             return self._live(self.what.removeprefix(LIVE))
+        if self.profile:
+            raise ConfigError(f"--profile {self.profile} is a real robot's driver; view robot:NAME")
         return self._simulated()
 
     def _live(self, name: str) -> int:
@@ -80,12 +83,13 @@ class View:
         from real.bus import open_node
         from real.teleop import until_signal
         from robot_rl.robots import robots
+        from robot_rl.robots.profiles import with_profile
         from robot_rl.util.errors import ConfigError
         from robot_rl.view import LiveView
         from sim.scenes import Scene
         from sim.tasks import task_of
 
-        robot = robots.get(name)
+        robot = with_profile(robots.get(name), self.profile)
         if self.teleop != "none":
             raise ConfigError(f"the view of a robot commands nothing: start `robot-rl teleop {self.teleop}` beside it")
         try:

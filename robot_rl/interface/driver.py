@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from robot_rl.util.errors import nearest
-from robot_rl.util.limits import Interval, validate
+from robot_rl.util.limits import Interval, PositiveFloat, validate
 
 if TYPE_CHECKING:
     from robot_rl.interface.robot import RobotSpec
 
 Follow = Literal["straight_line", "jerk_limited", "direct"]
 Stop = Literal["brake_and_hold", "damp", "robot_holds"]
+GripperUnit = Literal["width", "finger", "open_fraction"]
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,23 @@ class JointTopics(DriverConfig):
 
     joint_states: str = "joint_states"
     joint_names: tuple[tuple[str, str], ...] = ()
-    """Pairs (name in the spec, name in the driver's messages) of the joints and fingers whose two names differ. For a
-    prefix common to all names, use the launch argument `joint_prefix`."""
+    """Pairs (name in the spec, name in the driver's messages) of the joints and fingers whose two names differ."""
+    joint_prefix: str = ""
+    """Prefix of all these names in the messages; that of the launch argument `joint_prefix` comes before it."""
+    state_rate: PositiveFloat | None = None
+    """Rate of the driver's joint states, Hz, if it is not the spec's, which bundles compare."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate, timeout = self.state_rate, self.safety.state_timeout
+        if rate and timeout * rate < 2:
+            raise ValueError(
+                f"driver.safety.state_timeout is {timeout:g} s, less than two periods of joint states at {rate:g} Hz: "
+                f"one late state would stop the robot; set {3 / rate:.2g}"
+            )
 
     def driver_name(self, name: str) -> str:
-        return dict(self.joint_names).get(name, name)
+        return self.joint_prefix + dict(self.joint_names).get(name, name)
 
     def check(self, robot: RobotSpec) -> None:
         super().check(robot)
@@ -127,25 +140,74 @@ class JointTopics(DriverConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardPosition(JointTopics):
+class Ros2Control(JointTopics):
+    """Topics of an arm behind ros2_control: what must hold before and while it is sent commands, and its gripper."""
+
+    controllers: tuple[str, ...] = ()
+    """Controllers that must be active while commands are sent; (): they are not checked."""
+    controller_manager: str = "controller_manager"
+    """Name of the controller manager's node."""
+    robot_program: str = ""
+    """std_msgs/Bool: whether the program runs by which the robot obeys; empty: there is none."""
+    safety_mode: str = ""
+    """ur_dashboard_msgs/SafetyMode: any mode but NORMAL stops; empty: there is none."""
+    speed_scaling: str = ""
+    """std_msgs/Float64, percent: below 100 is reported, 0 stops; empty: there is none."""
+    gripper_command: str = "gripper_controller/commands"
+    """std_msgs/Float64MultiArray: one value, in `gripper_unit`."""
+    gripper_action: str = ""
+    """control_msgs/action/GripperCommand, used in place of the topic `gripper_command`; empty: the topic."""
+    gripper_unit: GripperUnit = "width"
+    """What the gripper is sent: the distance between the fingers, m; the position of one finger, half of it, m; or the
+    opening as a fraction, 1: open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardPosition(Ros2Control):
     """Topics of an arm with ros2_control's forward_position_controller."""
 
     driver: ClassVar[str] = "forward_position"
     command: str = "forward_position_controller/commands"
     """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
-    gripper_command: str = "gripper_controller/commands"
-    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardVelocity(JointTopics):
+class ForwardVelocity(Ros2Control):
     """Topics of an arm with ros2_control's forward_velocity_controller."""
 
     driver: ClassVar[str] = "forward_velocity"
     command: str = "forward_velocity_controller/commands"
     """std_msgs/Float64MultiArray: joint velocities in the spec's joint order, rad/s."""
-    gripper_command: str = "gripper_controller/commands"
-    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTrajectory(Ros2Control):
+    """Topics of an arm with ros2_control's joint_trajectory_controller, which gets a new goal with each command."""
+
+    driver: ClassVar[str] = "joint_trajectory"
+    command: str = "joint_trajectory_controller/joint_trajectory"
+    """trajectory_msgs/JointTrajectory: one point with the positions of all joints, rad."""
+    ahead: Annotated[float, Interval(ge=1, le=10)] = 2.0
+    """Time in which the controller reaches a point (`time_from_start`), in command periods."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetPose(Ros2Control):
+    """Topics of an arm with a Cartesian impedance controller, such as CRISP's."""
+
+    driver: ClassVar[str] = "target_pose"
+    command: str = "target_pose"
+    """geometry_msgs/PoseStamped: pose of the tool in the base frame."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServoTwist(Ros2Control):
+    """Topics of an arm behind MoveIt Servo, which halts when commands end."""
+
+    driver: ClassVar[str] = "servo_twist"
+    command: str = "servo_node/delta_twist_cmds"
+    """geometry_msgs/TwistStamped: velocity of the tool in the base frame."""
+    stop: Stop = "robot_holds"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,7 @@ def test_ros_arguments_and_environment_reach_every_node(file: str) -> None:
     ("file", "values", "message"),
     [
         ("arn", {}, "did you mean arm?"), ("arm", {}, "needs policy:="), ("arm", {"policy": ""}, "needs policy:="),
-        ("record", {"twin": "true"}, "needs task:="), ("arm", POLICY | {"polcy": "x"}, "did you mean policy?"),
+        ("record", {"twin": "true"}, "needs task:="), ("arm", POLICY | {"polcy": "x"}, "did you mean policy"),
         ("arm", POLICY | {"teleop": "keybord"}, "did you mean keyboard?"),
         ("arm", POLICY | {"seconds": "-1"}, "seconds:=-1"), ("arm", POLICY | {"robot": "pandas"}, "did you mean panda"),
         ("arm", POLICY | {"episodes": "0"}, "1 or more"), ("arm", POLICY | {"episodes": "2.5"}, "whole number"),
