@@ -42,7 +42,9 @@ class Target:
     def __init__(self) -> None:
         self.place(0)
         self.tracker = Tracker("target", self.place)
-        threading.Thread(target=self._publish, daemon=True).start()
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._publish, daemon=True)
+        self._thread.start()
 
     def place(self, seed: int) -> None:
         """Place the target for episode `seed`."""
@@ -50,9 +52,13 @@ class Target:
         self.position = [float(rng.uniform(*r)) for r in RANGES]
 
     def _publish(self) -> None:
-        while True:
+        while not self.ended.wait(1 / 30):
             self.tracker.publish(self.position)
-            time.sleep(1 / 30)
+
+    def close(self) -> None:
+        self.ended.set()
+        self._thread.join()
+        self.tracker.node.close()
 
 
 def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
         assert robot.stderr
         said = robot.stderr.readline()
         assert "is up" in said, said
-        Target()
+        target = Target()
         out = ["--out", str(folder / "run"), "--episodes", "100000", "--video-episodes", "0"]
         log = (folder / "deploy").open("wb")
         policy = subprocess.Popen([*PROGRAM, "deploy", str(a.bundle), "--robot", "fr3", *out], stdout=log, stderr=log)
@@ -79,6 +85,7 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
             policy.send_signal(signal.SIGINT)
             policy.wait(60)
         minutes = (time.monotonic() - begin) / 60
+        target.close()
     finally:
         robot.terminate()
         last = robot.communicate(timeout=20)[1].strip().splitlines()

@@ -218,7 +218,7 @@ class FrankaControl(ForwardPosition):
     speed: Annotated[float, Interval(gt=0, le=0.95)] = 0.85
     """Share of the joints' speed limits that the process uses. Like `acceleration`, it must exceed the share of a
     policy's shield, or the arm passes goals that stop."""
-    acceleration: Annotated[float, Interval(gt=0, le=0.95)] = 0.35
+    acceleration: Annotated[float, Interval(gt=0, le=0.95)] = 0.55
     """Share of the joints' acceleration limits. A command that comes too late after a lost cycle can seem to have one
     and a half times the acceleration."""
     jerk: Annotated[float, Interval(gt=0, le=0.95)] = 0.1

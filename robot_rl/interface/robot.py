@@ -159,6 +159,11 @@ class RobotSpec:
     gripper: Gripper | None = None
     base: FloatingBase | None = None
     """Trunk and feet of a legged robot; None for a robot with a fixed base."""
+    spheres: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
+    """Spheres x, y, z, radius, m, that cover each link of an arm in the link's frame, the base first; what is mounted
+    on the last link belongs to it. `robot-rl robots cover` computes them. Empty: no check against collisions."""
+    collision_pairs: tuple[tuple[int, int], ...] = ()
+    """Pairs of links, as numbers of joints between base and link, that can collide; the same command finds them."""
     collision_bodies: tuple[str, ...] = ()
     """Names of the bodies that collide in simulation; empty: all bodies."""
     armature: NonNegativeFloat | None = None

@@ -10,6 +10,7 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
+from robot_rl.interface.collision import Clearance
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
@@ -33,6 +34,11 @@ class ShieldConfig:
     """Distance that commands keep to the joints' position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
     """Distance by which the tool may leave the workspace box, m."""
+    clearance: NonNegativeFloat | None = 0.005
+    """Distance that goals keep between links of an arm, and between arm and table, m; None: no check. Robots without
+    `spheres` are not checked."""
+    table: float | None = 0.0
+    """Height of the table in the base frame, m; None: there is none."""
 
     def __post_init__(self) -> None:
         validate(self, "shield.")
@@ -104,23 +110,33 @@ class JointShield:
             low, high = torch.tensor(robot.tool.workspace)
             self.box = low - config.workspace_slack, high + config.workspace_slack
             self.kinematics = Kinematics(robot)
+        self.clearance = None
+        if self.kinematics and robot.collision_pairs and config.clearance is not None:
+            self.clearance = Clearance(robot, self.kinematics, config.table)
 
     def admit(
         self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals. If the tool is already outside the workspace box, only goals no closer to the
-        box than `previous` are rejected, so the tool can return."""
+        box than `previous` are rejected, so the tool can return. The same holds for links that are too close."""
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
         events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
         if self.kinematics is None:
             return clipped, events
-        position = self.kinematics.forward(torch.cat([clipped, previous]))[0]
+        position, _, origins, axes = self.kinematics.chain(torch.cat([clipped, previous]))
+        position = position.T
         outside = (self.box[0] - position).clamp_min(0) + (position - self.box[1]).clamp_min(0)
         now, before = outside.sum(-1).chunk(2)
-        leaves = (now > 0) & (now >= before)
-        return torch.where(leaves[:, None], previous, clipped), events | {"workspace": leaves & finite}
+        refused = (now > 0) & (now >= before)
+        events["workspace"] = refused & finite
+        if self.clearance:
+            now, before = self.clearance(origins, axes).chunk(2)
+            close = (now < self.config.clearance) & (now <= before)
+            events["collision"] = close & finite
+            refused = refused | close
+        return torch.where(refused[:, None], previous, clipped), events
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float

@@ -10,7 +10,7 @@ from robot_rl.interface.shield import ramp
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
-REASONS = ("nonfinite", "position", "workspace")
+REASONS = ("nonfinite", "position", "workspace", "collision")
 """Reasons for which the shield changes a goal."""
 
 
