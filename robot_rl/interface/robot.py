@@ -198,6 +198,10 @@ class RobotSpec:
         """Return the name of the robot in bundles and tasks."""
         return self.variant_of or self.name
 
+    def runs(self, robot: str) -> bool:
+        """Return whether this robot runs the policies for the robot named `robot`: itself, or the one it varies."""
+        return robot == self.kind
+
     @property
     def joint_names(self) -> tuple[str, ...]:
         return tuple(j.name for j in self.joints)
