@@ -26,8 +26,8 @@ def open_twin(node: Node, task: Task, **options: Any) -> Twin:
     path = parts_of(robot).twin
     if not path:
         raise ConfigError(
-            f"robot {robot.name!r} has no twin: its driver {robot.driver.driver!r} names none; write one and name it in "
-            "DriverParts.twin, see docs/add-a-driver.md, part 4"
+            f"robot {robot.name!r} has no twin: its driver {robot.driver.driver!r} names none; write one and "
+            "name it in DriverParts.twin, see docs/add-a-driver.md, part 4"
         )
     what = f"twin of robot {robot.name!r}"
     kind = load(path, what)

@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
+from sim.engines.units import DEGREES, unit_advice
 from sim.rendering.gl import mujoco
 
 TOLERANCE = 1e-3
@@ -36,6 +37,11 @@ class Finding(NamedTuple):
     """Checked property, for example "limits"."""
     found: str
     remedy: str = ""
+
+
+def result(fits: bool, what: str, found: str, remedy: str, severity: Literal["warning", "error"] = "error") -> Finding:
+    """Return the finding of a comparison; a remedy is given only if it does not fit."""
+    return Finding("ok", what, found) if fits else Finding(severity, what, found, remedy)
 
 
 def counted(things: Sequence[object], noun: str) -> str:
@@ -188,4 +194,5 @@ def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Ite
             f"joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said to reach "
             f"from {ours.low:.4f} to {ours.high:.4f}"
         )
-        yield Finding("error", "limits", found, "correct the file, or narrow the robot's limits")
+        advice = unit_advice(ours.high - ours.low, high - low, DEGREES)
+        yield Finding("error", "limits", found, f"{advice}correct the file, or narrow the robot's limits")

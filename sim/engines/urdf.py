@@ -1,10 +1,11 @@
 """Read a URDF as a MuJoCo model; mesh paths are relative to the file or begin with package://, model:// or file://.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
-friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the robot's spec has
-velocity limits.
+friction. Safety controllers, transmissions, sensors and Gazebo tags are ignored. Simulation uses the velocity limits of
+the robot's spec; `robots check` compares them with the file's.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,6 +69,16 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         if geom.contype or geom.conaffinity:
             geom.group = 3  # hide it, since visual geoms are drawn
     return spec, undrawn
+
+
+def velocity_limits(path: Path) -> dict[str, float]:
+    """Return the speed limits of a URDF's joints, rad/s; joints without a positive one are left out."""
+    speeds = {}
+    for joint in ElementTree.fromstring(path.read_bytes()).findall("joint"):
+        limit = joint.find("limit")
+        with suppress(ValueError):
+            speeds[joint.get("name", "")] = float(limit.get("velocity", "0") if limit is not None else 0)
+    return {name: speed for name, speed in speeds.items() if 0 < speed < math.inf}
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
