@@ -108,8 +108,12 @@ def _compare(model: mujoco.MjModel, robot: RobotSpec) -> list[Finding]:
     findings = [*compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
     if robot.tool:
         findings += [*_compare_chain(model, robot), *_compare_tool(model, data, robot)]
-    if robot.gripper:
+    if robot.fingers:
         findings += _compare_gripper(model, robot)
+    elif robot.gripper:
+        found = "it has no finger joints, so in simulation nothing opens and closes"
+        remedy = "for tasks that grasp, simulate one with sliding fingers, and make this robot a variant_of that one"
+        findings.append(Finding("warning", "gripper", found, remedy))
     if robot.base:
         findings += _compare_feet(model, data, robot)
     return findings
@@ -228,12 +232,12 @@ def _check_motion(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding
     engine.reset(np.array([0]), np.array([robot.home]), {})
     home = torch.tensor([robot.home])
     hold = home[:, None].repeat(1, math.ceil(robot.command_rate), 1)
-    width = robot.gripper.width if robot.gripper else 0.0
+    width = robot.gripper.width if robot.gripper and robot.fingers else 0.0
     reached = []
-    for target in (0.0, width) if robot.gripper else (0.0,):
+    for target in (0.0, width) if robot.fingers else (0.0,):
         engine.step(hold, torch.full((1, hold.shape[1], 1), target))
         reached.append(float(engine.gripper_width()))
-    if robot.gripper and np.abs(np.subtract(reached, (0.0, width))).max() > 0.1 * width:
+    if robot.fingers and np.abs(np.subtract(reached, (0.0, width))).max() > 0.1 * width:
         found = "told to close and to open to {:.3f} m, it has {:.3f} and {:.3f} m".format(width, *reached)
         yield Finding("error", "gripper", found, "let the actuator's ctrlrange go from closed to open")
     drift = float((engine.joint_state()[0] - home).abs().max())

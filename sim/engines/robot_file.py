@@ -73,7 +73,9 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
-        hint = nearest(min(missing), others) if others else "fixed joints do not count"  # MuJoCo drops them
+        hint = "fixed joints do not count"  # MuJoCo drops them
+        if others:
+            hint = f"{nearest(min(missing), others)}; if only the file names it so, set Joint.model_name"
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     needed = (robot.base.body, *robot.base.feet) if robot.base else ()

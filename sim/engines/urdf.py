@@ -7,6 +7,7 @@ the robot's spec; `robots check` compares them with the file's.
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,18 @@ from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 
 _MESHES = (".obj", ".stl", ".msh")
-_XACRO = "{http://www.ros.org/wiki/xacro}"
 _UNSUPPORTED = ("planar", "floating")
 _SEARCHED = {
     "ROS_PACKAGE_PATH": "", "AMENT_PREFIX_PATH": "share", "GAZEBO_MODEL_PATH": "", "GZ_SIM_RESOURCE_PATH": "",
 }  # fmt: skip
 """Environment variables that list folders, and the subfolder of each listed folder that contains the packages."""
+
+
+def refuse_xacro(path: Path) -> None:
+    """Raise ConfigError for a file with macros, which xacro turns into a URDF."""
+    text = re.sub(rb"<!--.*?-->", b"", path.read_bytes(), flags=re.S)  # xacro itself leaves comments with macros
+    if path.suffix.lower() == ".xacro" or re.search(rb"""<xacro:|=["'][^"']*\$[{(]""", text):
+        raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
 
 
 def is_urdf(path: Path) -> bool:
@@ -44,8 +51,6 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         raise ValueError(str(error)) from None
     if root.tag != "robot":
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
-    if any(element.tag.startswith(_XACRO) for element in root.iter()):
-        raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
     for tag in ("link", "joint"):
         names = [element.get("name") for element in root.findall(tag)]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from robot_rl.cli.main import main
-from robot_rl.interface.robot import Joint, RobotSpec
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec
 from robot_rl.robots import robots
 from sim.engines.limit_check import check_rates
 from sim.engines.robot_check import check_robot
@@ -139,6 +139,15 @@ def test_jerk_limited_commands_without_a_limit_of_jerk_are_refused() -> None:
     errors = [f for f in check_robot(smooth) if f.severity == "error"]
     assert len(errors) == 1 and "joint1, joint2" in errors[0].found and "rad/s^3" in errors[0].remedy
     assert check_robot(every(smooth, jerk=lambda j: 5000.0))[0].severity != "error"
+
+
+def test_a_gripper_without_fingers_is_a_warning(tmp_path: Any) -> None:
+    (tmp_path / "turn.urdf").write_text(URDF.format(speed=3.0))
+    arm = RobotSpec("turn", (Joint("turn", -2.0, 2.0, 3.0, 10.0, 50.0),), (0.0,), str(tmp_path / "turn.urdf"))
+    for robot in (PANDA, arm):
+        found = check_robot(replace(robot, gripper=Gripper((), width=0.08, force=20.0)))
+        assert found[0].severity == "warning", found[0]
+        assert any(f.what == "gripper" and "no finger joints" in f.found for f in found)
 
 
 LINK0, LINK1 = '<body name="link0" childclass="panda">', '<body name="link1" pos="0 0 0.333">'
