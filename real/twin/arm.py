@@ -119,11 +119,11 @@ class ArmTwin(Twin):
 
     def positions(self, message: Any) -> ArrayLike:
         """Return the joint positions (J,), rad, that the newest message commands; called in each tick."""
-        return message.data  # type: ignore[no-any-return]
+        return message.data
 
     def opening(self, message: Any) -> ArrayLike:
         """Return the distance between the fingers, m, that the gripper's newest message commands."""
-        return message.data  # type: ignore[no-any-return]
+        return message.data
 
     def _hide(self) -> None:
         h = self.hidden
