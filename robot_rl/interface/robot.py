@@ -63,7 +63,7 @@ class Joint:
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
         if not self.low < self.high:
-            raise ValueError(f"joint {self.name!r}: low {self.low} is not below high {self.high}")
+            raise ValueError(f"joint {self.name!r}: low {self.low} rad is not below high {self.high} rad")
         _check_directions(f"joint {self.name!r}", quat=self.quat, axis=self.axis)
 
 
@@ -196,12 +196,20 @@ class RobotSpec:
             raise ValueError(f"robot {self.name!r}: {name} has {len(angles)} numbers for {len(self.joints)} joints")
         for j, angle in zip(self.joints, angles, strict=True):
             if not j.low <= angle <= j.high:
-                raise ValueError(f"robot {self.name!r}, {j.name}: {name} {angle} is outside {j.low} to {j.high}")
+                turns = abs(angle) > 2 * math.pi and j.low <= math.radians(angle) <= j.high
+                remedy = f"; degrees are written math.radians({angle:g})" if turns else ""
+                raise ValueError(
+                    f"robot {self.name!r}, {j.name}: {name} {angle} rad is outside {j.low} to {j.high} rad{remedy}"
+                )
 
     @property
     def kind(self) -> str:
         """Return the name of the robot in bundles and tasks."""
         return self.variant_of or self.name
+
+    def runs(self, robot: str) -> bool:
+        """Return whether this robot runs the policies for the robot named `robot`: itself, or the one it varies."""
+        return robot == self.kind
 
     @property
     def joint_names(self) -> tuple[str, ...]:
