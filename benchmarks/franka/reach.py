@@ -75,7 +75,7 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
         said = robot.stderr.readline()
         assert "is up" in said, said
         target = Target()
-        out = ["--out", str(folder / "run"), "--episodes", "100000", "--video-episodes", "0"]
+        out = ["--out", str(folder / "run"), "--episodes", "100000", "--video-episodes", "0", "--speed", str(a.speed)]
         log = (folder / "deploy").open("wb")
         policy = subprocess.Popen([*PROGRAM, "deploy", str(a.bundle), "--robot", "fr3", *out], stdout=log, stderr=log)
         begin = time.monotonic()
@@ -95,7 +95,8 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     record = folder / "run" / "episodes.jsonl"
     assert record.exists(), (last, (folder / "deploy").read_text())
     episodes = [json.loads(line) for line in record.read_text().splitlines()]
-    found = {"minutes": round(minutes, 2), "cycles": cycles, "simulator_speed": round(cycles / 60000 / minutes, 2)}
+    found = {"speed": a.speed, "minutes": round(minutes, 2), "cycles": cycles}
+    found["simulator_speed"] = round(cycles / 60000 / minutes, 2)
     found |= {"lost": lost, "lost_share": lost / max(1, cycles), "lost_in_row": row}
     found |= {"episodes": len(episodes), "successes": sum(e["success"] for e in episodes)}
     return found | {"start": said.strip(), "robot": last, "deploy": (folder / "deploy").read_text().splitlines()[-3:]}
@@ -105,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--minutes", type=float, default=10.0, help="duration")
+    parser.add_argument("--speed", type=float, default=1.0, help="share of the policy's speed and acceleration")
     parser.add_argument("--sims", type=Path, default=Path(".venv-sims/bin/python"), help="Python of the simulators")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()

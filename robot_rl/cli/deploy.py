@@ -25,10 +25,12 @@ def limited(interface: Interface, seconds: float) -> Interface:
 
 
 def slowed(interface: Interface, robot: RobotSpec, share: float) -> Interface:
-    """Return the interface with a share of its joints' or tool's speed; ConfigError for a legged robot."""
+    """Return the interface with a share of its joints' or tool's speed and acceleration; ConfigError for a legged
+    robot."""
     if share < 1 and robot.base:
         raise ConfigError(f"--speed {share:g}: {robot.name} would fall; leave it out for a legged robot")
-    return replace(interface, shield=replace(interface.shield, velocity=share * interface.shield.velocity))
+    most = {name: share * getattr(interface.shield, name) for name in ("velocity", "acceleration")}
+    return replace(interface, shield=replace(interface.shield, **most))
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Deploy:
     seconds: NonNegativeFloat = 0.0
     """Episode length, s; 0: the task's time limit."""
     speed: PositiveFraction = 1.0
-    """Share of an arm's speed: 0.05 for the first run of a policy on a robot, with more --seconds."""
+    """Share of an arm's speed and acceleration: 0.05 for a policy's first run on a robot, with more --seconds."""
     commands: Literal["schedule", "person"] = "person"
     """Velocity commands of a legged robot while neither a teleop device nor cmd_vel sends any: schedule follows the
     task's schedule, person keeps the robot standing."""
