@@ -284,8 +284,8 @@ def test_low_battery_lays_the_robot_down(walk: SimpleNamespace) -> None:
     assert walk.env.loop.stopped == "the guard damps the robot: battery at 9 %"
     clock.sleep(max(0.0, begin + 4.0 - clock.now()))
     heights = np.array([height for at, height, _ in walk.motion if at > begin])
-    assert heights[-1] < 0.12 and np.diff(heights).min() > -0.012, "it sinks by less than 0.6 m/s"
-    assert max(tilt for at, _, tilt in walk.motion if at > begin) < 25
+    assert heights[-1] < 0.12 and np.diff(heights).min() > -0.0023, "0.15 m/s, against 0.33 m/s of damping"
+    assert max(tilt for at, _, tilt in walk.motion if at > begin) < 10, "4 degrees, against 22 of damping"
 
 
 # ---- single ticks ------------------------------------------------------------------------------------------------
