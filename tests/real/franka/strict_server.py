@@ -27,10 +27,10 @@ def packed(state):
         state.state.update(true)
 
 
-def responded(self, client, command, number, status, version):
+def responded(self, *words, **fields):
     if refused["version"]:
-        status, version = ConnectStatus.kIncompatibleLibraryVersion, refused["version"]
-    respond(self, client, command, number, status, version)
+        fields |= {"status": ConnectStatus.kIncompatibleLibraryVersion, "version": refused["version"]}
+    respond(self, *words, **fields)
 
 
 def listen(server):
