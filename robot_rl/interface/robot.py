@@ -189,6 +189,14 @@ class RobotSpec:
         self._check_posture("home", self.home)
         if self.base and self.base.lying:
             self._check_posture("lying", self.base.lying)
+        links = len(self.joints) + 1
+        if (self.spheres or self.collision_pairs) and len(self.spheres) != links:
+            raise ValueError(
+                f"robot {self.name!r}: spheres of {len(self.spheres)} links; with the base there are {links}; see "
+                "`robot-rl robots cover`"
+            )
+        if wrong := [pair for pair in self.collision_pairs if not 0 <= pair[0] < pair[1] < links]:
+            raise ValueError(f"robot {self.name!r}: collision_pairs {wrong}: links are 0 to {links - 1}, lower first")
         self.driver.check(self)
 
     def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:

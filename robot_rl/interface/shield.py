@@ -110,7 +110,7 @@ class JointShield:
             low, high = torch.tensor(robot.tool.workspace)
             self.box = low - config.workspace_slack, high + config.workspace_slack
             self.kinematics = Kinematics(robot)
-        self.clearance = None
+        self.clearance, self.least = None, config.clearance or 0.0
         if self.kinematics and robot.collision_pairs and config.clearance is not None:
             self.clearance = Clearance(robot, self.kinematics, config.table)
 
@@ -133,7 +133,7 @@ class JointShield:
         events["workspace"] = refused & finite
         if self.clearance:
             now, before = self.clearance(origins, axes).chunk(2)
-            close = (now < self.config.clearance) & (now <= before)
+            close = (now < self.least) & (now <= before)
             events["collision"] = close & finite
             refused = refused | close
         return torch.where(refused[:, None], previous, clipped), events

@@ -73,7 +73,10 @@ def test_the_check_can_be_left_out() -> None:
     robot = robots.get("fr3")
     q = torch.tensor([[0.0, 1.7, 0.0, -0.5, 0.0, 1.6, 0.0]])
     assert "collision" not in JointShield(robot, ShieldConfig(clearance=None)).admit(q, q)[1]
-    assert "collision" not in JointShield(replace(robot, spheres=())).admit(q, q)[1]
+    assert "collision" not in JointShield(replace(robot, spheres=(), collision_pairs=())).admit(q, q)[1]
+    for wrong in ({"spheres": ()}, {"spheres": robot.spheres[1:]}, {"collision_pairs": ((0, 8),)}):
+        with pytest.raises(ValueError, match="spheres|collision_pairs"):
+            replace(robot, **wrong)
 
 
 def test_spheres_contain_the_links_of_a_model_file() -> None:
