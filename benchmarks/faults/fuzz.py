@@ -45,11 +45,11 @@ def actions(rng: np.random.Generator, last: np.ndarray, step: int) -> np.ndarray
     return fresh
 
 
-def observed(rng: np.random.Generator, true: Tensor) -> Tensor:
-    """Return joint positions (n, J), rad, as a faulty sensor reports them."""
+def observed(rng: np.random.Generator, true: Tensor, jump: float) -> Tensor:
+    """Return joint positions (n, J), rad, as a faulty sensor reports them, with jumps up to `jump` rad."""
     seen = true + torch.from_numpy(rng.normal(0, 0.002, true.shape)).float()
     jumps = torch.from_numpy(rng.random(len(true)) < 0.02)
-    seen[jumps] += torch.from_numpy(rng.uniform(-3, 3, (int(jumps.sum()), true.shape[1]))).float()
+    seen[jumps] += torch.from_numpy(rng.uniform(-jump, jump, (int(jumps.sum()), true.shape[1]))).float()
     strange = torch.from_numpy(rng.random(len(true)) < 0.005)
     seen[strange, 0] = float("nan")
     return seen
@@ -68,7 +68,7 @@ def judge(robot: RobotSpec, commands: Tensor, tick: float) -> Counter[str]:
     })  # fmt: skip
 
 
-def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
+def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
     """Fuzz the robot of a task with `count` actions; return the counts."""
     pipeline, rng = Pipeline(tasks.get(name).interface), np.random.default_rng(seed)
     robot, ticks = pipeline.robot, round(1 / pipeline.interface.controller.rate / pipeline.tick)
@@ -77,14 +77,15 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
     chain.reset(torch.arange(ROBOTS))
     chain.hold(torch.arange(ROBOTS), torch.tensor([robot.home]).expand(ROBOTS, -1))
     last, recent = np.zeros((ROBOTS, pipeline.actions.size)), chain.command[:, None].repeat(1, 2, 1)
-    unsafe, sampled, begin = Counter[str](), 0, time.monotonic()
+    unsafe: Counter[str] = Counter()
+    sampled, begin = 0, time.monotonic()
     for step in range(max(1, count // ROBOTS)):
         last = actions(rng, last, step)
-        seen = observed(rng, chain.command)
+        seen = observed(rng, chain.command, jump)
         state = RobotState(seen, torch.zeros_like(seen), chain.last_action)
         commands = chain.decide(chain.refer(state), torch.from_numpy(last).float())
         recent = torch.cat([recent[:, -2:], commands], 1)
-        unsafe += judge(robot, recent, pipeline.tick)
+        unsafe.update(judge(robot, recent, pipeline.tick))  # keeps zeros
         last = np.nan_to_num(last, nan=0.0, posinf=1.0, neginf=-1.0).clip(-1, 1)
         for which in rng.choice(ROBOTS, 5, replace=False):
             sampled += 1
@@ -101,10 +102,11 @@ def main() -> int:
     parser.add_argument("--actions", type=int, default=1_000_000, help="actions of all robots together")
     parser.add_argument("--tasks", nargs="+", default=["fr3-lift", "panda-lift", "panda-turn", "ur5e-reach"])
     parser.add_argument("--seed", type=int, default=0, help="seed")
+    parser.add_argument("--jump", type=float, default=0.1, help="largest jump of a joint state, rad")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: fuzz(name, a.actions // len(a.tasks), a.seed) for name in a.tasks}
+    found = {name: fuzz(name, a.actions // len(a.tasks), a.seed, a.jump) for name in a.tasks}
     write_json(a.out, found | {"provenance": provenance()})
     print(json.dumps(found, indent=1))
     return int(any(sum(each["unsafe"].values()) for each in found.values()))

@@ -18,6 +18,8 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 LEAD = 0.15
 """Largest distance of a goal from the measured posture on the way home, rad."""
+FAR, WAYPOINTS = 0.3, 10
+"""Distance of a goal from the last one above which the path between them is checked too, rad, and points on it."""
 ARRIVED = 0.03
 """Largest distance of a joint from home at which an arm counts as there, rad."""
 
@@ -133,10 +135,23 @@ class JointShield:
         events["workspace"] = refused & finite
         if self.clearance:
             now, before = self.clearance(origins, axes).chunk(2)
+            now = now.minimum(self._on_the_way(previous, clipped))
             close = (now < self.least) & (now <= before)
             events["collision"] = close & finite
             refused = refused | close
         return torch.where(refused[:, None], previous, clipped), events
+
+    def _on_the_way(self, start: Tensor, goal: Tensor) -> Tensor:
+        """Return the smallest clearance (n,), m, on the straight path to goals (n, J) that are far; inf for others."""
+        assert self.kinematics and self.clearance
+        found = torch.full(start.shape[:1], torch.inf, dtype=start.dtype, device=start.device)
+        far = (goal - start).abs().amax(-1) > FAR
+        if far.any():
+            share = torch.arange(1, WAYPOINTS + 1, dtype=start.dtype, device=start.device) / (WAYPOINTS + 1)
+            path = start[far] + share[:, None, None] * (goal - start)[far]
+            chain = self.kinematics.chain(path.flatten(0, 1))
+            found[far] = self.clearance(*chain[2:]).view(WAYPOINTS, -1).amin(0)
+        return found
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float

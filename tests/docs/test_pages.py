@@ -85,6 +85,7 @@ def test_tables_of_a_robots_page_name_all_fields_and_drivers() -> None:
     from dataclasses import fields
 
     from real.drivers import drivers
+    from robot_rl.interface.driver import DriverConfig
     from robot_rl.interface.robot import Gripper, Joint, Tool
 
     page = (DOCS / "add-a-robot.md").read_text()
@@ -92,8 +93,15 @@ def test_tables_of_a_robots_page_name_all_fields_and_drivers() -> None:
         (table,) = re.findall(rf"^\| `{kind.__name__}` \| unit .*\n\|.*\n((?:\|.*\n)+)", page, re.M)
         named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
         assert sorted(named) == sorted(field.name for field in fields(kind)), kind
-    assert len(drivers.entries) == 4
-    assert all("Four drivers come with" in (DOCS / name).read_text() for name in ("add-a-robot.md", "add-a-driver.md"))
+    configs = {kind.driver: kind.__name__ for kind in below(DriverConfig) if kind.driver in drivers.entries}
+    assert configs.keys() == drivers.entries.keys()
+    (table,) = re.findall(r"^\| driver's config .*\n\|.*\n((?:\|.*\n)+)", page, re.M)
+    assert set(configs.values()) == set(re.findall(r"`([A-Z]\w+)`", table))
+
+
+def below(kind: type) -> list[type]:
+    """Return all subclasses of a class."""
+    return [each for child in kind.__subclasses__() for each in (child, *below(child))]
 
 
 @pytest.mark.parametrize("command", ["twin", "collect"])
