@@ -134,9 +134,12 @@ class JointShield:
         refused = (now > 0) & (now >= before)
         events["workspace"] = refused & finite
         if self.clearance:
-            now, before = self.clearance(origins, axes).chunk(2)
+            first, last = slice(len(goal)), slice(len(goal), None)
+            now = self.clearance([o[..., first] for o in origins], [a[..., first] for a in axes])
             now = now.minimum(self._on_the_way(previous, clipped))
-            close = (now < self.least) & (now <= before)
+            close = now < self.least
+            if close.any():
+                close &= now <= self.clearance([o[..., last] for o in origins], [a[..., last] for a in axes])
             events["collision"] = close & finite
             refused = refused | close
         return torch.where(refused[:, None], previous, clipped), events
