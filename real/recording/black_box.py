@@ -25,7 +25,7 @@ LARGEST = 65536
 
 
 class BlackBox:
-    """Ring of messages, sent and received, of a robot's topics; `ros2 bag play` and Foxglove read what it writes."""
+    """Ring of messages, sent and received, of a robot's topics, written as rosbag2 bags in MCAP."""
 
     def __init__(self, folder: Path, wires: Iterable[Publisher | Subscription]):
         """Args: `folder`: run folder; bags go to its folder black_box."""
