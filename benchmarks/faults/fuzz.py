@@ -3,8 +3,9 @@
     python -m benchmarks.faults.fuzz --actions 1000000
 
 The judge knows only the robot's spec: position, speed and acceleration of every command, by differences; and MuJoCo's
-contacts between the meshes of the arm's links, for a sample of the commands. The joint states that the controller sees
-are fuzzed too: noise, jumps, numbers that are not finite. Results go to benchmarks/results/fuzz.json.
+contacts between the meshes of the arm's links, at the commands with the least clearance and some others. The joint
+states that the controller sees are fuzzed too: noise, jumps, numbers that are not finite. Results go to
+benchmarks/results/fuzz.json.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.shield import JointShield
 from robot_rl.interface.state import RobotState
 from robot_rl.training.run import provenance, write_json
 from sim.engines.spheres import Contacts
@@ -68,6 +70,13 @@ def judge(robot: RobotSpec, commands: Tensor, tick: float) -> Counter[str]:
     })  # fmt: skip
 
 
+def clearance(pipeline: Pipeline, joints: Tensor) -> Tensor:
+    """Return the shield's own distances (n,), m, at joint positions (n, J), rad: where contacts are looked for."""
+    shield = pipeline.shield
+    assert isinstance(shield, JointShield) and shield.kinematics and shield.clearance
+    return shield.clearance(*shield.kinematics.chain(joints)[2:])
+
+
 def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
     """Fuzz the robot of a task with `count` actions; return the counts."""
     pipeline, rng = Pipeline(tasks.get(name).interface), np.random.default_rng(seed)
@@ -87,7 +96,8 @@ def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
         recent = torch.cat([recent[:, -2:], commands], 1)
         unsafe.update(judge(robot, recent, pipeline.tick))  # keeps zeros
         last = np.nan_to_num(last, nan=0.0, posinf=1.0, neginf=-1.0).clip(-1, 1)
-        for which in rng.choice(ROBOTS, 5, replace=False):
+        closest = clearance(pipeline, commands[:, -1]).argsort()[:5]
+        for which in {*closest.tolist(), *rng.choice(ROBOTS, 5, replace=False).tolist()}:
             sampled += 1
             unsafe["contact"] += bool(contacts.pairs(commands[which, -1].double().numpy()) & set(robot.collision_pairs))
     refused = dict(zip(REASONS, chain.events.tolist(), strict=True))

@@ -160,7 +160,7 @@ class CommandLoop:
         non-finite or too far away, or if a stop is latched."""
         self.check()
         self.goals += 1
-        previous, width, joints = self.goal, self.width, self._joints()
+        previous, width, joints, motion = self.goal, self.width, self._joints(), (self.setpoint, self.rate)
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
             values, gripper = torch.full_like(values, math.nan), width  # reject all of it
         if self.holding or self._fresh:
@@ -170,7 +170,7 @@ class CommandLoop:
                 if self.sinks and not self.driver.dry_run:
                     self.stop("the robot is not where the policy expects it")
                 return False
-        admitted, events = self.shield.admit(values, previous, joints)
+        admitted, events = self.shield.admit(values, previous, joints, motion)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0

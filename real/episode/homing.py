@@ -40,10 +40,14 @@ class Homing:
         if not self.env.driver.dry_run:
             first, self._first = self._first, False
             self.set_down()
-            if first and may_hold(self.env.pipeline.robot, float(self.env.read().gripper_width)):
+            if first and self._may_hold():
                 self._return_found()
             self.go_home()
             self._place(seed)
+
+    def _may_hold(self) -> bool:
+        robot = self.env.pipeline.robot
+        return robot.gripper is not None and may_hold(robot, float(self.env.read().gripper_width))
 
     def _return_found(self) -> None:
         """Go home with the gripper shut, and wait until the operator wants it to open."""

@@ -16,23 +16,21 @@ class Clearance:
 
     def __init__(self, robot: RobotSpec, kinematics: Kinematics, table: float | None):
         """Args: `table`: height of the table in the base frame, m; None: there is none."""
-        last, self.table = len(robot.joints), table
-        turns = [torch.eye(3, dtype=torch.float64), *kinematics.turns]
         rows = [(k, *row) for k, link in enumerate(robot.spheres) for row in link]
+        turns = [torch.eye(3, dtype=torch.float64), *kinematics.turns]
         centers = [turns[k].T @ torch.tensor(place, dtype=torch.float64) for k, *place, _ in rows]
         self.centers = torch.stack(centers)[..., None, None].to(kinematics.links.dtype)
-        self.links, radii = torch.tensor([row[0] for row in rows]), torch.tensor([row[4] for row in rows])
-        one, two = (torch.isin(self.links, torch.tensor(side)) for side in zip(*robot.collision_pairs, strict=True))
-        self.one, self.two = one.nonzero()[:, 0], two.nonzero()[:, 0]
+        self.links, self.table = torch.tensor([row[0] for row in rows]), table
+        sides = zip(*robot.collision_pairs, strict=True)
+        one, two = ([row for row in rows if row[0] in side] for side in sides)
+        self.one, self.two = (torch.tensor([rows.index(row) for row in side]) for side in (one, two))
         """Spheres of the links that come first in pairs, and of those that come second."""
-        compared = torch.zeros(last + 1, last + 1, dtype=torch.bool)
-        compared[tuple(zip(*robot.collision_pairs, strict=True))] = True
-        touch = radii[self.one][:, None] + radii[self.two]
-        self.reach = touch.where(compared[self.links[self.one]][:, self.links[self.two]], -torch.inf)
+        pairs = {*robot.collision_pairs}
+        self.reach = torch.tensor([[a[4] + b[4] if (a[0], b[0]) in pairs else -torch.inf for b in two] for a in one])
         """(A, B) distances of centers at which spheres touch, m; -inf where they are not compared."""
-        above = self.links > 1  # base and first link stand on the table
-        self.above = above.nonzero()[:, 0]
-        self.depth = (radii - TOUCH * (self.links == last))[above]
+        above = [row for row in rows if row[0] > 1]  # base and first link stand on the table
+        self.above = torch.tensor([rows.index(row) for row in above])
+        self.depth = torch.tensor([row[4] - TOUCH * (row[0] == len(robot.joints)) for row in above])
 
     def places(self, origins: list[Tensor], axes: list[Tensor]) -> Tensor:
         """Return the spheres' centers (n, S, 3), m, in the base frame, from `Kinematics.chain`."""

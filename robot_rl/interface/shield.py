@@ -4,6 +4,7 @@
 command towards the admitted target, within speed and acceleration limits. No command bypasses the two.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -18,8 +19,10 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 LEAD = 0.15
 """Largest distance of a goal from the measured posture on the way home, rad."""
-FAR, WAYPOINTS = 0.3, 10
-"""Distance of a goal from the last one above which the path between them is checked too, rad, and points on it."""
+FAR, WAYPOINTS = 0.1, 3
+"""Distance of a goal from the command above which the path between them is checked too, rad, and points on its legs."""
+SAME = 1e-4
+"""Difference of clearances that counts as none, m."""
 ARRIVED = 0.03
 """Largest distance of a joint from home at which an arm counts as there, rad."""
 
@@ -46,6 +49,10 @@ class ShieldConfig:
         validate(self, "shield.")
 
 
+Motion = tuple[Tensor, Tensor]
+"""Set-points (n, D) of robots, and their rates (n, E)."""
+
+
 class Shield(Protocol):
     """Limits on one kind of command to a batch of robots of one type; keeps no state between calls.
 
@@ -56,12 +63,13 @@ class Shield(Protocol):
     config: ShieldConfig
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals (n, D); a rejected row is replaced by its row of `previous` (n, D).
 
         Returns the goals, and for each reason a mask (n,) of the changed rows. `joints`: measured positions (n, J),
-        rad, from which goals that are velocities are checked against the workspace.
+        rad, from which goals that are velocities are checked against the workspace. `motion`: current set-points
+        and their rates, from which the way to the goals is checked; None: at rest at `previous`.
         """
 
     def follow(
@@ -117,10 +125,10 @@ class JointShield:
             self.clearance = Clearance(robot, self.kinematics, config.table)
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals. If the tool is already outside the workspace box, only goals no closer to the
-        box than `previous` are rejected, so the tool can return. The same holds for links that are too close."""
+        box than `previous` are rejected, so the tool can return. Links that are too close may part on the way."""
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
@@ -134,27 +142,37 @@ class JointShield:
         refused = (now > 0) & (now >= before)
         events["workspace"] = refused & finite
         if self.clearance:
-            first, last = slice(len(goal)), slice(len(goal), None)
-            now = self.clearance([o[..., first] for o in origins], [a[..., first] for a in axes])
-            now = now.minimum(self._on_the_way(previous, clipped))
+            start, rate = motion or (previous, torch.zeros_like(previous))
+            now = self.clearance([o[..., : len(goal)] for o in origins], [a[..., : len(goal)] for a in axes])
+            now = now.minimum(self._on_the_way(start, rate, clipped))
             close = now < self.least
-            if close.any():
-                close &= now <= self.clearance([o[..., last] for o in origins], [a[..., last] for a in axes])
+            if close.is_cuda or close.any():  # on a GPU the question would cost more than the answer
+                close &= now < self.clearance(*self.kinematics.chain(start)[2:]) - SAME
             events["collision"] = close & finite
             refused = refused | close
         return torch.where(refused[:, None], previous, clipped), events
 
-    def _on_the_way(self, start: Tensor, goal: Tensor) -> Tensor:
-        """Return the smallest clearance (n,), m, on the straight path to goals (n, J) that are far; inf for others."""
-        assert self.kinematics and self.clearance
-        found = torch.full(start.shape[:1], torch.inf, dtype=start.dtype, device=start.device)
-        far = (goal - start).abs().amax(-1) > FAR
+    def _on_the_way(self, start: Tensor, rate: Tensor, goal: Tensor) -> Tensor:
+        """Return the smallest clearance (n,), m, on the way of moving commands to goals (n, J); inf for goals at hand.
+
+        The way is taken to lead straight to where the command could stop, and straight from there to the goal. What it
+        does lies between these two legs and the direct path.
+        """
+        stop = start + rate * (rate.abs() / self.acceleration).amax(-1, keepdim=True) / 2
+        reach = torch.maximum((goal - start).abs(), (stop - start).abs()).amax(-1)
+        if goal.is_cuda:
+            return self._least_on(start, stop, goal).where(reach > FAR, torch.inf)
+        far, found = reach > FAR, torch.full_like(reach, torch.inf)
         if far.any():
-            share = torch.arange(1, WAYPOINTS + 1, dtype=start.dtype, device=start.device) / (WAYPOINTS + 1)
-            path = start[far] + share[:, None, None] * (goal - start)[far]
-            chain = self.kinematics.chain(path.flatten(0, 1))
-            found[far] = self.clearance(*chain[2:]).view(WAYPOINTS, -1).amin(0)
+            found[far] = self._least_on(start[far], stop[far], goal[far])
         return found
+
+    def _least_on(self, *corners: Tensor) -> Tensor:
+        """Return the smallest clearance (n,), m, on the legs between corners (n, J), without the last corner."""
+        assert self.kinematics and self.clearance
+        share = torch.arange(WAYPOINTS, dtype=corners[0].dtype, device=corners[0].device)[:, None, None] / WAYPOINTS
+        path = torch.cat([one + share * (other - one) for one, other in itertools.pairwise(corners)])
+        return self.clearance(*self.kinematics.chain(path.flatten(0, 1))[2:]).view(len(path), -1).amin(0)
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float

@@ -64,9 +64,24 @@ def test_goals_into_the_arm_or_the_table_are_refused_and_goals_out_of_them_admit
     for posture in goal.double().numpy():
         assert not {pair for pair in meshes.pairs(posture) if pair in robot.collision_pairs}
     folded = torch.tensor([[0.0, 1.7, 0.0, -0.5, 0.0, 1.6, 0.0]])  # below the table
-    assert shield.admit(folded, folded)[1]["collision"].all(), "no way into it"
+    deeper = folded + torch.tensor([0.0, 0.05, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert shield.admit(deeper, folded)[1]["collision"].all(), "no way deeper into it"
     out = folded + 0.1 * (torch.tensor([robot.home]) - folded)
     assert not shield.admit(out, folded)[1]["collision"].any(), "the way out of it"
+
+
+def test_fast_arms_are_refused_goals_that_they_would_overshoot() -> None:
+    robot = robots.get("ur5e")
+    shield, home = JointShield(robot), torch.tensor([robot.home])
+    towards = torch.zeros(1, 6)
+    towards[0, 1] = float(shield.velocity[1])  # the shoulder leans towards the table
+    low = home.clone()
+    while not shield.admit(low + 0.02, low)[1]["collision"].any():
+        low[0, 1] += 0.02
+    near = low - 0.04 * towards.sign()
+    assert not shield.admit(near, near)[1]["collision"].any()
+    assert not shield.admit(near, near, motion=(near, 0.1 * towards))[1]["collision"].any()
+    assert shield.admit(near, near, motion=(near, towards))[1]["collision"].all(), "it cannot stop before the table"
 
 
 def test_the_check_can_be_left_out() -> None:
