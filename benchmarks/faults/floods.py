@@ -81,7 +81,7 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
             driver = open_driver(node, pipeline.robot, cameras=("front",) if kind == "pictures" else ())
             loop = CommandLoop(driver, pipeline)
             loop.arm()
-            device = operator._subscriptions[1]
+            device = operator.subscriptions[1]
             if kind == "joy":
                 device.wait(10.0)
             period = 1 / pipeline.interface.controller.rate

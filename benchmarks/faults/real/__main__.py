@@ -1,0 +1,171 @@
+"""Inject each fault into each robot while a policy moves it, and compare what happens with the documented state.
+
+    make sims
+    python -m benchmarks.faults.real --robots fr3 ur5e go2
+
+A fault is met if the robot is in the documented state within the documented time, if no command on the way was a jump,
+and if all that was recorded before can be read. Results go to benchmarks/results/real_faults.json.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.faults.real.documented import DOCUMENTED, Cell
+from benchmarks.faults.real.policy import save
+from benchmarks.faults.real.stands import LONGEST, PROGRAM, STANDS, Stand
+from real.bus import open_node
+from robot_rl.cli.launch import private_domain
+from robot_rl.robots import robots
+from robot_rl.training.run import provenance, write_json
+
+RESULTS = Path(__file__).parents[2] / "results" / "real_faults.json"
+WATCHED = 2.5
+"""Time for which a robot is watched after a fault, s."""
+ENDS = 2.0
+"""Time for a policy's process to end after a fault, s."""
+STILL = 0.02
+"""Joint speed below which an arm is at rest, rad/s."""
+SPAN = 0.02
+"""Time over which speeds are taken, s."""
+
+
+def settled(trace: list[tuple[float, np.ndarray, bool]], begin: float) -> float | None:
+    """Return the seconds from `begin` until the arm rests; None if it still moves."""
+    last = begin
+    at = np.array([t for t, *_ in trace])
+    for k, (t, q, _) in enumerate(trace):
+        before = int(np.searchsorted(at, t - SPAN, "right")) - 1
+        if t > begin and k > before >= 0 and np.abs(q - trace[before][1]).max() > STILL * (t - at[before]):
+            last = t
+    return None if last > begin + WATCHED - 0.3 else max(0.0, last - begin)
+
+
+def damped(trace: list[tuple[float, np.ndarray, bool]], begin: float) -> float | None:
+    """Return the seconds from `begin` until the robot is damped for good; None if it is not."""
+    held = [t for t, _, up in trace if up and t > begin]
+    return None if trace[-1][2] else (held[-1] - begin if held else 0.0)
+
+
+def jump(trace: list[tuple[float, np.ndarray, bool]], begin: float, robot: str) -> float:
+    """Return the largest speed after `begin`, as a share of the robot's limits."""
+    moves = [(t, q) for t, q, up in trace if t > begin - SPAN and up]
+    limit, worst = robots.get(robot).limit("velocity").numpy(), 0.0
+    for (t, q), (later, after) in zip(moves, moves[4:], strict=False):
+        worst = max(worst, float((np.abs(after - q) / limit).max()) / max(later - t, SPAN))
+    return worst
+
+
+def inject(stand: Stand, cell: Cell, policy: subprocess.Popen[bytes], closers: ExitStack) -> float:
+    """Inject the fault; return its time, s."""
+    if cell.kind in ("SIGKILL", "SIGSTOP"):
+        pid = policy.pid if cell.what == "policy" else stand.pid(cell.what)
+        begin = time.time()
+        os.kill(pid, getattr(signal, cell.kind))
+        if cell.kind == "SIGSTOP":
+            closers.callback(lambda: os.kill(pid, signal.SIGCONT))
+    elif cell.kind == "tell":
+        begin = time.time()
+        stand.tell(cell.what)
+    else:
+        begin = time.time()
+        for each in stand.interfere(cell.what):
+            closers.enter_context(closing(each))
+    return begin
+
+
+def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Path) -> dict[str, Any]:
+    """Deploy the policy on a fresh robot, inject the fault, and return what happened."""
+    out, log = folder / "run", folder / "deploy"
+    with ExitStack() as opened:
+        node = opened.enter_context(open_node("watch"))
+        stand = opened.enter_context(closing(kind(node, folder)))
+        words = ["--robot", kind.robot, "--episodes", "1", "--seconds", "600", "--video-episodes", "0"]
+        words += ["--profile", "ur_robot_driver"] if kind.robot == "ur5e" else []
+        policy = subprocess.Popen(
+            [*PROGRAM, "deploy", str(bundle), *words, "--out", str(out)], stdout=log.open("wb"), stderr=subprocess.STDOUT
+        )
+        opened.callback(policy.kill)
+        record = out / "events.jsonl"
+        until(lambda: record.exists() and '"running"' in record.read_text(), policy, log)
+        time.sleep(1.5)
+        before = record.read_text()
+        with ExitStack() as closers:
+            begin = inject(stand, cell, policy, closers)
+            time.sleep(WATCHED)
+            trace = list(stand.trace)
+        with suppress(subprocess.TimeoutExpired):  # a stopped process goes on
+            policy.wait(ENDS)
+        later = [each for each in stand.trace if each[0] > begin + WATCHED]
+        status = policy.poll()
+        policy.send_signal(signal.SIGINT)
+        policy.wait(LONGEST)
+        seconds = damped(trace, begin) if kind.robot == "go2" else settled(trace, begin)
+        kept = record.read_text().startswith(before)
+        events = [json.loads(line) for line in record.read_text().splitlines()]
+        stops = [event for event in events if event.get("event") == "stop"]
+        found = {
+            "fault": fault, "robot": kind.robot, "documented": cell.state, "within": cell.within,
+            "seconds": None if seconds is None else round(seconds, 3),
+            "speed": round(jump(trace + later, begin, kind.robot), 2),
+            "status": status, "said": log.read_text().strip().splitlines()[-1:], "stops": stops[-1:], "kept": kept,
+        }  # fmt: skip
+    found["met"] = met(cell, found)
+    return found
+
+
+def until(holds: Any, policy: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + LONGEST
+    while not holds():
+        said = [each.read_text()[-800:] for each in (log, *log.parent.glob("*-*"))]
+        assert policy.poll() is None and time.monotonic() < end, (policy.poll(), said)
+        time.sleep(0.02)
+
+
+def met(cell: Cell, found: dict[str, Any]) -> bool:
+    """Return whether the robot did what is documented."""
+    safe = found["speed"] <= 1.05 and found["kept"]
+    if cell.state == "goes on":
+        return bool(safe and found["seconds"] is None and found["status"] is None)
+    return bool(safe and found["seconds"] is not None and found["seconds"] <= cell.within)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--robots", nargs="+", default=[kind.robot for kind in STANDS], help="robots")
+    parser.add_argument("--faults", nargs="+", default=list(DOCUMENTED), help="faults")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
+    a = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as root:
+        bundles = {kind.robot: save(kind.robot, Path(root) / kind.robot) for kind in STANDS if kind.robot in a.robots}
+        for fault in a.faults:
+            for kind in STANDS:
+                cell = DOCUMENTED[fault].get(kind.robot)
+                if kind.robot not in a.robots or cell is None:
+                    continue
+                os.environ.update(private_domain())
+                with tempfile.TemporaryDirectory() as folder:
+                    cpus = os.sched_getaffinity(0)
+                    try:
+                        rows.append(attempt(kind, fault, cell, bundles[kind.robot], Path(folder)))
+                    finally:
+                        os.sched_setaffinity(0, cpus)
+                print(json.dumps(rows[-1]), flush=True)
+    write_json(a.out, {"rows": rows, "provenance": provenance()})
+    print(f"{sum(row['met'] for row in rows)} of {len(rows)} as documented")
+    return int(not all(row["met"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
