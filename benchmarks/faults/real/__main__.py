@@ -93,8 +93,9 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         words = ["--robot", kind.robot, "--episodes", "1", "--seconds", "600", "--video-episodes", "0"]
         words += ["--profile", "ur_robot_driver"] if kind.robot == "ur5e" else []
         policy = subprocess.Popen(
-            [*PROGRAM, "deploy", str(bundle), *words, "--out", str(out)], stdout=log.open("wb"), stderr=subprocess.STDOUT
-        )
+            [*PROGRAM, "deploy", str(bundle), *words, "--out", str(out)],
+            stdout=log.open("wb"), stderr=subprocess.STDOUT,
+        )  # fmt: skip
         opened.callback(policy.kill)
         record = out / "events.jsonl"
         until(lambda: record.exists() and '"running"' in record.read_text(), policy, log)
