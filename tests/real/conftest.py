@@ -462,7 +462,9 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steady() -> Any:
     """Time limits that tolerate stalls of a third of a second, as on shared machines."""
-    return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, object_timeout=0.6, lost_timeout=2.0)
+    return SafetyConfig(
+        state_timeout=0.6, goal_timeout=0.5, object_timeout=0.6, lost_timeout=2.0, max_misses=100, max_gap=0.5
+    )
 
 
 @pytest.fixture

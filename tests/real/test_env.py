@@ -428,7 +428,7 @@ def test_silent_robot_ends_the_episode_with_an_error(start: Build) -> None:
     assert e.loop.events.counts["stale state"] == 1
 
 
-IMPATIENT = SafetyConfig(state_timeout=0.4, lost_timeout=0.4)
+IMPATIENT = SafetyConfig(state_timeout=0.4, lost_timeout=0.4, max_misses=80, max_gap=0.4)
 
 
 def test_read_waits_for_a_new_state_before_it_reports_silence(start: Build, eventually: Build) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from real import clock
 from real.control import loop as loop_module
 from real.control.loop import CommandLoop
+from real.control.timing import Ticker
 from real.drivers.state import JointReading, NotReady
 from real.drivers.unitree import TrunkReading
 from robot_rl.interface.command import Command, GripperCommand
@@ -98,6 +99,7 @@ class Bench:
         patch.setattr(clock, "now", lambda: self.now)
         self.driver = FakeDriver(pipeline, lambda: self.now, position)
         self.loop = CommandLoop(self.driver, pipeline)
+        self.ticker = self.loop.ticker = Ticker(self.tick, SimpleNamespace(now=lambda: self.now))
         patch.setattr(self.loop, "_start", lambda: None)
         patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
         patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
@@ -108,7 +110,8 @@ class Bench:
         before = len(self.driver.sent)
         with torch.inference_mode():
             for _ in range(round(seconds / self.tick)):
-                self.now += self.tick
+                self.now = max(self.now, self.ticker.next)
+                self.ticker.tick()
                 self.loop._tick(self.now)
         return [command is None for command in self.driver.sent[before:]]
 
