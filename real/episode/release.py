@@ -28,7 +28,7 @@ class Release:
 
     def __init__(self, rig: Rig):
         self._rig = rig
-        self._restless = clock.now(), "they were not watched before"
+        self._restless = clock.now(), "robot and input were not watched before"
         """Last time at which robot or input did not rest, s, and why."""
 
     def __call__(self, operator: Operator | None) -> bool:
@@ -38,18 +38,17 @@ class Release:
             self._restless = now, moves
         if operator is None or not operator.reset:
             return False
-        refusal = self._rig.stop_topic.reason(now)
-        refusal = f"{refusal}: release the button; it must send false at 10 Hz or more" if refusal else ""
         since, why = self._restless
-        if now - since < REST:
-            refusal = refusal or f"{why}: press again once the robot and the input have rested for {REST:g} s"
-        if refusal:
-            logger.warning("not reset (%s)", refusal)
-            self._rig.note("reset refused", refusal)
-        return not refusal
+        if now - since >= REST:
+            return True
+        logger.warning("not reset: %s; press again once robot and input have rested for %g s", why, REST)
+        self._rig.note("reset refused", why)
+        return False
 
     def _moves(self, now: float, reading: JointReading | None, operator: Operator | None) -> str:
         """Return what does not rest; empty if robot and input do."""
+        if pressed := self._rig.stop_topic.reason(now):
+            return f"{pressed} (release the button: it must send false at 10 Hz or more)"
         if operator is None or operator.lost:
             return "the teleop device is silent"
         if operator.stop:
