@@ -28,8 +28,8 @@ def may_lock() -> bool:
 
 
 def lock_memory() -> bool:
-    """Keep this process's memory from being swapped out until `unlock_memory`, if permitted; warn otherwise. Children do
-    not inherit it. In lockstep nothing is locked, since no tick is late."""
+    """Keep this process's memory from being swapped out until `unlock_memory`, if permitted; warn otherwise. Children
+    do not inherit it. In lockstep nothing is locked, since no tick is late."""
     if sys.platform != "linux" or clock.in_lockstep():
         return False
     why = "no permission"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from real import clock
 from real.bus import qos
-from real.control.stop import GAP, STALE_GOAL, STALE_STATE
 from real.control.seconds import Second
+from real.control.stop import GAP, STALE_GOAL, STALE_STATE
 from real.control.timing import Histogram
 from real.episode.intervention import Phase
 from real.episode.stream import Event

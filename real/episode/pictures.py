@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from real import clock
-from real.bus.stamps import seconds
+from real.bus.stamps import taken
 from real.drivers.driver import Driver
 from real.drivers.state import NotReady
 from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
@@ -47,7 +47,7 @@ class Pictures:
         self._seen = dict.fromkeys(self.pictures, -math.inf)
         """Arrival of each camera's newest usable frame, s."""
         self._taken = dict.fromkeys(self.pictures, -math.inf)
-        """Stamp of each camera's newest usable frame, s of ROS time; without a stamp, its arrival."""
+        """Stamp of each camera's newest usable frame, s of ROS time."""
         self.used = -math.inf
         """Stamp of the oldest frame that `read` returned last, s of ROS time."""
         self._handled = dict.fromkeys(self.pictures, -math.inf)
@@ -70,8 +70,7 @@ class Pictures:
             self._handled[camera] = sample.received
             if not (fault := self._take(camera)):
                 self._seen[camera] = sample.received
-                arrival = 1e-9 * clock.ros_time() - (clock.now() - sample.received)
-                self._taken[camera] = seconds(sample.msg.header.stamp) or arrival
+                self._taken[camera] = taken(sample.msg.header.stamp, sample.received)
             self._faults[camera] = fault
 
     def age(self) -> float:
