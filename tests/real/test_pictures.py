@@ -100,7 +100,8 @@ def env(robot_env: Build) -> Build:
 
     def build(interface: Interface = SEES, classifier: Any = None, **limits: float) -> RobotEnv:
         names = ("object_timeout", "picture_timeout", "lost_timeout")
-        safety = SafetyConfig(**({"state_timeout": 1.0, "goal_timeout": 1.0, "max_misses": 200, "max_gap": 1.0} | dict.fromkeys(names, 5.0) | limits))
+        loop = {"state_timeout": 1.0, "goal_timeout": 1.0, "max_misses": 200, "max_gap": 1.0}
+        safety = SafetyConfig(**(loop | dict.fromkeys(names, 5.0) | limits))
         return robot_env(interface, classifier=classifier, safety=safety)
 
     return build
