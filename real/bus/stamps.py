@@ -22,6 +22,14 @@ def seconds(stamp: Any) -> float:
     return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 
+def taken(stamp: Any, received: float) -> float:
+    """Return when a message that arrived at `received`, s, was stamped, s of ROS time; when it arrived, if it has no
+    stamp or its publisher's clock is another one."""
+    arrival = 1e-9 * clock.ros_time() - (clock.now() - received)
+    at = seconds(stamp)
+    return at if 0 <= arrival - at < SET else arrival
+
+
 WINDOW = 5.0
 """Time after which `Delay` forgets the least delayed message, s; at most twice that."""
 SET = 1.0

@@ -30,6 +30,8 @@ class Goal:
     """Time at which the goal was posted, s."""
     duration: float
     """Time from `posted` until the goal is to be reached, s."""
+    gaps: int = 0
+    """Number of gaps in the commands before the goal was asked for."""
 
 
 class Follower(Protocol):

@@ -28,6 +28,7 @@ from real import clock
 from real.bus import Node, Stamped, encode, qos
 from real.control.health import Health
 from real.control.lying import LyingDown
+from real.control.memory import lock_memory
 from real.control.printer import BackgroundPrinter
 from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, REPORT, STATE_TIMEOUT, Motors
@@ -183,6 +184,7 @@ class Guard(CommandCheck):
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
         """In every tick until `close`, pass the newest command on or damp. Always damp at the end."""
         prefer_realtime(42)
+        lock_memory()
         clock.join()
         ticker = Ticker(1 / self.robot.command_rate)
         printer = BackgroundPrinter(say)

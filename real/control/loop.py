@@ -14,7 +14,8 @@ from torch import Tensor
 
 from real import clock
 from real.control.follow import FOLLOWERS, Follower, Goal
-from real.control.stop import STALE_GOAL, STALE_STATE, STOPS, SafeStop
+from real.control.memory import lock_memory, unlock_memory
+from real.control.stop import GAP, STALE_GOAL, STALE_STATE, STOPS, SafeStop
 from real.control.timing import STALL, Histogram, Ticker, prefer_realtime, reschedule, scheduling
 from real.drivers.driver import Driver
 from real.drivers.state import JointReading, NotReady
@@ -87,6 +88,8 @@ class CommandLoop:
         """No goal was accepted since `arm` or `reset_stop`."""
         self._ticked = math.inf
         """Time of the last tick, s."""
+        self._gaps = 0
+        """Number of gaps in the commands, see `_paused`."""
         self._arrived: tuple[Any, ...] = (None,) * 4
         """Set-point, its rate, the goal and its rate for which `Shield.follow` changes nothing."""
         self._before: tuple[Any, ...] = ()
@@ -97,6 +100,7 @@ class CommandLoop:
         """Start sending commands: an arm holds its measured position, a legged robot stays damped."""
         # Collecting torch's objects takes tenths of a second, during which no state is read.
         gc.collect()
+        lock_memory()
         reading = self.driver.state.next_reading(self.safety.lost_timeout)
         if reading is None:
             raise NotReady("no joint state has arrived; is the robot's driver still running?")
@@ -106,7 +110,8 @@ class CommandLoop:
         # A gripper that may hold something goes on pressing.
         self.sent_width = 0.0 if may_hold(self.pipeline.robot, reading.gripper) else reading.gripper
         with self._lock:
-            self._goal = Goal(self.setpoint, self.setpoint, self.sent_width, clock.now(), self.pipeline.tick)
+            now, tick = clock.now(), self.pipeline.tick
+            self._goal = Goal(self.setpoint, self.setpoint, self.sent_width, now, tick, self._gaps)
         self._before = (sys.getswitchinterval(), scheduling())
         sys.setswitchinterval(0.0002)  # the default of 5 ms lets the policy thread delay commands
         # Garbage is collected at the start of episodes only.
@@ -160,10 +165,11 @@ class CommandLoop:
         non-finite or too far away, or if a stop is latched."""
         self.check()
         self.goals += 1
-        previous, width, joints, motion = self.goal, self.width, self._joints(), (self.setpoint, self.rate)
+        gaps, newest = self._gaps, self._newest()  # first: a gap may begin during this call
+        previous, width, joints, motion = newest.setpoint, newest.gripper, self._joints(), (self.setpoint, self.rate)
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
             values, gripper = torch.full_like(values, math.nan), width  # reject all of it
-        if self.holding or self._fresh:
+        if self.holding or self._fresh or self._outdated(newest):
             previous = self.shield.hold(joints)
             if bool(values.isfinite().all()) and self.shield.mismatch(values, joints, duration, self.safety):
                 self.events.add("start mismatch")
@@ -177,7 +183,7 @@ class CommandLoop:
         if self._nonfinite >= self.safety.max_nonfinite:
             self.stop(f"{self._nonfinite} non-finite goals in a row")
         with self._lock:
-            self._goal = Goal(admitted, previous, gripper, clock.now(), duration)
+            self._goal = Goal(admitted, previous, gripper, clock.now(), duration, gaps)
         self._fresh = False  # only now: a tick before it would report the old goal as stale
         return not (self.stopped or events["nonfinite"].any())
 
@@ -199,7 +205,7 @@ class CommandLoop:
         with self._lock:
             assert self._goal is not None
             at = self.measured()
-            self._goal = Goal(at, at, self._goal.gripper, clock.now(), self.pipeline.tick)
+            self._goal = Goal(at, at, self._goal.gripper, clock.now(), self.pipeline.tick, self._gaps)
         self._fresh = True
         self.driver.recover()
         self.note("reset", self.stopped)
@@ -222,6 +228,7 @@ class CommandLoop:
             gc.enable()
             sys.setswitchinterval(interval)
             reschedule(scheduled)
+            unlock_memory()
             self._before = ()
 
     # ---- command side ------------------------------------------------------------------------------------------
@@ -259,18 +266,19 @@ class CommandLoop:
         if not self.stopped and (event := self.watchdog(now) or self.safe_stop.violated(now, reading)):
             self.events.add(event)
             self.stop(event)
+        if self._paused(now):
+            self._gaps += 1
+            self.rate = torch.zeros_like(self.rate)  # meanwhile the arm came to rest at the last command
+        self._ticked = now
         reason = self._reason(now, reading, goal)
         stale = (STALE_STATE,) if self.resting else (STALE_STATE, STALE_GOAL)
         if self.sinks and not self.is_damped and reason in stale:
             self.stop(reason)
         if reason and reason not in (self.holding, "closing", "idle"):
             self.events.add(reason)
-            if reason in (STALE_STATE, STALE_GOAL):
+            if reason in (STALE_STATE, STALE_GOAL, GAP):
                 self.note("hold", reason)
         self.holding = reason
-        if now - self._ticked > self.safety.state_timeout:  # after a gap in commands the arm is at rest
-            self.rate = torch.zeros_like(self.rate)
-        self._ticked = now
         if reason:
             self.safe_stop.hold(now, reading, goal, reason)
             return
@@ -298,7 +306,19 @@ class CommandLoop:
             return STALE_STATE
         if self.sinks and self._fresh:
             return "idle"
+        if self._outdated(goal):
+            return GAP
         return STALE_GOAL if now - goal.posted - goal.duration > self.safety.goal_timeout else ""
+
+    def _paused(self, now: float) -> bool:
+        """Return whether the commands have just paused: too many deadlines were missed in a row, or for too long."""
+        missed = self.ticker.timing.run if self.ticker else 0
+        return missed >= self.safety.max_misses or now - self._ticked > self.safety.max_gap
+
+    def _outdated(self, goal: Goal) -> bool:
+        """Return whether a goal is older than a gap in an arm's commands. Legs that held still would topple the robot;
+        its guard damps it."""
+        return goal.gaps < self._gaps and not self.sinks
 
     def _joints(self) -> Tensor:
         reading = self.driver.reading()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 STALE_STATE, STALE_GOAL = "stale state", "stale goal"
 """Temporary reasons to hold; an arm resumes by itself, a legged robot does not."""
+GAP = "command gap"
+"""Reason of an arm to hold until the next goal: its commands had paused."""
 OPERATOR, E_STOP, E_STOP_LOST = "operator", "e_stop topic", "e_stop topic: heartbeat lost"
 BY_PERSON = (OPERATOR, E_STOP, E_STOP_LOST)
 """Reasons of stops by a person: no fault of the policy, and never reset by a program."""

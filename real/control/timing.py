@@ -8,14 +8,18 @@ import math
 import os
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from real import clock
+from real.control.seconds import Second
+from real.topics import ERROR, WARN
 
 logger = logging.getLogger(__name__)
 STALL = 0.025
@@ -36,13 +40,15 @@ class Histogram:
     def __init__(self) -> None:
         self.counts = [0] * BINS
         self.max, self._n = 0.0, 0
+        self.newest = math.nan
+        """Duration that was counted last, s."""
 
     def __len__(self) -> int:
         return self._n
 
     def add(self, seconds: float) -> None:
         """Count one duration, s."""
-        self._n += 1
+        self._n, self.newest = self._n + 1, seconds
         self.max = max(self.max, seconds)
         k = math.ceil(math.log(seconds / SMALLEST) / WIDTH) if seconds > SMALLEST else 0
         self.counts[min(k, BINS - 1)] += 1
@@ -65,12 +71,8 @@ class Histogram:
         """Return a copy, which another thread's additions do not change."""
         copy = Histogram()
         copy.counts = self.counts.copy()
-        copy.max, copy._n = self.max, sum(copy.counts)
+        copy.max, copy._n, copy.newest = self.max, sum(copy.counts), self.newest
         return copy
-
-    def above(self, seconds: float) -> int:
-        """Return the number of durations above `seconds`, within the width of a bin."""
-        return int(sum(self.counts[int(np.searchsorted(_CENTRES, seconds)) :]))
 
     def percentile(self, percent: float) -> float:
         """Return the smallest duration that `percent` % of all durations do not exceed, s; 0 if empty."""
@@ -167,6 +169,14 @@ class Timing:
     missed: int = 0
     """Number of deadlines that passed entirely while an earlier tick was late."""
     drift: Drift = field(default_factory=Drift)
+    run: int = 0
+    """Number of deadlines that were missed in a row until the last tick; 0 if that came within its period."""
+    longest_run: int = 0
+    seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=10))
+    """Last finished seconds, for a reader in another thread who takes them out."""
+    at_level: dict[int, int] = field(default_factory=lambda: {WARN: 0, ERROR: 0})
+    """Number of seconds by level."""
+    _second: Second | None = None
     _first: float = math.nan
 
     def add(self, late: float, skipped: int, now: float) -> None:
@@ -177,14 +187,24 @@ class Timing:
         self.drift.add(planned, now - self._first - planned)
         self.late.add(late)
         self.missed += skipped
-
-    def copy(self) -> Timing:
-        """Return a copy without the drift."""
-        return Timing(self.period, self.late.copy(), self.missed)
+        self.run = self.run + skipped if skipped else 0
+        self.longest_run = max(self.longest_run, self.run)
+        if self._second is None:
+            self._second = Second(self.period, now)
+            return
+        self._second.add(late, skipped, now, self.run)
+        if self._second.is_over:
+            done, self._second = self._second, Second(self.period, now)
+            self.seconds.append(done)
+            if level := done.level:
+                self.at_level[level] += 1
 
     def __add__(self, other: Timing) -> Timing:
         """Combine the timings of two loops that ran in sequence."""
-        return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
+        both = Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
+        both.longest_run = max(self.longest_run, other.longest_run)
+        both.at_level = {level: count + other.at_level[level] for level, count in self.at_level.items()}
+        return both
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics for the report; names end in _us for times in microseconds."""
@@ -198,6 +218,9 @@ class Timing:
             "seconds": (ticks + self.missed) * self.period,
             "late_share": (over + self.missed) / max(1, ticks + self.missed),
             "missed": self.missed,
+            "longest_run_of_misses": self.longest_run,
+            "seconds_at_warning": self.at_level[WARN],
+            "seconds_at_error": self.at_level[ERROR],
             "drift_us": 1e6 * self.drift.seconds,
             "lateness_us": late | {"max": 1e6 * self.late.max},
             "histogram": {"edges_us": edges, "counts": counts},
@@ -215,9 +238,15 @@ def prefer_realtime(priority: int = 40) -> bool:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError:
-        logger.warning("no real-time priority: for steadier timing allow it as `robot-rl doctor` says")
+        say_once("no real-time priority: for steadier timing allow it as `robot-rl doctor` says")
         return False
     return True
+
+
+@cache
+def say_once(warning: str) -> None:
+    """Log a warning, unless this process has logged it before."""
+    logger.warning(warning)
 
 
 def scheduling() -> tuple[Any, ...]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from real import clock
 from real.bus import qos
-from real.control.stop import STALE_GOAL, STALE_STATE
-from real.control.timing import Histogram, Timing
+from real.control.seconds import Second
+from real.control.stop import GAP, STALE_GOAL, STALE_STATE
+from real.control.timing import Histogram
 from real.episode.intervention import Phase
 from real.episode.stream import Event
 from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC, ERROR, OK, WARN, diagnostics, status
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 EVERY = 1.0
 """Interval between messages without a change, and time over which they measure, s."""
-LATE = 0.05, 0.10
-"""Shares of late ticks above which the command loop's status is a warning, and an error (as of ros2_control)."""
 
 
 class Diagnostics:
@@ -31,8 +30,9 @@ class Diagnostics:
         self._phase = "not active"
         self._sent: list[tuple[int, str]] = []
         """Levels and messages that were published last."""
-        self._ages, self._inference = Histogram(), Histogram()
-        self._ticker, self._timing = env.loop.ticker, Timing(1.0)
+        self._ages, self._inference, self._shown = Histogram(), Histogram(), Histogram()
+        self._second: Second | None = None
+        """The worst of the seconds that the command loop finished last."""
         self._measured: tuple[Any, dict[str, Any]] = self._loop(), {}
         """Status of the command loop, and values of the policy's, of the last interval."""
         self.publisher = env.node.publisher(DIAGNOSTICS, DIAGNOSTICS_TOPIC, qos.VIEWER)
@@ -72,21 +72,15 @@ class Diagnostics:
         loop = self._env.loop
         if loop.ticker is None:
             return self._status("command loop", OK, "not active", {})
-        timing, ages = loop.ticker.timing.copy(), loop.state_ages.copy()
-        if loop.ticker is not self._ticker:  # the loop was armed again
-            self._ticker, self._timing = loop.ticker, Timing(timing.period)
-        late, age = timing.late - self._timing.late, ages - self._ages
-        missed = timing.missed - self._timing.missed
-        self._timing, self._ages = timing, ages
-        share = (late.above(0.001) + missed) / max(1, len(late) + missed)
-        values = {
-            "rate": f"{len(late) / (len(late) + missed) / timing.period if len(late) else 0:.1f}",
-            "late share": f"{share:.3f}", "lateness p99 ms": _ms(late, 99), "missed": missed,
-            "state age p99 ms": _ms(age, 99),
-        }  # fmt: skip
-        level = ERROR if share > LATE[1] else WARN if share > LATE[0] else OK
-        message = f"{100 * share:.0f} % of the ticks are late or missed" if level else "on time"
-        return self._status("command loop", level, message if loop.armed else "not active", values)
+        timing, ages = loop.ticker.timing, loop.state_ages.copy()
+        age, self._ages = ages - self._ages, ages
+        if done := [timing.seconds.popleft() for _ in range(len(timing.seconds))]:
+            self._second = max(done, key=lambda second: second.level)
+        self._second = self._second if loop.armed else None
+        if self._second is None:
+            return self._status("command loop", OK, "first second" if loop.armed else "not active", {})
+        values = self._second.values() | {"state age p99 ms": _ms(age, 99)}
+        return self._status("command loop", self._second.level, self._second.message, values)
 
     def _robot(self) -> Any:
         env, loop = self._env, self._env.loop
@@ -98,7 +92,7 @@ class Diagnostics:
             level, message = ERROR, f"stopped: {loop.stopped}"
         elif not loop.armed:
             message = "not active"
-        elif holding == STALE_STATE or (holding == STALE_GOAL and not loop.resting):
+        elif holding == STALE_STATE or (holding in (STALE_GOAL, GAP) and not loop.resting):
             level, message = WARN, f"holds: {holding}"
         elif loop.is_damped:
             message = "damped"
@@ -109,10 +103,16 @@ class Diagnostics:
         return self._status("robot", level, message, rejected | shield)
 
     def _inferences(self) -> dict[str, Any]:
-        """Return percentiles of the policy's time to answer since the last call."""
-        inference = self._env.inference.copy()
+        """Return the policy's times to answer since the last call, and the ages of the pictures that it saw."""
+        inference, shown = self._env.inference.copy(), self._env.picture_ages.copy()
         recent, self._inference = inference - self._inference, inference
-        return {"inference p50 ms": _ms(recent, 50), "inference p99 ms": _ms(recent, 99)}
+        ages, self._shown = shown - self._shown, shown
+        values = {"inference p50 ms": _ms(recent, 50), "inference p99 ms": _ms(recent, 99)}
+        values["inference newest ms"] = f"{1e3 * inference.newest:.3f}" if len(inference) else "none"
+        if self._env.pictures.pictures:
+            values["picture age p99 ms"] = _ms(ages, 99)
+            values["picture age newest ms"] = f"{1e3 * shown.newest:.3f}" if len(shown) else "none"
+        return values
 
     def _policy(self, inferences: dict[str, Any]) -> Any:
         env = self._env

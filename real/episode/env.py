@@ -70,6 +70,8 @@ class RobotEnv(Rig, VectorEnv):
         self.announcer = node.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
         """Time from the observation to the policy's action in each control period, s."""
+        self.picture_ages = Histogram()
+        """Time from the stamp of the oldest picture in the observation to the goal that followed it, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.diagnostics = Diagnostics(self)
@@ -144,6 +146,8 @@ class RobotEnv(Rig, VectorEnv):
         elif self._fresh():
             posted = self.loop.set_goal(target.command.values, float(target.gripper), self.period)
             self.reference = target.reference if posted else self.reference
+            if posted and self.pictures.pictures:
+                self.picture_ages.add(1e-9 * clock.ros_time() - self.pictures.used)
         self.note_grip()
         before = self.state
         self.last_action = action.clamp(-1, 1) if posted else self.hold_action()
@@ -242,5 +246,7 @@ class RobotEnv(Rig, VectorEnv):
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.sinks else {}
         heard = self.instructions
         instructions = {"instructions": {"changed": heard.changes, "refused": heard.refused}} if heard else {}
-        own = {"inference_ms": self.inference.milliseconds(), "rejected": self.driver.rejected}
+        own: dict[str, Any] = {"inference_ms": self.inference.milliseconds(), "rejected": self.driver.rejected}
+        if self.pictures.pictures:
+            own["picture_age_ms"] = self.picture_ages.milliseconds()
         return self.loop.summary() | own | instructions | guard

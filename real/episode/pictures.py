@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from real import clock
+from real.bus.stamps import taken
 from real.drivers.driver import Driver
 from real.drivers.state import NotReady
 from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
@@ -45,6 +46,10 @@ class Pictures:
         self._views: dict[str, _View] = {}
         self._seen = dict.fromkeys(self.pictures, -math.inf)
         """Arrival of each camera's newest usable frame, s."""
+        self._taken = dict.fromkeys(self.pictures, -math.inf)
+        """Stamp of each camera's newest usable frame, s of ROS time."""
+        self.used = -math.inf
+        """Stamp of the oldest frame that `read` returned last, s of ROS time."""
         self._handled = dict.fromkeys(self.pictures, -math.inf)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._faults: dict[str, str] = {}
@@ -65,6 +70,7 @@ class Pictures:
             self._handled[camera] = sample.received
             if not (fault := self._take(camera)):
                 self._seen[camera] = sample.received
+                self._taken[camera] = taken(sample.msg.header.stamp, sample.received)
             self._faults[camera] = fault
 
     def age(self) -> float:
@@ -79,6 +85,7 @@ class Pictures:
         for camera, seen in self._seen.items():
             if now - seen > limit:
                 raise NotReady(f"for {limit:g} s {self._complaint(camera)}")
+        self.used = min(self._taken.values(), default=-math.inf)
         return {p.key: torch.from_numpy(self._views[c].picture.copy())[None] for c, p in self.pictures.items()}
 
     def newest(self, camera: str) -> np.ndarray | None:

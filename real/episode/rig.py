@@ -18,6 +18,7 @@ from real.drivers.state import NotReady
 from real.episode.instruction import InstructionInput
 from real.episode.intervention import Arbiter
 from real.episode.pictures import Pictures, with_judged
+from real.episode.release import Release
 from real.episode.stream import Stream
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
@@ -182,7 +183,7 @@ class Rig:
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
-        """Wait until the operator resets a latched stop: reset pressed, enable button and every stop released."""
+        """Wait until the operator resets a latched stop, as `Release` judges."""
         operator = self.arbiter.operator
         if operator is None or not self.attended():
             raise NotReady(
@@ -191,15 +192,11 @@ class Rig:
             )
         logger.warning("stopped (%s): press reset on the teleop device to continue", self.loop.stopped)
         deadline = clock.now() + timeout
-        rate = Ticker(self.period)
+        rate, resets = Ticker(self.period), Release(self)
         while clock.now() < deadline:
             rate.wait()
             self.read()
-            reading = operator.read()
-            if reading is not None and reading.reset and not reading.stop and not reading.held:
-                if pressed := self.stop_topic.reason(clock.now()):
-                    logger.warning("not reset (%s): release the button; it must send false at 10 Hz or more", pressed)
-                    continue
+            if resets(operator.read()):
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pylibfranka as fci
 
+from real.control.memory import lock_memory
 from real.control.timing import STALL, prefer_realtime
 from real.franka.link import ArmState, Goal, Link, Recover, Report
 from real.franka.losses import LostCycles
@@ -62,6 +63,7 @@ class Arm:
     def run(self) -> None:
         """Read the robot, and move it while there are goals, until the node or a signal ends the process."""
         prefer_realtime(60)
+        lock_memory()
         gc.disable()  # a collection would take longer than a cycle, and the loop creates no reference cycles
         while not self.ending:
             state = self.robot.read_once()

@@ -18,6 +18,7 @@ import torch
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
 from real.bus.stamps import stamp
 from real.conductor import Conductor
+from real.control.memory import lock_memory
 from real.control.timing import STALL, Ticker, prefer_realtime
 from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
@@ -95,6 +96,7 @@ class Twin(ABC):
         """Tick at the robot's rate until `close`, or after `drain` until the robot is no longer commanded; with a
         conductor in lockstep, else in real time."""
         prefer_realtime(43)  # above the guard's priority: a real robot does not depend on this computer's load
+        lock_memory()
         # A collection of torch's objects would take tenths of a second.
         gc.collect()
         gc.freeze()

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -167,7 +166,9 @@ def _probe(name: str) -> tuple[bool, str]:
 
 
 def realtime() -> Diagnosis:
-    """Check that this user can get real-time priority, and the limit of locked memory."""
+    """Check that this user can get real-time priority, and lock memory."""
+    from real.control.memory import may_lock
+
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -175,8 +176,7 @@ def realtime() -> Diagnosis:
         fifo = True
     except OSError:
         fifo = False
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    able = locked == resource.RLIM_INFINITY or os.geteuid() == 0 or locked >= _GIB
+    able = may_lock()
     kernel = "PREEMPT_RT kernel" if "PREEMPT_RT" in platform.version() else "ordinary kernel"
     detail = f"SCHED_FIFO {'allowed' if fifo else 'refused'}, memory {'may' if able else 'may not'} be locked, {kernel}"
     remedy = (

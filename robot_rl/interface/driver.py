@@ -28,6 +28,11 @@ class SafetyConfig:
     """Maximum age of a joint state with which the robot is moved, s."""
     goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """Maximum age of a goal, s: three control periods at 20 Hz."""
+    max_misses: Annotated[int, Interval(ge=1, le=1000)] = 5
+    """Number of consecutive deadlines of the command loop that were missed after which an arm holds until the next
+    goal."""
+    max_gap: Annotated[float, Interval(gt=0, le=5)] = 0.1
+    """Time between two commands above which an arm does so, s."""
     start_mismatch: Annotated[float, Interval(gt=0, le=1)] = 0.2
     """Maximum distance of the first goal after a start or hold from what the joint can reach in the goal's duration,
     and of a held arm from its command, rad."""

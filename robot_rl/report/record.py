@@ -113,12 +113,16 @@ def settings_section(runs: Sequence[RunFolder]) -> list[Block]:
 _GOALS = "goals changed or refused"
 _COUNTED = {
     _GOALS: ("nonfinite", "position", "workspace", "collision", "start mismatch"),
-    "times it began, however long": ("stop", "stale state", "stale goal", "tilt", "joint speed"),
+    "times it began, however long": ("stop", "stale state", "stale goal", "command gap", "tilt", "joint speed"),
     "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
     "pictures recorded again": ("stale picture",),
 }
 """Units of the counts in loop.json; for each unit, the names of its counts."""
-_TIMES = {"policy: from observation to action": "inference_ms", "command loop: age of the joint state": "state_age_ms"}
+_TIMES = {
+    "policy: from observation to action": "inference_ms",
+    "pictures: from stamp to goal": "picture_age_ms",
+    "command loop: age of the joint state": "state_age_ms",
+}
 
 
 def loop_section(runs: Sequence[RunFolder]) -> list[Block]:

@@ -394,6 +394,7 @@ class LockstepArm:
     def __init__(self, node: Any, reliable: bool = True):
         self.robot, self.node = robots.get("panda"), node
         self.position, self.width = np.array(self.robot.home), 0.08
+        self.speed = 0.0  # reported speed of each joint, rad/s
         self.button: bool | None = None  # level that the button repeats at 20 Hz; None: it is silent
         self._ticks = 0
         ros, array = self.robot.driver, "std_msgs/msg/Float64MultiArray"
@@ -416,7 +417,7 @@ class LockstepArm:
     def tick(self) -> None:
         position = np.append(self.position, [self.width / 2, self.width / 2])
         states = {"name": [*self.robot.joint_names, *self.robot.fingers], "position": position}
-        self.states.publish(make("sensor_msgs/msg/JointState", **states, velocity=0 * position))
+        self.states.publish(make("sensor_msgs/msg/JointState", **states, velocity=0 * position + self.speed))
         self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose={"position": {"x": 0.5, "y": 0.0, "z": 0.02}}))
         self._ticks += 1
         if self.button is not None and self._ticks % 10 == 0:
@@ -462,7 +463,9 @@ def short_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steady() -> Any:
     """Time limits that tolerate stalls of a third of a second, as on shared machines."""
-    return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, object_timeout=0.6, lost_timeout=2.0)
+    return SafetyConfig(
+        state_timeout=0.6, goal_timeout=0.5, object_timeout=0.6, lost_timeout=2.0, max_misses=100, max_gap=0.5
+    )
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from real import clock
 from real.clock import SPIN
-from real.control.timing import Ticker, Timing, bare_loop, prefer_realtime
+from real.control.timing import Ticker, Timing, bare_loop, prefer_realtime, say_once
+from real.topics import ERROR, OK, WARN
 
 PERIOD = 0.005
 
@@ -111,9 +112,60 @@ def test_summary() -> None:
     assert summary["late_share"] == pytest.approx((2 + 3) / 8), "two late by over 1 ms, three missed"
     line = np.polyfit(np.arange(5), [0.0, 5e-4, 2e-3, 1.2e-2, 1e-5], 1)
     assert summary["drift_us"] == pytest.approx(4e6 * line[0])
+    assert summary["longest_run_of_misses"] == 3 and summary["seconds_at_error"] == 0, "no second has passed"
     histogram = summary["histogram"]
     assert len(histogram["counts"]) == len(histogram["edges_us"]) and histogram["counts"][-1] == 1, "12 ms: open bin"
     json.dumps(summary)
+
+
+def paced(periods: Callable[[int], float], count: int = 450) -> Timing:
+    """Return the timing of ticks on the grid, each late by a share of the period."""
+    timing, skipped = Timing(PERIOD), 0
+    for k in range(count):
+        late = periods(k)
+        timing.add(late * PERIOD, int(late), (k + skipped + late) * PERIOD)
+        skipped += int(late)
+    return timing
+
+
+@pytest.mark.parametrize(
+    ("lateness", "level", "message"),
+    [
+        (lambda k: 0.04 * (k % 2), OK, "on time"),
+        (lambda k: 0.07 * (k % 2), WARN, "period off by 0%, deviation 7%"),
+        (lambda k: 0.11 * (k % 2), ERROR, "period off by 0%, deviation 11%"),
+        (lambda k: 3.0 * (k % 200 == 100), ERROR, "3 deadlines missed in a row"),
+        (lambda k: 1.0 * (k % 200 == 100), WARN, "period off by 1%, deviation 7%"),
+        (lambda k: 1.0 * (k % 200 in (100, 101, 102)), ERROR, "3 deadlines missed in a row"),
+    ],
+)
+def test_level_of_a_second(lateness: Any, level: int, message: str) -> None:
+    timing = paced(lateness)
+    assert len(timing.seconds) == 2 and all(second.level == level for second in timing.seconds)
+    assert timing.seconds[0].message == message
+    summary = timing.summary()
+    assert summary["seconds_at_warning"] == 2 * (level == WARN)
+    assert summary["seconds_at_error"] == 2 * (level == ERROR)
+
+
+def test_figures_of_a_second() -> None:
+    timing = paced(lambda k: 0.2 if k == 50 else 2.5 if k == 100 else 0.0)
+    first, second = timing.seconds
+    assert (first.missed, first.longest_run, second.missed, second.longest_run) == (2, 2, 0, 0)
+    assert first.rate == pytest.approx(198) and second.rate == pytest.approx(200)
+    assert first.error == pytest.approx(200 / 198 - 1) and second.error == pytest.approx(0)
+    gaps = np.full(198, PERIOD)
+    gaps[[49, 50]] += [0.2 * PERIOD, -0.2 * PERIOD]
+    gaps[[99, 100]] += [2.5 * PERIOD, -0.5 * PERIOD]
+    assert first.deviation == pytest.approx(gaps.std() / PERIOD) and second.deviation == pytest.approx(0, abs=1e-6)
+    assert max(first.late) == pytest.approx(2.5 * PERIOD) and timing.summary()["longest_run_of_misses"] == 2
+
+
+def test_wrong_rate_is_an_error_of_the_period() -> None:
+    timing = Timing(PERIOD)
+    for k in range(450):
+        timing.add(0.0, 0, 1.07 * k * PERIOD)
+    assert timing.seconds[0].error == pytest.approx(0.07) and timing.seconds[0].level == WARN
 
 
 def test_late_ticks_are_no_drift_but_sliding_deadlines_are(time: Clock) -> None:
@@ -202,9 +254,11 @@ def test_real_time_priority_is_not_inherited() -> None:
 
 def test_refused_real_time_priority_is_warned_of(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
+    say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert prefer_realtime() is False
-    assert "`robot-rl doctor`" in caplog.text
+        assert prefer_realtime() is False
+    assert caplog.text.count("`robot-rl doctor`") == 1
 
 
 def test_scheduling_is_restored_without_root() -> None:
@@ -224,3 +278,56 @@ reschedule(scheduling())
     if ended.returncode == 77:
         pytest.skip("no permission for real-time priority, or to become somebody else")
     assert ended.returncode == 0, ended.stderr
+
+
+LOCK = """
+import logging, mmap, os, resource, sys
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+from real.control.memory import lock_memory, may_lock, unlock_memory
+
+def locked():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["VmLck"].split()[0])
+
+"""
+
+
+def run_script(body: str) -> str:
+    ended = subprocess.run([sys.executable, "-c", LOCK + body], capture_output=True, text=True)
+    if ended.returncode == 77:
+        pytest.skip("no permission for it")
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_memory_is_locked_also_what_is_allocated_later() -> None:
+    run_script("""
+if not may_lock():
+    raise SystemExit(77)
+assert lock_memory() and (before := locked()) > 0
+more = mmap.mmap(-1, 64 << 20)
+assert locked() >= before + (64 << 10), (before, locked())
+resident = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+assert resident < 1024 * locked() / 2, "pages that nobody used are not filled"
+if not os.fork():  # a child: for example the learner
+    os._exit(locked() > 0)
+assert os.wait()[1] == 0
+unlock_memory()
+assert locked() == 0
+""")
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40])
+def test_refused_lock_is_said_once_and_nothing_is_locked(limit: int) -> None:
+    """Below a limit, even a high one, later allocations could fail."""
+    said = run_script(f"""
+hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+limit = {limit} if hard == resource.RLIM_INFINITY else min({limit}, hard)
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+if os.geteuid() == 0:
+    os.setuid(65534)
+if may_lock():
+    raise SystemExit(77)
+assert not lock_memory() and not lock_memory() and locked() == 0
+""")
+    assert said.count("memory is not locked (no permission)") == 1 and "`robot-rl doctor`" in said

@@ -7,6 +7,7 @@ import sys
 import threading
 import time as real_time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from real import clock
 from real.control import loop as loop_module
 from real.control.loop import CommandLoop
+from real.control.timing import Ticker
 from real.drivers.state import JointReading, NotReady
 from real.drivers.unitree import TrunkReading
 from robot_rl.interface.command import Command, GripperCommand
@@ -98,6 +100,7 @@ class Bench:
         patch.setattr(clock, "now", lambda: self.now)
         self.driver = FakeDriver(pipeline, lambda: self.now, position)
         self.loop = CommandLoop(self.driver, pipeline)
+        self.ticker = self.loop.ticker = Ticker(self.tick, SimpleNamespace(now=lambda: self.now))
         patch.setattr(self.loop, "_start", lambda: None)
         patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
         patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
@@ -108,7 +111,8 @@ class Bench:
         before = len(self.driver.sent)
         with torch.inference_mode():
             for _ in range(round(seconds / self.tick)):
-                self.now += self.tick
+                self.now = max(self.now, self.ticker.next)
+                self.ticker.tick()
                 self.loop._tick(self.now)
         return [command is None for command in self.driver.sent[before:]]
 
@@ -276,6 +280,51 @@ def test_after_a_suspension_the_command_starts_at_rest(b: Bench) -> None:
     assert float((b.sent[-1] - last).abs().max()) <= float(step) + 1e-6
     b.run(0.3)
     assert (b.sent[-1] - last).abs().max() < 1e-3, "its goal is old"
+
+
+def late(b: Bench, periods: float) -> None:
+    """Run a tick that is late by this many periods."""
+    b.now = b.ticker.next + periods * TICK
+    b.run(TICK)
+
+
+def test_arm_holds_after_five_missed_deadlines_until_a_new_goal(b: Bench) -> None:
+    b.move()
+    late(b, 4.5)
+    assert b.speed > 0.5 and not b.counts, "four may be missed"
+    last = b.sent[-1]
+    b.now = b.ticker.next + 5.5 * TICK
+    assert b.loop.set_goal(turned(0.4), 0.08, PERIOD), "accepted before the loop knows of its gap"
+    b.run(0.1)
+    assert (b.sent[-20:] - last).abs().max() < 1e-6, "at rest, and no goal from before the gap's end is followed"
+    assert b.counts == {"command gap": 1} and b.loop.holding == "command gap"
+    assert not b.loop.set_goal(turned(float(last[0]) + 0.6), 0.08, PERIOD), "checked against the measured posture"
+    b.goal(turned(float(last[0]) + 0.01), 0.15)
+    assert b.sent[-1][0] == pytest.approx(float(last[0]) + 0.01, abs=1e-4)
+    assert b.counts == {"command gap": 1, "start mismatch": 1} and not b.loop.stopped
+
+
+def test_arm_holds_while_each_tick_is_late(b: Bench) -> None:
+    b.move(0.1)
+    for _ in range(4):
+        late(b, 1.5)
+        assert b.speed > 0.1
+    for k in range(10):
+        b.loop.set_goal(turned(0.02 * k), 0.08, PERIOD)
+        late(b, 1.5)
+    assert (b.sent[-9:] - b.sent[-1]).abs().max() < 1e-6 and b.counts == {"command gap": 1}
+    held = float(b.sent[-1][0])
+    b.goal(turned(held + 0.01), 0.15)
+    assert b.sent[-1][0] == pytest.approx(held + 0.01, abs=1e-4), "on time again"
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(0.095, False), (0.106, True)])
+def test_one_long_gap_holds_a_slow_loop_too(b: Bench, seconds: float, holds: bool) -> None:
+    b.loop.safety = replace(b.loop.safety, max_misses=1000)
+    b.move()
+    b.now = b.ticker.next - TICK + seconds
+    b.run(TICK)
+    assert (b.loop.holding == "command gap") == holds and b.counts == ({"command gap": 1} if holds else {})
 
 
 # ---- not finite --------------------------------------------------------------------------------------------------
@@ -446,6 +495,13 @@ def test_stale_state_latches_damping(legged: Bench) -> None:
     assert 0.05 <= first * LEGGED.tick <= 0.055 and all(sent[first:])
     legged.driver.received = None
     assert_latched_until_reset(legged, "stale state")
+
+
+def test_legs_go_on_after_missed_deadlines(legged: Bench) -> None:
+    """To hold them in mid-stride would topple the robot; after 50 ms the guard damps it."""
+    legged.walk(0.1)
+    legged.now = legged.ticker.next + 10 * LEGGED.tick
+    assert not any(legged.walk(0.1)) and not legged.counts and not legged.loop.stopped
 
 
 def test_stale_goal_latches_damping_after_a_wait(legged: Bench) -> None:

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from policies.base import Observation, Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from real import clock
 from real.bus import make, open_node, qos
+from real.bus.stamps import stamp
 from real.drivers import open_driver
 from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
@@ -36,11 +38,16 @@ SEES = replace(CAMERAS.interface, pictures=PICTURES, horizon=100)
 Build = Callable[..., Any]
 
 
+def ago(seconds: float) -> int:
+    return clock.ros_time() - round(1e9 * seconds)
+
+
 class Cameras:
     """Two cameras at 50 Hz, of 32x24 pixels each."""
 
     repeats_pixels = False  # repeat the same pixels under new stamps
     stamped = True  # increment the stamp of each frame
+    aged: float | None = None  # stamp frames this long ago, s; None: by another clock
     encoding = "rgb8"
     count = 0
 
@@ -60,7 +67,8 @@ class Cameras:
                 height, width = frame.shape[:2]
                 # Stands for the noise of a camera.
                 frame[height // 2, width // 2] = 0 if self.repeats_pixels else 37 * self.count % 200
-                header = {"stamp": {"sec": 1 + self.count, "nanosec": 0}, "frame_id": name}
+                at = {"sec": 1 + self.count, "nanosec": 0} if self.aged is None else stamp(ago(self.aged))
+                header = {"stamp": at, "frame_id": name}
                 size = {"height": height, "width": width, "step": 3 * width}
                 image = {"header": header, "encoding": self.encoding, "data": frame.reshape(-1)} | size
                 self.publishers[name].publish(make("sensor_msgs/msg/Image", **image))
@@ -92,7 +100,8 @@ def env(robot_env: Build) -> Build:
 
     def build(interface: Interface = SEES, classifier: Any = None, **limits: float) -> RobotEnv:
         names = ("object_timeout", "picture_timeout", "lost_timeout")
-        safety = SafetyConfig(**({"state_timeout": 1.0, "goal_timeout": 1.0} | dict.fromkeys(names, 5.0) | limits))
+        loop = {"state_timeout": 1.0, "goal_timeout": 1.0, "max_misses": 200, "max_gap": 1.0}
+        safety = SafetyConfig(**(loop | dict.fromkeys(names, 5.0) | limits))
         return robot_env(interface, classifier=classifier, safety=safety)
 
     return build
@@ -111,6 +120,22 @@ def test_policy_sees_each_camera_at_its_pictures_size(env: Build, robot: Any, ca
             frame[frame.shape[0] // 2, frame.shape[1] // 2] = 0
             assert np.array_equal(observation[key][0].numpy(), resized(frame, *size)), name
         observation, *_ = e.step(STILL)
+
+
+def test_age_of_the_pictures_that_the_policy_used(env: Build, robot: Any, cameras: Build, eventually: Build) -> None:
+    """From the camera's stamp to the goal; from the arrival if the camera's clock is another one."""
+    shown = cameras()
+    e = env()
+    e.reset(seed=0)
+    e.step(STILL)
+    assert 0 <= e.picture_ages.newest < 5 and len(e.picture_ages) == 1
+    shown.aged = 0.6
+    eventually(lambda: e.pictures.look() or min(ago(0) / 1e9 - at for at in e.pictures._taken.values()) > 0.6)
+    for _ in range(3):
+        e.step(STILL)
+    assert 0.6 < e.picture_ages.newest < 5
+    assert e.summary()["picture_age_ms"]["max"] > 600
+    assert 600 < float(e.diagnostics._inferences()["picture age newest ms"]) < 5000
 
 
 def test_missing_camera_of_the_policy_is_named_at_the_start(robot: Any, cameras: Build) -> None:

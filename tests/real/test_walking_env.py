@@ -441,7 +441,8 @@ def test_operators_stop_damps_at_once_until_reset(start: Build, eventually: Buil
     *_, truncated, _ = e.step(ZERO)
     assert truncated and e.loop.stopped == "operator" and e.falls == 0
     eventually(lambda: robot.is_damped)
-    answers = [RELEASED, Operator(held=True, reset=True), Operator(reset=True)]
+    rest = [RELEASED] * round(0.6 / e.period)
+    answers = [*rest, Operator(held=True, reset=True), Operator(reset=True), *rest, Operator(reset=True)]
     operator.read = lambda now=None: answers.pop(0) if answers else RELEASED
     e.reset(seed=1)
     assert not answers and not e.loop.stopped and stands(robot)
