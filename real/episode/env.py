@@ -29,7 +29,10 @@ from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.shield import REASONS
 from robot_rl.rewards.classifier import Classifier
+
+HELD = 1 << REASONS.index("held")
 
 
 class RobotEnv(Rig, VectorEnv):
@@ -138,14 +141,15 @@ class RobotEnv(Rig, VectorEnv):
         if not action.isfinite().all():  # the shield will reject it and hold
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
-        posted = False
+        posted, changed = False, 0
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
         elif self._fresh():
             posted = self.loop.set_goal(target.command.values, float(target.gripper), self.period)
-            self.reference = target.reference if posted else self.reference
+            self.reference, changed = target.reference if posted else self.reference, self.loop.changed
+        changed |= 0 if posted else HELD
         self.note_grip()
-        before = self.state
+        before, age = self.state, self.state_age
         self.last_action = action.clamp(-1, 1) if posted else self.hold_action()
         self.ticker.wait()
         self.steps += 1
@@ -179,7 +183,7 @@ class RobotEnv(Rig, VectorEnv):
             StepRecord(
                 self.pipeline.observer(before), wanted, self.last_action, float(outcome.success), outcome.success,
                 outcome.done, truncated, bool(infos["intervention"]), decision.takeover, bool(infos["marked"]),
-                bool(infos["discarded"]), self.steps, instruction,
+                bool(infos["discarded"]), self.steps, instruction, changed, age,
             )
         )  # fmt: skip
         if outcome.done:

@@ -82,7 +82,7 @@ class RehearsalEnv(InterventionWrapper):
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
         """Execute the person's action while the person has control, else `action` (1, A)."""
-        before = self.env.pipeline.observer(self.env.state)
+        before, age = self.env.pipeline.observer(self.env.state), float(self.env.state_age)
         observation, reward, terminated, truncated, infos = super().step(action)
         decision = self.device.decision
         operator, stopped = decision.operator, decision.phase is Phase.STOPPED
@@ -97,7 +97,7 @@ class RehearsalEnv(InterventionWrapper):
                 before, action, infos["executed"], float(reward), bool(infos["success"]), bool(terminated | truncated),
                 bool(truncated), bool(infos["intervention"]), bool(infos["takeover"]), won or failed,
                 bool(infos["discarded"]), int(infos["episode_steps"]),
-                infos["instruction"][0] if "instruction" in infos else "",
+                infos["instruction"][0] if "instruction" in infos else "", int(self.env.shield_changes), age,
             )
         )  # fmt: skip
         self.ticker.wait()
