@@ -170,7 +170,7 @@ class RobotEnv(Rig, VectorEnv):
             "intervention": torch.tensor([decision.phase is Phase.CORRECTING and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
-            "discarded": torch.tensor([outcome.by_person or (operator is not None and operator.reset)]),
+            "discarded": torch.tensor([outcome.by_person or (operator is not None and operator.discards)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }

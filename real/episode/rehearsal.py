@@ -91,7 +91,7 @@ class RehearsalEnv(InterventionWrapper):
         terminated = terminated | won | failed
         truncated = (truncated | stopped) & ~terminated
         infos |= {"policy_action": action, "marked": torch.tensor([won or failed])}
-        infos["discarded"] = torch.tensor([stopped or bool(operator and operator.reset)])
+        infos["discarded"] = torch.tensor([stopped or bool(operator and operator.discards)])
         self.stream.step(
             StepRecord(
                 before, action, infos["executed"], float(reward), bool(infos["success"]), bool(terminated | truncated),

@@ -92,8 +92,8 @@ class Rig:
     def wires(self) -> list[Publisher | Subscription]:
         """Return the publishers and subscriptions on which this process and the robot depend."""
         preflight, operator = self.driver.preflight, self.arbiter.operator
-        heard = operator.subscriptions[:1] if isinstance(operator, OperatorInput) else []
-        return [*preflight.publishers, *preflight.reports(), *self.stop_topic.subscriptions[:1], *heard]
+        heard = [*operator.subscriptions[:1], operator.events] if isinstance(operator, OperatorInput) else []
+        return [*preflight.publishers, *preflight.reports(), *self.stop_topic.subscriptions[:1], *filter(None, heard)]
 
     def begin(self) -> None:
         """Clear the state of the last episode: no executed action, an open gripper, a zero command."""

@@ -39,8 +39,8 @@ LEAST_RANGE = 1e-3
 TRUNCATED = "next.truncated"
 """Column that marks an end by a time limit or a stop. Without this column every failed episode counts as truncated."""
 SHIELD, STATE_AGE = "shield", "state_age"
-"""Columns of robots' tasks: why the goal was changed, as bits in the order of `shield.REASONS`, 0: it was not; and the age
-of the joint state at the observation, s, in simulation that of its delay. Datasets of earlier versions lack them."""
+"""Columns of robots' tasks: why the goal was changed, as bits in the order of `shield.REASONS`, 0: it was not; and the
+age of the joint state at the observation, s, in simulation its delay. Datasets of earlier versions lack them."""
 READ = (STATE, ACTION, *MARKS, "next.done", TRUNCATED, *INTERVENTIONS, "task_index")
 """Columns that learners read if the dataset has them."""
 

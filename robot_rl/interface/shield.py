@@ -25,9 +25,9 @@ FAR, WAYPOINTS = 0.1, 3
 SAME = 1e-4
 """Difference of clearances that counts as none, m."""
 REASONS = ("nonfinite", "position", "workspace", "collision", "speed", "held")
-"""Reasons for which a goal is changed; reason k is bit 2 ** k of a dataset's column `shield`. The first five are those of
-`Shield.admit`. `held`: no goal was accepted, because the robot is stopped, its state or its objects are old, or the goal
-is too far away. Limits of speed and acceleration on the way to a goal change no goal."""
+"""Reasons for which a goal is changed; reason k is bit 2 ** k of a dataset's column `shield`. The first five are those
+of `Shield.admit`. `held`: no goal was accepted, because the robot is stopped, its objects or pictures are old, or the
+goal is too far away. Limits of speed and acceleration on the way to a goal change no goal."""
 ARRIVED = 0.03
 """Largest distance of a joint from home at which an arm counts as there, rad."""
 
