@@ -1,4 +1,4 @@
-"""Events of the topic `episode_event` count like presses of the buttons, each exactly once, with or without a device."""
+"""Events of the topic `episode_event` count like presses of the buttons, each exactly once, also without a device."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
