@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
-BOOL, DIAGNOSTICS = "std_msgs/msg/Bool", "diagnostic_msgs/msg/DiagnosticArray"
+TEXT, BOOL, DIAGNOSTICS = "std_msgs/msg/String", "std_msgs/msg/Bool", "diagnostic_msgs/msg/DiagnosticArray"
 OK, WARN, ERROR = 0, 1, 2
 """Levels of a STATUS."""
 E_STOP_TOPIC = "e_stop"
 """BOOL: true stops the robot. Whoever has published it once must repeat it, see `SafetyConfig.stop_heartbeat`."""
+EVENT_TOPIC = "episode_event"
+"""TEXT: one of `EVENTS`, for a person's button or another program; each message counts once."""
+EVENTS = {
+    "success": "success", "failure": "failure", "rerecord_episode": "rerecord", "terminate_episode": "stop",
+    "rerecord": "rerecord", "terminate": "stop",
+}  # fmt: skip
+"""Fields of `Operator` by LeRobot's names of events, and by short forms of these."""
 RESET_TOPIC = "twin/reset"
 """INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
 TRUTH_TOPIC = "twin/odom"

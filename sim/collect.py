@@ -12,7 +12,7 @@ import torch
 from policies.bundle import bundle_folder, load_bundle
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.episode import EpisodeRows
-from robot_rl.data.recording import TRUNCATED, features, frames_per_second
+from robot_rl.data.recording import SHIELD, STATE_AGE, TRUNCATED, features, frames_per_second
 from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
 from robot_rl.util.errors import ConfigError, UserError
@@ -85,7 +85,7 @@ def collect(
         start = training_seed(seed, done_before)
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = hosted.reset(seed=start)
-        rows = EpisodeRows(info.actions, env.num_envs)
+        rows = EpisodeRows(info.actions, writer.features, env.num_envs)
         written, attempts, successes, failed = done_before, 0, 0, 0
         todo = max(0, episodes - written)
         remaining = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
@@ -99,13 +99,15 @@ def collect(
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
             instructions = [env.instruction(i) if has_instruction else info.task for i in range(env.num_envs)]
+            age = env.state_age if ours else None
             following, reward, terminated, truncated, infos = hosted.step(action)
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
             success = infos.get("success", torch.zeros_like(done))
             rows.add(
                 observation["observation.state"], action, action, reward, success, done, pictures=pictures,
-                instructions=instructions, truncated=truncated if TRUNCATED in writer.features else None,
+                instructions=instructions, truncated=truncated, shield=env.shield_changes if ours else None,
+                state_age=age,
             )  # fmt: skip
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
@@ -176,6 +178,8 @@ def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, no
         check_settings(dataset.root, now)
     for key, feature in columns.items():
         found = dataset.features.get(key)
+        if found is None and key in (SHIELD, STATE_AGE):  # of an earlier version
+            continue
         if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape) or dataset.fps != fps:
             raise UserError(
                 f"{dataset.root} has other columns or frames per second, see {key!r}; collect into another --out"

@@ -327,6 +327,16 @@ class TaskEnv(VectorEnv):
         """Return the number of goals that the shield changed, by reason of the change."""
         return dict(zip(REASONS, self.episodes.chain.events.tolist(), strict=True))
 
+    @property
+    def shield_changes(self) -> Tensor:
+        """Return why the shield changed the goals of the last step, as bits (n,), see `shield.REASONS`."""
+        return self.episodes.chain.changed
+
+    @property
+    def state_age(self) -> Tensor:
+        """Return the age (n,) of the measured joint positions, s."""
+        return self.episodes.sensors.state_age
+
     def episode_number(self, index: int) -> int:
         """Return the number of the running episode of one environment."""
         return int(self.episodes.sampler.next_episode[index]) - 1

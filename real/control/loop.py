@@ -22,6 +22,7 @@ from real.drivers.state import JointReading, NotReady
 from robot_rl.interface.command import GripperCommand, may_hold
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import as_bits
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class CommandLoop:
         self.events = Events()
         self.goals = 0
         """Number of posted goals, including refused ones."""
+        self.changed = 0
+        """Why the shield changed the newest goal, as bits, see `shield.REASONS`; 0: it did not."""
         self.stopped = ""
         """Reason of the latched stop; empty if no stop is latched."""
         self.ticker: Ticker | None = None
@@ -164,7 +167,7 @@ class CommandLoop:
         """Post a goal (1, D), in units of the command's kind, to reach in `duration` s. Return False if the goal is
         non-finite or too far away, or if a stop is latched."""
         self.check()
-        self.goals += 1
+        self.goals, self.changed = self.goals + 1, 0
         gaps, newest = self._gaps, self._newest()  # first: a gap may begin during this call
         previous, width, joints, motion = newest.setpoint, newest.gripper, self._joints(), (self.setpoint, self.rate)
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
@@ -179,6 +182,7 @@ class CommandLoop:
         admitted, events = self.shield.admit(values, previous, joints, motion)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
+        self.changed = int(as_bits(events))
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
         if self._nonfinite >= self.safety.max_nonfinite:
             self.stop(f"{self._nonfinite} non-finite goals in a row")

@@ -67,9 +67,10 @@ class Driver:
             width = gripper.width  # before it is known, or in a dry run: open
         return reading if reading is None or width is None else replace(reading, gripper=width)
 
-    def observe(self, last_action: Tensor) -> RobotState | None:
-        """Return the robot's state as named views (n = 1); None while joints or objects are missing."""
-        reading, (poses, _) = self.reading(), self.scene.object_poses()
+    def observe(self, last_action: Tensor, reading: JointReading | None = None) -> RobotState | None:
+        """Return the robot's state, at a `reading` or now, as named views (n = 1); None while joints or objects are
+        missing."""
+        reading, (poses, _) = reading or self.reading(), self.scene.object_poses()
         if reading is None or len(poses) < len(self.scene.poses):
             return None
         joints, speeds = (torch.from_numpy(v).float()[None] for v in (reading.position, reading.velocity))

@@ -29,7 +29,10 @@ from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.shield import REASONS
 from robot_rl.rewards.classifier import Classifier
+
+HELD = 1 << REASONS.index("held")
 
 
 class RobotEnv(Rig, VectorEnv):
@@ -140,16 +143,17 @@ class RobotEnv(Rig, VectorEnv):
         if not action.isfinite().all():  # the shield will reject it and hold
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
-        posted = False
+        posted, changed = False, 0
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
         elif self._fresh():
             posted = self.loop.set_goal(target.command.values, float(target.gripper), self.period)
-            self.reference = target.reference if posted else self.reference
+            self.reference, changed = target.reference if posted else self.reference, self.loop.changed
             if posted and self.pictures.pictures:
                 self.picture_ages.add(1e-9 * clock.ros_time() - self.pictures.used)
+        changed |= 0 if posted else HELD
         self.note_grip()
-        before = self.state
+        before, age = self.state, self.state_age
         self.last_action = action.clamp(-1, 1) if posted else self.hold_action()
         self.ticker.wait()
         self.steps += 1
@@ -170,7 +174,7 @@ class RobotEnv(Rig, VectorEnv):
             "intervention": torch.tensor([decision.phase is Phase.CORRECTING and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
-            "discarded": torch.tensor([outcome.by_person or (operator is not None and operator.reset)]),
+            "discarded": torch.tensor([outcome.by_person or (operator is not None and operator.discards)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
@@ -183,7 +187,7 @@ class RobotEnv(Rig, VectorEnv):
             StepRecord(
                 self.pipeline.observer(before), wanted, self.last_action, float(outcome.success), outcome.success,
                 outcome.done, truncated, bool(infos["intervention"]), decision.takeover, bool(infos["marked"]),
-                bool(infos["discarded"]), self.steps, instruction,
+                bool(infos["discarded"]), self.steps, instruction, changed, age,
             )
         )  # fmt: skip
         if outcome.done:

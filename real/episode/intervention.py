@@ -11,6 +11,7 @@ from torch import Tensor
 
 from real.teleop.commands import Operator, OperatorInput
 from robot_rl.interface.control import Controller
+from robot_rl.operators.hand_back import hand_back_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ class Phase(Enum):
     AUTONOMOUS = "autonomous"
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
-    """First step after a correction: the policy's chunk is discarded and a new one is planned."""
+    """First step after a correction: the policy's chunk is discarded and a new one is planned. Its motion then grows,
+    see `HandBack`."""
     PAUSED = "paused"
     """The device fell silent during a correction: the robot holds until the device returns or the episode ends."""
     STOPPED = "stopped"
@@ -76,7 +78,8 @@ class Arbiter:
         """Args: `steers`: the person sets the policy's velocity command instead of replacing its actions."""
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
-        self.acts = not steers and bool(controller.twist_limit.any())
+        self.hand_back = None if steers else hand_back_of(controller)
+        self.acts = self.hand_back is not None
         """A person can replace the policy's actions. If False, the enable button does not change the phase."""
         if operator and not (steers or self.acts):
             logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
@@ -89,6 +92,8 @@ class Arbiter:
     def reset(self) -> None:
         """Start an episode under the policy's control."""
         self.phase = Phase.AUTONOMOUS
+        if self.hand_back:
+            self.hand_back.reset()
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
         """Choose among the policy's action (1, A), the person's action, and `hold` (1, A). With a gripper input of 0,
@@ -102,10 +107,13 @@ class Arbiter:
         if self.phase is Phase.PAUSED and before is not Phase.PAUSED:
             logger.warning("the operator's device fell silent during a correction: the robot holds")
         if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):
+            if self.hand_back:
+                self.hand_back.begin()
             # The policy's action was planned before the correction.
             return Decision(hold, self.phase, False, operator)
         if self.phase is not Phase.CORRECTING or operator is None:
-            return Decision(policy_action, self.phase, False, operator)
+            action = self.hand_back(policy_action) if self.hand_back else policy_action
+            return Decision(action, self.phase, False, operator)
         twist = torch.tensor([[*operator.motion, *operator.rotation]], dtype=hold.dtype)
         gripper = torch.tensor([[operator.gripper]], dtype=hold.dtype)
         action = self.controller.from_twist(twist, gripper, hold)

@@ -82,7 +82,7 @@ class RehearsalEnv(InterventionWrapper):
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
         """Execute the person's action while the person has control, else `action` (1, A)."""
-        before = self.env.pipeline.observer(self.env.state)
+        before, age = self.env.pipeline.observer(self.env.state), float(self.env.state_age)
         observation, reward, terminated, truncated, infos = super().step(action)
         decision = self.device.decision
         operator, stopped = decision.operator, decision.phase is Phase.STOPPED
@@ -91,13 +91,13 @@ class RehearsalEnv(InterventionWrapper):
         terminated = terminated | won | failed
         truncated = (truncated | stopped) & ~terminated
         infos |= {"policy_action": action, "marked": torch.tensor([won or failed])}
-        infos["discarded"] = torch.tensor([stopped or bool(operator and operator.reset)])
+        infos["discarded"] = torch.tensor([stopped or bool(operator and operator.discards)])
         self.stream.step(
             StepRecord(
                 before, action, infos["executed"], float(reward), bool(infos["success"]), bool(terminated | truncated),
                 bool(truncated), bool(infos["intervention"]), bool(infos["takeover"]), won or failed,
                 bool(infos["discarded"]), int(infos["episode_steps"]),
-                infos["instruction"][0] if "instruction" in infos else "",
+                infos["instruction"][0] if "instruction" in infos else "", int(self.env.shield_changes), age,
             )
         )  # fmt: skip
         self.ticker.wait()

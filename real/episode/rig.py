@@ -85,14 +85,16 @@ class Rig:
         self.falls = self.stalls = 0
         """`falls`: number of episodes in which a legged robot fell, or was damped other than by a person. `stalls`:
         number of episodes that a stall ended."""
+        self.state_age = 0.0
+        """Age of the joint state at the last `read`, s."""
         self.begin()
 
     @property
     def wires(self) -> list[Publisher | Subscription]:
         """Return the publishers and subscriptions on which this process and the robot depend."""
         preflight, operator = self.driver.preflight, self.arbiter.operator
-        heard = operator.subscriptions[:1] if isinstance(operator, OperatorInput) else []
-        return [*preflight.publishers, *preflight.reports(), *self.stop_topic.subscriptions[:1], *heard]
+        heard = [*operator.subscriptions[:1], operator.events] if isinstance(operator, OperatorInput) else []
+        return [*preflight.publishers, *preflight.reports(), *self.stop_topic.subscriptions[:1], *filter(None, heard)]
 
     def begin(self) -> None:
         """Clear the state of the last episode: no executed action, an open gripper, a zero command."""
@@ -115,9 +117,10 @@ class Rig:
             if reading is None or clock.now() - reading.received > lost:
                 kept = "is damped" if self.loop.sinks else "holds"
                 raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
-        state = self.driver.observe(self.last_action)
+        state = self.driver.observe(self.last_action, reading)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")
+        self.state_age = clock.now() - reading.received if reading else 0.0
         if self.pipeline.command.fields:
             state.command = self.command
         state.reference = self.reference

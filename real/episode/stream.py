@@ -39,6 +39,10 @@ class StepRecord:
     """Control periods of the episode so far."""
     instruction: str = ""
     """Instruction that the policy followed; empty without instructions."""
+    shield: int = 0
+    """Why the goal was changed, as bits in the order of `shield.REASONS`; 0: it was not."""
+    state_age: float = 0.0
+    """Age of the joint state at the observation, s."""
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,7 @@ class Recorder:
             columns = features(info, images) | {TRUNCATED: Feature("bool", (1,))}
             fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
-        self._has_truncated = TRUNCATED in self.writer.features
-        """The dataset has the column `TRUNCATED`, which datasets of earlier versions lack."""
-        self.rows = EpisodeRows(pipeline.actions)
+        self.rows = EpisodeRows(pipeline.actions, self.writer.features)
         self.error: BaseException | None = None
         self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
@@ -82,7 +80,8 @@ class Recorder:
         self.rows.add(
             step.state, step.executed, step.policy_action, torch.tensor([step.reward]), torch.tensor([step.success]),
             torch.tensor([step.done]), intervention=torch.tensor([step.intervention]), pictures=frames,
-            truncated=torch.tensor([step.truncated]) if self._has_truncated else None,
+            truncated=torch.tensor([step.truncated]), shield=torch.tensor([step.shield]),
+            state_age=torch.tensor([step.state_age]),
             instructions=[step.instruction] if step.instruction else None,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from real import clock
 from real.bus import Node, QoS, Stamped, make
 from real.bus.stamps import stamp
 from real.teleop.pads import pad_of
+from real.topics import EVENT_TOPIC, EVENTS, TEXT
 
 logger = logging.getLogger(__name__)
 TYPE = "sensor_msgs/msg/Joy"
@@ -20,6 +21,8 @@ AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
 """Axes of our messages. A message may lack the last three axes and then has no rotation."""
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
+REPORTED = (*PRESSES, "rerecord")
+"""Fields of `Operator` that are reported once."""
 
 DEAD_BAND = 0.03
 """Fraction of full deflection below which an axis counts as 0."""
@@ -49,6 +52,8 @@ class Operator:
         failure: the episode failed.
         stop: emergency stop; latched until `reset`.
         reset: clear the stop, or begin the next episode.
+        rerecord: discard the running episode, on the topic `episode_event`. Unlike `reset` it moves nothing by itself:
+            it clears no stop and does not say that the objects are placed.
         lost: the device fell silent with the enable button held; set by `OperatorInput` only, with `held` False.
 
     Buttons of a device are levels: true while down, and in at least one reading per press. `OperatorInput` reports each
@@ -64,6 +69,12 @@ class Operator:
     reset: bool = False
     lost: bool = False
     rotation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    rerecord: bool = False
+
+    @property
+    def discards(self) -> bool:
+        """Return whether the running episode is to be discarded."""
+        return self.reset or self.rerecord
 
 
 RELEASED = Operator()
@@ -155,7 +166,7 @@ class OperatorInput:
         self._let_go = -math.inf
         """Time of the first reading without `held`, s."""
         self._pressed: set[str] = set()
-        """Buttons pressed since the last `read`."""
+        """Buttons and events since the last `read`."""
         self._seen: dict[tuple[int, bytes], None] = {}
         """Last samples, to ignore duplicates: most samples arrive at both subscriptions."""
         self._newest = 0
@@ -171,6 +182,9 @@ class OperatorInput:
         self.subscriptions = (
             [node.subscribe(TYPE, self._topic, profile, self._take) for profile in profiles] if node else []
         )
+        self.events = node.subscribe(TEXT, EVENT_TOPIC, QOS, self._on_event) if node else None
+        """Subscription of events, from any number of publishers; needs no device."""
+        self._unknown: set[str] = set()
 
     @property
     def devices(self) -> int:
@@ -207,6 +221,16 @@ class OperatorInput:
             return
         self._newest = sample.source_ns
         self.receive(operator, sample.received)
+
+    def _on_event(self, sample: Stamped) -> None:
+        """Count an event like a press of its button."""
+        word = str(sample.msg.data).strip()
+        if word in EVENTS:
+            with self._lock:
+                self._pressed.add(EVENTS[word])
+        elif word not in self._unknown and len(self._unknown) < 10:
+            self._unknown.add(word)
+            logger.warning("ignored %r on %s: send %s", word, EVENT_TOPIC, ", ".join(EVENTS))
 
     def _once_released(self, operator: Operator, sample: Stamped) -> Operator:
         """Return the input; `held` is False until the device's sticks and triggers have been released once."""
@@ -250,7 +274,7 @@ class OperatorInput:
             lingers = now - self._let_go < RELEASE
         if latest is not None and latest.stop and not silent:
             pressed = pressed | {"stop"}
-        presses: dict[str, Any] = {name: name in pressed for name in PRESSES}
+        presses: dict[str, Any] = {name: name in pressed for name in REPORTED}
         if latest is None or silent:
             lost = latest is not None and latest.held
             return Operator(lost=lost, **presses) if lost or pressed else None
@@ -264,5 +288,5 @@ class OperatorInput:
 
     def close(self) -> None:
         """Close the subscriptions."""
-        for subscription in self.subscriptions:
+        for subscription in filter(None, (*self.subscriptions, self.events)):
             subscription.close()

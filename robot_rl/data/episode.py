@@ -1,6 +1,6 @@
 """Episodes before they are written: collect their rows, and check them against the dataset's features."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature
-from robot_rl.data.recording import ACTION, STATE, TRUNCATED
+from robot_rl.data.recording import ACTION, SHIELD, STATE, STATE_AGE, TRUNCATED
 from robot_rl.interface.spec import VectorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,17 +28,19 @@ class EpisodeData:
 
 
 class EpisodeRows:
-    """Rows of the running episodes of n environments, with the columns of `recording.features`."""
+    """Rows of the running episodes of n environments, with those columns of a dataset that `add` is given."""
 
-    def __init__(self, actions: VectorSpec, num_envs: int = 1):
-        self.actions = actions
+    def __init__(self, actions: VectorSpec, columns: Collection[str], num_envs: int = 1):
+        """Args: `columns`: columns of the dataset, which may be of an earlier version; others are left out."""
+        self.actions, self.columns = actions, columns
         self._rows: list[dict[str, list[Array]]] = [{} for _ in range(num_envs)]
         self._tasks: list[list[str]] = [[] for _ in range(num_envs)]
 
     def add(
         self, state: Tensor, executed: Tensor, wanted: Tensor, reward: Tensor, success: Tensor, done: Tensor, *,
-        intervention: Tensor | None = None, truncated: Tensor | None = None,
-        pictures: Mapping[str, Any] | None = None, instructions: Sequence[str] | None = None,
+        intervention: Tensor | None = None, truncated: Tensor | None = None, shield: Tensor | None = None,
+        state_age: Tensor | None = None, pictures: Mapping[str, Any] | None = None,
+        instructions: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         """Add one control period to every episode.
 
@@ -48,18 +50,23 @@ class EpisodeRows:
             wanted: (n, A) actions of the policy in [-1, 1]; NaN is recorded as 0.
             reward, success, done: (n,) results of the period.
             intervention: (n,) whether a person's action was executed; None: no interventions.
-            truncated: (n,) whether a time limit or a stop ended the episode, for datasets with column `TRUNCATED`.
+            truncated: (n,) whether a time limit or a stop ended the episode; None: it did not.
+            shield: (n,) why the goal was changed, as bits; None: it was not.
+            state_age: (n,) age of the state, s; None: 0.
             pictures: (n, H, W, 3) by camera at the start of the period; None if the episodes will not be kept.
             instructions: n current instructions; None: the instruction given to `take` holds for all rows.
         """
+        none = torch.zeros_like(done)
         flags = {"next.success": success, "next.done": done}
-        flags["intervention"] = torch.zeros_like(done) if intervention is None else intervention
-        flags |= {} if truncated is None else {TRUNCATED: truncated}
+        flags["intervention"] = none if intervention is None else intervention
+        flags[TRUNCATED] = none if truncated is None else truncated
+        flags[SHIELD] = none.long() if shield is None else shield
+        flags[STATE_AGE] = none.float() if state_age is None else state_age
         columns = {
             STATE: state, ACTION: self.actions.to_physical(executed),
             "action.policy": self.actions.to_physical(wanted.nan_to_num()), "next.reward": reward.float()[:, None],
         } | {name: values[:, None] for name, values in flags.items()}  # fmt: skip
-        rows: dict[str, Any] = {name: values.cpu().numpy() for name, values in columns.items()}
+        rows: dict[str, Any] = {n: values.cpu().numpy() for n, values in columns.items() if n in self.columns}
         rows |= {f"observation.images.{camera}": frames for camera, frames in (pictures or {}).items()}
         for i, episode in enumerate(self._rows):
             for key, values in rows.items():

@@ -38,6 +38,9 @@ LEAST_RANGE = 1e-3
 """Half range given to a constant component, relative to the component's absolute value, or to 1 if 1 is larger."""
 TRUNCATED = "next.truncated"
 """Column that marks an end by a time limit or a stop. Without this column every failed episode counts as truncated."""
+SHIELD, STATE_AGE = "shield", "state_age"
+"""Columns of robots' tasks: why the goal was changed, as bits in the order of `shield.REASONS`, 0: it was not; and the
+age of the joint state at the observation, s, in simulation its delay. Datasets of earlier versions lack them."""
 READ = (STATE, ACTION, *MARKS, "next.done", TRUNCATED, *INTERVENTIONS, "task_index")
 """Columns that learners read if the dataset has them."""
 
@@ -96,6 +99,8 @@ def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None)
         "next.reward": Feature("float32", (1,)),
     }
     columns |= {name: Feature("bool", (1,)) for name in ("next.success", "next.done", "intervention")}
+    if info.interface is not None:
+        columns |= {SHIELD: Feature("int64", (1,)), STATE_AGE: Feature("float32", (1,))}
     for camera, (height, width) in (images or {}).items():
         columns[f"observation.images.{camera}"] = Feature("video", (height, width, 3), ["height", "width", "channels"])
     return columns
@@ -145,7 +150,7 @@ def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
     """Suggest --rename arguments: OLD=NEW for columns of equal size, COLUMN/OLD=NEW for the first differing name."""
     theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
     shapes = wanted | info.extra_inputs.pictures
-    free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy"}]
+    free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy", SHIELD, STATE_AGE}]
     pairs = []
     for key, shape in shapes.items():
         alike = [name for name in free if theirs[name].shape == shape and theirs[name].is_camera == (key not in wanted)]

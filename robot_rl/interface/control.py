@@ -38,6 +38,10 @@ class Controller(Protocol):
     twist_limit: Tensor
     """(6,) largest translation along, m, and rotation about, rad, the base frame's axes per action; 0: uncontrolled."""
 
+    @property
+    def config(self) -> "ControllerConfig":
+        """Return the controller's config."""
+
     def reference(self, count: int) -> Tensor:
         """Return references (count, R) for the first control period; ABSENT for a controller without a reference."""
 

@@ -158,6 +158,12 @@ class Ros2Control(JointTopics):
     """ur_dashboard_msgs/SafetyMode: any mode but NORMAL stops; empty: there is none."""
     speed_scaling: str = ""
     """std_msgs/Float64, percent: below 100 is reported, 0 stops; empty: there is none."""
+    wrench: str = ""
+    """geometry_msgs/WrenchStamped: external force and torque at the tool; empty: there is none."""
+    force_limit: Annotated[float, Interval(gt=0, le=500)] = 40.0
+    """External force above which three messages in a row stop the arm, N. What it grips and its inertia count too."""
+    torque_limit: Annotated[float, Interval(gt=0, le=100)] = 10.0
+    """The same for the external torque, N m."""
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, in `gripper_unit`."""
     gripper_action: str = ""

@@ -5,6 +5,7 @@ command towards the admitted target, within speed and acceleration limits. No co
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -23,6 +24,10 @@ FAR, WAYPOINTS = 0.1, 3
 """Distance of a goal from the command above which the path between them is checked too, rad, and points on its legs."""
 SAME = 1e-4
 """Difference of clearances that counts as none, m."""
+REASONS = ("nonfinite", "position", "workspace", "collision", "speed", "held")
+"""Reasons for which a goal is changed; reason k is bit 2 ** k of a dataset's column `shield`. The first five are those
+of `Shield.admit`. `held`: no goal was accepted, because the robot is stopped, its objects or pictures are old, or the
+goal is too far away. Limits of speed and acceleration on the way to a goal change no goal."""
 ARRIVED = 0.03
 """Largest distance of a joint from home at which an arm counts as there, rad."""
 
@@ -47,6 +52,12 @@ class ShieldConfig:
 
     def __post_init__(self) -> None:
         validate(self, "shield.")
+
+
+def as_bits(events: Mapping[str, Tensor]) -> Tensor:
+    """Return masks (n,) of changed goals, by reason, as bits (n,) in the order of `REASONS`."""
+    bits = [mask.long() << REASONS.index(reason) for reason, mask in events.items()]
+    return torch.stack(bits).sum(0)
 
 
 Motion = tuple[Tensor, Tensor]

@@ -12,6 +12,7 @@ from policies.bundle import Bundle
 from robot_rl.interface.environment import EnvWrapper, VectorEnv
 from robot_rl.learning.parts.critics import Critic
 from robot_rl.learning.parts.heads import build_head
+from robot_rl.operators.hand_back import hand_back_of
 from robot_rl.operators.scripted import Judge, OperatorView, Rule, arm_view
 from robot_rl.util.errors import ConfigError
 
@@ -27,7 +28,7 @@ class OperatorPolicy(Protocol):
 
 
 class InterventionWrapper(EnvWrapper):
-    """Single environment in which an operator overrides the policy.
+    """Single environment in which an operator overrides the policy. A robot's actions are handed back as by `HandBack`.
 
     Infos as in `RobotEnv`: `executed`, the executed action (1, A); `intervention`, whether the operator acted;
     `takeover` and `handed_back`, whether control changed in this step; each (1,) bool.
@@ -39,6 +40,7 @@ class InterventionWrapper(EnvWrapper):
         super().__init__(env)
         self.operator = operator
         self.steps, self.held = 0, False
+        self.hand_back = hand_back_of(env.pipeline.controller) if hasattr(env, "pipeline") else None
         self.observation: Observation = {}
         """Newest observation of the environment."""
 
@@ -50,6 +52,8 @@ class InterventionWrapper(EnvWrapper):
 
     def _begin(self) -> None:
         self.steps, self.held = 0, False
+        if self.hand_back:
+            self.hand_back.reset()
         self.operator.reset()
 
     @property
@@ -70,10 +74,16 @@ class InterventionWrapper(EnvWrapper):
         return arm_view(env.pipeline, replace(state, objects=objects), action)
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
-        """Execute the operator's action if the operator has control, else the policy's `action` (1, A)."""
+        """Execute the operator's action if the operator has control, else the policy's `action` (1, A), blended after a
+        correction."""
         before = self.held
         self.held, correction = self.operator(self.view(action), self.steps)
         executed = correction if self.held else action
+        if self.hand_back and before and not self.held:
+            self.hand_back.begin()
+            executed = self.env.hold_action()
+        elif self.hand_back and not self.held:
+            executed = self.hand_back(action)
         self.steps += 1
         self.observation, reward, terminated, truncated, infos = self.env.step(executed)
         flags = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.shield import ramp
+from robot_rl.interface.shield import as_bits, ramp
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
@@ -33,6 +33,8 @@ class ActionChain(Rows):
             self.reference = torch.zeros(num_envs, 0, device=device)
         self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
         """Number of goals that the shield changed, per reason in `REASONS`."""
+        self._changed = torch.zeros(len(REASONS), num_envs, dtype=torch.bool, device=device)
+        """Newest goals that the shield changed, per reason."""
 
     def reset(self, ids: Tensor) -> None:
         """Clear the last action and open the gripper of robots `ids`."""
@@ -52,6 +54,11 @@ class ActionChain(Rows):
         """Set goal and command of robots `ids` to measured positions (k, J), and the command's velocity to 0."""
         self.goal[ids] = self.command[ids] = position
         self.velocity[ids] = 0.0
+
+    @property
+    def changed(self) -> Tensor:
+        """Return why the shield changed the newest goals, as bits (n,), see `shield.REASONS`; 0: unchanged."""
+        return as_bits(dict(zip(REASONS, self._changed, strict=True)))
 
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
         """Return shielded joint commands (n, ticks, J) for actions (n, A) at measured states. A non-finite action
@@ -76,5 +83,6 @@ class ActionChain(Rows):
         self.goal, self.gripper, self.last_action = goal, gripper, executed
         self.command, self.velocity = command, velocity
         never = torch.zeros_like(events["nonfinite"])
-        self.events = self.events + torch.stack([events.get(reason, never) for reason in REASONS]).sum(1)
+        self._changed = torch.stack([events.get(reason, never) for reason in REASONS])
+        self.events = self.events + self._changed.sum(1)
         return torch.stack(commands, 1)

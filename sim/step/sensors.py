@@ -92,6 +92,11 @@ class SensorModel(Rows):
         commands by these offsets."""
         return self.bias[:, : len(self.robot.joints)]
 
+    @property
+    def state_age(self) -> Tensor:
+        """Return the age (n,) of measured joint positions, s."""
+        return self.lag[:, 0] * self.period  # the first channel
+
     @staticmethod
     def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
         """Return the column of `values` with the parameter `kind` (delay, noise or bias) of every channel component."""

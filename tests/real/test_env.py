@@ -17,6 +17,7 @@ from policies.execution import ChunkExecutor
 from real.bus import make, open_node, qos
 from real.drivers import open_driver
 from real.drivers.state import NotReady
+from real.episode.env import HELD
 from real.episode.stream import StepRecord
 from real.teleop.commands import RELEASED, Operator
 from real.topics import INT, STATUS
@@ -253,11 +254,13 @@ def test_refused_goal_is_recorded_as_a_hold(start: Build, eventually: Build, gri
 
     def assert_holds(action: torch.Tensor, reason: str) -> None:
         *_, infos = e.step(action)
+        assert rows[-1].shield == {"non-finite": 1 | HELD}.get(reason, HELD), reason
         assert infos["executed"][0].tolist() == pytest.approx([0.0, 0.0, 0.0, gripper], abs=1e-6), reason
         assert rows[-1].executed is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
 
     *_, infos = e.step(forward)
     assert torch.equal(infos["executed"], forward)
+    assert rows[-1].shield == 0 and 0 < rows[-1].state_age < e.loop.safety.state_timeout
     assert_holds(torch.tensor([[0.5, float("nan"), 0.0, -gripper]]), "non-finite")
     robot.blind = True
     eventually(lambda: object_is_stale(e))
@@ -295,9 +298,10 @@ def test_takeover_takes_one_step_and_its_actions_are_recorded(start: Build) -> N
     *_, infos = e.step(policy)
     assert infos["handed_back"] and not infos["intervention"].item()
     assert infos["executed"].tolist() == [[0.0, 0.0, 0.0, -1.0]], "the chunk planned before is not executed"
-    *_, infos = e.step(policy)
-    assert not infos["handed_back"] and torch.equal(infos["executed"], policy)
-    assert [r.intervention for r in rows] == [False, True, True, False, False]
+    shares = [e.step(policy)[-1]["executed"][0, 0].item() / 0.2 for _ in range(8)]
+    assert shares == pytest.approx([k / 8 for k in range(1, 9)]), "it grows over 0.4 s"
+    assert [r.intervention for r in rows] == [False, True, True, *[False] * 9]
+    assert rows[4].executed[0].tolist() == pytest.approx([0.025, 0.0, 0.0, -1.0]), "recorded as executed"
     last_action = rows[2].state[0, e.pipeline.observer.spec.slice("last_action")]
     assert last_action.tolist() == [0.0, 0.5, 0.0, -1.0], "the state before the step"
     assert rows[0].done is False and rows[0].reward == 0.0
@@ -324,9 +328,9 @@ def test_device_lost_during_a_correction_pauses_the_robot(start: Build, eventual
     *_, infos = e.step(policy)
     assert infos["handed_back"], "the policy's chunk is discarded"
     before, moved = e.state.tool_position.clone(), 0.0
-    for _ in range(8):  # 4 suffice, unless the machine is busy
+    for k in range(1, 15):  # 8 suffice, unless the machine is busy
         *_, infos = e.step(policy)
-        assert torch.equal(infos["executed"], policy)
+        assert infos["executed"].tolist() == [[pytest.approx(min(1.0, k / 8)), 0.0, 0.0, -1.0]]
         if (moved := float((e.state.tool_position - before)[0, 0])) > 0.02:
             break
     assert moved > 0.02

@@ -74,6 +74,8 @@ def test_persons_action_is_clipped_and_gripper_0_keeps_the_gripper(hands: Hands)
 def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operator | None]) -> None:
     arbiter = Arbiter(None, TOOL)
     stopped = corrected = paused = False
+    grown, full = 8, 8
+    """Periods of the policy since a hand-back, of those until its motion has its full size."""
     for reading in script:
         arbiter.operator = _fixed(reading)
         decision = arbiter.decide(POLICY, STILL)
@@ -81,7 +83,13 @@ def test_person_acts_exactly_while_the_enable_button_is_held(script: list[Operat
         held = reading is HELD and not stopped
         was, paused = paused, (corrected or paused) and reading is LOST and not stopped
         back = (corrected or was) and not held and not paused and not stopped
-        assert (decision.phase is C) == held and (decision.action is not POLICY) == (held or back or paused)
+        acts = not (held or back or paused)
+        grown = min(full, grown + 1) if acts else 0
+        assert (decision.phase is C) == held
+        if not stopped:  # then the loop stops the robot, whatever the action
+            assert (decision.action is POLICY) == (acts and grown == full)
+        if acts and not stopped:
+            assert torch.allclose(decision.action, POLICY * torch.tensor([*[grown / full] * 3, 1.0]))
         assert decision.takeover == (held and not corrected)
         assert (decision.phase is H) == back and (decision.phase is P) == paused
         corrected = held

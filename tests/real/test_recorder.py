@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,9 +16,10 @@ import torch
 from real.episode.stream import StepRecord
 from real.recording.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
-from robot_rl.data.recording import load_episodes
+from robot_rl.data.recording import SHIELD, STATE_AGE, features, load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import REASONS
 from sim.tasks import tasks
 
 PIPELINE = Pipeline(tasks.get("panda-lift").interface)
@@ -62,6 +64,36 @@ def test_executed_and_policy_actions_are_recorded(recorder: Callable[..., Record
     assert torch.allclose(episode["action"], executed, atol=1e-6), "learners read executed actions"
     assert episode["observation.state"][:, 0].tolist() == [0, 1 / 64, 2 / 64]
     assert data.robot_type == "panda" and data.fps == 20
+
+
+def test_changes_of_the_shield_and_ages_of_states_are_recorded(recorder: Callable[..., Recorder]) -> None:
+    r = recorder()
+    bits = [0, 1 << REASONS.index("workspace"), 1 << REASONS.index("nonfinite") | 1 << REASONS.index("held")]
+    for k, bit in enumerate(bits):
+        r.add(replace(step(k, done=k == 2), shield=bit, state_age=0.004 * k), {})
+    r.end_episode({})
+    r.close()
+    columns = Dataset(r.writer.root).columns([SHIELD, STATE_AGE])
+    assert columns[SHIELD].flatten().tolist() == bits == [0, 4, 33]
+    assert columns[STATE_AGE].flatten().tolist() == pytest.approx([0.0, 0.004, 0.008])
+
+
+def test_datasets_without_these_columns_grow_and_mix_with_new_ones(
+    recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    info = EnvInfo.of(PIPELINE)
+    old = {k: v for k, v in features(info).items() if k not in (SHIELD, STATE_AGE)}  # nor next.truncated
+    DatasetWriter.create(tmp_path / "dataset", fps=20, features=old).close()
+    for root in (tmp_path / "dataset", tmp_path / "new"):
+        r = Recorder(root, PIPELINE, {})
+        for k in range(3):
+            r.add(replace(step(k, done=k == 2), shield=4, state_age=0.01), {})
+        r.end_episode({"success": True})
+        r.close()
+        assert verify(root) == [] and (SHIELD in Dataset(root).features) == (root.name == "new")
+    mixed = [load_episodes(tmp_path / name, info) for name in ("dataset", "new")]
+    assert mixed[0][0].keys() == mixed[1][0].keys()
+    assert all(torch.equal(mixed[0][0][key], mixed[1][0][key]) for key in ("observation.state", "action", "reward"))
 
 
 @pytest.mark.parametrize("key", ["observation.state", "action"])

@@ -1,8 +1,11 @@
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -10,14 +13,16 @@ from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.data import Dataset
+from robot_rl.data import Dataset, verify
+from robot_rl.data.recording import SHIELD, STATE_AGE
 from robot_rl.interface import success
+from robot_rl.interface.shield import REASONS, ShieldConfig
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.make import make
-from sim.randomization import episode_uniforms
+from sim.randomization import Randomize, episode_uniforms
 
 SEED = 40
 
@@ -47,6 +52,50 @@ def test_resume_does_not_use_held_out_seeds(task: Callable[..., Any], tmp_path: 
     first = training_seed(261)
     assert first + 1_000_003 > LEARNING, "the seed wraps around in this test"
     assert begun == [first, first + 1_000_003 - LEARNING]
+
+
+def test_changes_of_the_shield_and_delays_of_states_are_recorded(
+    task: Callable[..., Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of two environments, one drives its hand down to a table that is higher than the task's."""
+    late = (Randomize("sensor.state_delay", 0.02, 0.02, "s"),)
+    high = task(horizon=30, randomization=late, shield=ShieldConfig(table=0.1))
+    env, out = TaskEnv(high, 2, threads=1), tmp_path / "data"
+    actions = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.5, 0.0, -1.0, 1.0]])
+    push = SimpleNamespace(reset=lambda ids: None, act=lambda observation: actions)
+    monkeypatch.setattr("sim.collect.demonstrator", lambda *_: push)
+    counted = collect(env, out, 2, seed=0, image_size=0, keep_failures=True)
+    data = Dataset(out)
+    bits, ages = (data.column(key).flatten() for key in (SHIELD, STATE_AGE))
+    by_episode = [bits[e.start : e.start + e.length] for e in data.episodes]
+    assert counted.episodes == 2 and sorted(bool(b.any()) for b in by_episode) == [False, True]
+    assert [int((bits >> k & 1).sum()) for k in range(4)] == [env.shield_events[reason] for reason in REASONS[:4]]
+    assert ages.tolist() == pytest.approx([0.02] * len(ages))
+
+
+def test_resume_of_a_dataset_without_new_columns(task: Callable[..., Any], tmp_path: Path) -> None:
+    out, env = tmp_path / "data", TaskEnv(task(horizon=2), 1, threads=1)
+    collect(env, out, 1, seed=0, image_size=0, keep_failures=True)
+    _forget_columns(out, SHIELD, STATE_AGE)
+    assert verify(out) == []
+    collect(env, out, 3, seed=0, image_size=0, keep_failures=True, resume=True)
+    data = Dataset(out)
+    assert data.num_episodes == 3 and SHIELD not in data.features and verify(out) == []
+
+
+def _forget_columns(root: Path, *names: str) -> None:
+    """Rewrite a dataset as a version wrote it that had no such columns."""
+    for file in root.glob("data/*/*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns(list(names)), file)
+    for file in root.glob("meta/episodes/*/*.parquet"):
+        table = pq.read_table(file)
+        stats = [c for c in table.column_names for name in names if c.startswith(f"stats/{name}/")]
+        pq.write_table(table.drop_columns(stats), file)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"] = {k: v for k, v in info["features"].items() if k not in names}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    stats = json.loads((root / "meta/stats.json").read_text())
+    (root / "meta/stats.json").write_text(json.dumps({k: v for k, v in stats.items() if k not in names}))
 
 
 @pytest.mark.parametrize("name", ["success", "failure"])

@@ -21,7 +21,8 @@ from sim.tasks import tasks
 
 ROOT = Path(__file__).parents[3]
 TASKS = {"ur5e": "ur5e-reach", "fr3": "fr3-lift"}
-UR = {"robot": "ur5e", "ur": True}
+UR = {"robot": "ur5e", "ur": True, "wrench": "force_torque_sensor_broadcaster/wrench"}
+FRANKA = {"wrench": "franka_robot_state_broadcaster/external_wrench_in_base_frame"}
 
 
 class Mock:
@@ -85,7 +86,7 @@ def start_fr3(start: Callable[..., Mock]) -> Callable[..., Mock]:
 
     def build(controller: str, kind: str, **config: Any) -> Mock:
         controllers = {controller: (kind, "active"), "joint_state_broadcaster": ("broadcaster", "active")}
-        return start(robot="fr3", prefix="fr3_", rate=30, controllers=controllers, **config)
+        return start(robot="fr3", prefix="fr3_", rate=30, controllers=controllers, **(FRANKA | config))
 
     return build
 

@@ -24,7 +24,7 @@ ENTRY_STATE = "controller_manager_msgs/msg/NamedLifecycleState"
 LIST, ACTIVITY = "controller_manager_msgs/srv/ListControllers", "controller_manager_msgs/msg/ControllerManagerActivity"
 ENTRY = "controller_manager_msgs/msg/ControllerState"
 SAFETY, BOOL, NUMBER = "ur_dashboard_msgs/msg/SafetyMode", "std_msgs/msg/Bool", "std_msgs/msg/Float64"
-GRIPPER = "control_msgs/action/GripperCommand"
+GRIPPER, WRENCH = "control_msgs/action/GripperCommand", "geometry_msgs/msg/WrenchStamped"
 IDS = {"unconfigured": 1, "inactive": 2, "active": 3}
 
 
@@ -52,6 +52,10 @@ class Manager:
             topic = "speed_scaling_state_broadcaster/speed_scaling"
             self.status["speed_scaling"] = node.publisher(NUMBER, topic, qos.DEFAULT), NUMBER
             self.scaling = 100.0
+        self.wrench = node.publisher(WRENCH, config["wrench"], qos.SENSOR) if config.get("wrench") else None
+        self.force, self.pulses = config.get("force", [8.0, -3.0, 2.0, 0.0, 0.0, 0.5]), 0
+        """Force, N, and torque, N m, which a sensor reads with its offset; how many messages have a force on top."""
+        self.pulse = [0.0] * 6
         self.gripper: list[float] = []
         self.free = threading.Event()
         self.free.set()
@@ -101,6 +105,11 @@ class Manager:
         self.states.publish(make("sensor_msgs/msg/JointState", header={"stamp": stamp}, **fields))
         if self.status and self.scaling is not None:
             self.status["speed_scaling"][0].publish(make(NUMBER, data=self.scaling))
+        if self.wrench and self.force:
+            more, self.pulses = (self.pulse, self.pulses - 1) if self.pulses else ([0.0] * 6, 0)
+            fx, fy, fz, tx, ty, tz = (float(a + b) for a, b in zip(self.force, more, strict=True))
+            wrench = {"force": {"x": fx, "y": fy, "z": fz}, "torque": {"x": tx, "y": ty, "z": tz}}
+            self.wrench.publish(make(WRENCH, header={"stamp": stamp}, wrench=wrench))
 
     # ---- what a test says ----------------------------------------------------------------------------------------
     def say(self, what: str, value: Any = None) -> None:
@@ -120,6 +129,17 @@ class Manager:
     def set(self, name: str, state: str) -> None:
         self.controllers[name].set(state)
         self.say("activity")
+
+    def press(self, force: list[float], messages: int) -> None:
+        """Press on the tool for a number of messages, with force and torque on top of the offset."""
+        self.pulse, self.pulses = force, messages
+
+    def pressed(self) -> int:
+        return self.pulses
+
+    def read(self, force: list[float] | None) -> None:
+        """Set what the sensor reads without contact; None: it is silent."""
+        self.force = force
 
     def hold(self, answers: bool) -> None:
         """Let the gripper answer, or not."""

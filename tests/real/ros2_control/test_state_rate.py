@@ -51,7 +51,7 @@ def run(simulated: Any) -> Callable[..., tuple[Slow, RobotEnv]]:
     def build(**safety: float) -> tuple[Slow, RobotEnv]:
         spec = with_profile(FR3, "franka_ros2")
         config: Any = spec.driver
-        spec = replace(spec, driver=replace(config, controllers=(), gripper_action=""))
+        spec = replace(spec, driver=replace(config, controllers=(), gripper_action="", wrench=""))
         arm = Slow(simulated.node("arm"), spec)
         node = simulated.node("hand")
         node.subscribe("std_msgs/msg/Float64MultiArray", "gripper_controller/commands", qos.COMMAND)
