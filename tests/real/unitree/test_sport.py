@@ -16,15 +16,17 @@ import pytest
 from real import clock
 from real.bus import Node, make, qos
 from real.drivers.state import NotReady
-from real.drivers.unitree_api import REQUEST, REQUESTS
+from real.drivers.unitree_api import REQUEST, REQUESTS, RESPONSE
+from real.drivers.unitree_sport import ASK, PATIENCE, SportService
 from real.sessions.driving import Driving
+from real.teleop.commands import TYPE, Operator, joy_topic, to_joy
 from real.topics import BOOL, GUARD_TOPIC, STATUS
 from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots.go2 import GO2_SPORT
 from robot_rl.util.errors import UserError
-from tests.real.unitree.conftest import SdkRobot
+from tests.real.unitree.conftest import SIMS, SdkRobot
 
 Build = Callable[..., Any]
 DAMP, BALANCE_STAND, STOP_MOVE, MOVE = 1001, 1002, 1003, 1008
@@ -55,11 +57,12 @@ def halted(robot: SdkRobot) -> bool:
 
 
 class Planner:
-    """Publisher of `cmd_vel`, as of a planner, at 50 Hz until `close`."""
+    """Publisher of `cmd_vel`, or with an `operator` of a teleop device's input, at 50 Hz until `close`."""
 
-    def __init__(self, node: Node):
-        self.node, self.velocity = node, (0.0, 0.0, 0.0)
-        self.output = node.publisher(TWIST, "cmd_vel", qos.DEFAULT)
+    def __init__(self, node: Node, operator: Operator | None = None):
+        self.velocity, self.operator = (0.0, 0.0, 0.0), operator
+        kind, topic = (TYPE, joy_topic(GO2_SPORT.name)) if operator else (TWIST, "cmd_vel")
+        self.output = node.publisher(kind, topic, qos.DEFAULT)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -67,7 +70,8 @@ class Planner:
     def _run(self) -> None:
         while not self._over.wait(0.02):
             x, y, yaw = self.velocity
-            self.output.publish(make(TWIST, linear={"x": x, "y": y}, angular={"z": yaw}))
+            twist = make(TWIST, linear={"x": x, "y": y}, angular={"z": yaw})
+            self.output.publish(to_joy(self.operator) if self.operator else twist)
 
     def close(self) -> None:
         self._over.set()
@@ -208,7 +212,61 @@ def test_guard_that_starts_later_ends_in_stop_move(
     planner.velocity = (0.4, 0.0, 0.0)
     eventually(lambda: moves(robot)[-1:] == [planner.velocity])
     nodes("guard").publisher(STATUS, GUARD_TOPIC, qos.LATCHED)
-    assert "/guard" in (reason := run.ended()) and "is a guard, which commands the motors" in reason and halted(robot)
+    assert "/guard" in (reason := run.ended()) and "is a guard, which commands the motors" in reason
+    assert halted(robot)
+
+
+def test_program_that_commands_too_is_named_and_ends_in_stop_move(
+    robot: SdkRobot, planner: Planner, drive: Build, eventually: Build
+) -> None:
+    """The SDK's client that was there before counts as one of the robot's own; one that starts later does not."""
+    run = drive()
+    planner.velocity = (0.4, 0.0, 0.0)
+    eventually(lambda: moves(robot)[-1:] == [planner.velocity])
+    code = (
+        "from unitree_sdk2py.core.channel import ChannelFactoryInitialize as init; import os, sys; "
+        "from unitree_sdk2py.go2.sport.sport_client import SportClient; "
+        "init(int(os.environ['ROS_DOMAIN_ID']), 'lo'); client = SportClient(); client.Init(); sys.stdin.read()"
+    )
+    with subprocess.Popen([str(SIMS), "-c", code], stdin=subprocess.PIPE) as other:
+        reason = run.ended()
+        other.kill()
+    assert "an unnamed DDS participant" in reason and "/api/sport/request too" in reason
+    eventually(lambda: halted(robot))
+
+
+def test_person_drives_stops_and_resets(robot: SdkRobot, nodes: Build, drive: Build, eventually: Build) -> None:
+    with closing(Planner(nodes("pad"), Operator())) as pad:
+        run = drive()
+        pad.operator = Operator(held=True, motion=(1.0, 0.0, -1.0))
+        eventually(lambda: moves(robot)[-1:] == [(0.6, 0.0, -1.0)])
+        pad.operator = Operator(held=True, motion=(1.0, 0.0, -1.0), stop=True)
+        eventually(lambda: halted(robot) and run.driving.env.loop.stopped == "operator")
+        count = len(moves(robot))
+
+        def presses_reset() -> bool:  # a press before the enable button counts as released has no effect
+            pad.operator = Operator(reset=not pad.operator.reset)  # type: ignore[union-attr]
+            return not run.driving.env.loop.stopped
+
+        eventually(presses_reset)
+        assert len(moves(robot)) == count, "nothing moves before the reset"
+        pad.operator = Operator(held=True, motion=(1.0, 0.0, 0.0))
+        eventually(lambda: moves(robot)[-1:] == [(0.6, 0.0, 0.0)])
+        assert robot.asked("sport").count(BALANCE_STAND) == 2
+
+
+def test_service_that_does_not_answer_is_named(nodes: Build, eventually: Build) -> None:
+    server, client = nodes("mute"), nodes("client")
+    heard = server.subscribe(REQUEST, "api/mute/request", REQUESTS)
+    server.publisher(RESPONSE, "api/mute/response", qos.DEFAULT)
+    service = SportService(client, "mute")
+    eventually(lambda: service.served and heard.matched)
+    for _ in range(2):
+        service.request(MOVE, {"x": 0.1, "y": 0.0, "z": 0.0})
+    assert not service.objection(clock.now() + ASK)
+    assert "has not answered for 2 s" in service.objection(clock.now() + PATIENCE)
+    service.forget()
+    assert not service.objection(clock.now() + PATIENCE)
 
 
 @pytest.mark.realtime
