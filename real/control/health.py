@@ -1,9 +1,9 @@
-"""Temperature of a robot's motors and charge of its battery, judged by the guard."""
+"""Temperature of a robot's motors and charge of its battery, judged by the guard, or in sport mode by the driver."""
 
 import numpy as np
 
 from real.drivers.lowlevel import Motors
-from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.driver import UnitreeRobot
 
 PERIOD = 0.02
 """Interval between looks at the states, s: temperatures and charge change slowly."""
@@ -19,12 +19,12 @@ class Health:
     A limit that was reached holds until the value is back on the good side of the warning.
     """
 
-    def __init__(self, motors: Motors, config: UnitreeLowLevel):
+    def __init__(self, motors: Motors, config: UnitreeRobot):
         self.config, self._count, self._names = config, motors.count, config.motors
         self.hot = ""
-        """Reason to damp: a motor is too hot; empty otherwise."""
+        """Reason to damp, or in sport mode to stop: a motor is too hot; empty otherwise."""
         self.low = ""
-        """Reason to lie down: the battery is low; empty otherwise."""
+        """Reason to lie down, or in sport mode to stop: the battery is low; empty otherwise."""
         self.warning = ""
         """What is not good yet not bad enough to stop; empty otherwise."""
         self.values: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How a robot stops: it brakes and holds, it is damped and sinks, or its own controller holds it."""
+"""How a robot stops: it brakes and holds, it is damped and sinks, or its own controller holds or stops it."""
 
 from __future__ import annotations
 
@@ -127,6 +127,31 @@ class Damp:
         loop.driver.damp()
 
 
+class RobotStops:
+    """Tell the robot's own controller to stop, at once and once per hold: it brakes and balances better than a ramp of
+    commands, which a dying process may not finish."""
+
+    sinks = is_damped = False
+
+    def __init__(self, loop: CommandLoop):
+        self.loop, self._told = loop, False
+        self._limits = PostureLimits(loop.pipeline.robot, loop.safety)
+
+    def violated(self, now: float, reading: JointReading) -> str:
+        """Return the violated limit of posture, or the driver's objection."""
+        return self._limits.broken(reading) or self.loop.driver.objection(now)
+
+    def follows(self, now: float) -> None:
+        self._told = False
+
+    def hold(self, now: float, reading: JointReading, goal: Goal, reason: str) -> None:
+        loop = self.loop
+        loop.setpoint, loop.rate = loop.measured(), torch.zeros_like(loop.rate)
+        if not self._told:
+            loop.driver.rest()
+            self._told = True
+
+
 class PostureLimits:
     """Tilt and speed limits of a legged robot."""
 
@@ -145,5 +170,7 @@ class PostureLimits:
         return "joint speed" if self._fast >= 3 else ""
 
 
-STOPS: dict[str, type[Any]] = {"brake_and_hold": BrakeAndHold, "robot_holds": RobotHolds, "damp": Damp}
+STOPS: dict[str, type[Any]] = {
+    "brake_and_hold": BrakeAndHold, "robot_holds": RobotHolds, "damp": Damp, "robot_stops": RobotStops,
+}  # fmt: skip
 """Classes by `DriverConfig.stop`."""

@@ -35,6 +35,7 @@ drivers = Registry(
         "servo_twist": ("real.drivers.cartesian:SERVO_TWIST", "MoveIt Servo: velocities of the tool"),
         "franka": ("real.drivers.franka:DRIVER", "Franka arms, held by `robot-rl robot` through Franka's own protocol"),
         "unitree_low_level": ("real.drivers.unitree:DRIVER", "Unitree's LowState and LowCmd, through our guard"),
+        "unitree_sport": ("real.drivers.unitree_sport:DRIVER", "Unitree's sport mode: velocities of the robot"),
     },
     instance_of="real.drivers.driver:DriverParts",
 )  # fmt: skip

@@ -42,6 +42,10 @@ class Commands(ABC):
         """Damp all joints; only for a robot that sinks down instead of holding its position."""
         raise NotImplementedError(f"{self.robot.name} holds its position")
 
+    def rivals(self, publisher: Publisher, process: bool = False) -> list[str]:
+        """Return the publishers that must not be on a topic of commands, see `Publisher.other_writers`."""
+        return publisher.other_writers(process)
+
     def objection(self, now: float) -> str:
         """Return the robot's reason for withholding commands from the motors; empty if there is none."""
         return ""

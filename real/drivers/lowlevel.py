@@ -4,7 +4,7 @@ import numpy as np
 
 from real.bus.qos import QoS
 from real.drivers.wire import LOW_COMMAND, layout
-from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.driver import UnitreeRobot
 from robot_rl.interface.robot import RobotSpec
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
@@ -38,7 +38,7 @@ class Motors:
     """Motors of one robot, in the order of Unitree's messages."""
 
     def __init__(self, robot: RobotSpec):
-        assert isinstance(robot.driver, UnitreeLowLevel)
+        assert isinstance(robot.driver, UnitreeRobot)
         self.motor = np.array([robot.driver.motors.index(name) for name in robot.joint_names])
         """Motor index of each joint, (J,)."""
         joints = [robot.joints[robot.joint_names.index(name)] for name in robot.driver.motors]

@@ -45,7 +45,7 @@ class Preflight:
             raise NotReady(f"no {' and no '.join(missing)} within {timeout:g} s; {advice} {mismatches}".rstrip())
         self.warn_of_mismatches()
         for publisher in self.publishers:
-            if others := publisher.other_writers():
+            if others := self._rivals(publisher):
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
         # DDS forgets a killed publisher after some seconds.
         self.check_single_publisher(deadline - clock.now())
@@ -77,9 +77,14 @@ class Preflight:
     def foreign_publisher(self) -> str:
         """Return other publishers of commands or the robot's state, with process and host; empty if none."""
         for publisher in self.publishers:
-            if others := publisher.other_writers(process=True):
+            if others := self._rivals(publisher, process=True):
                 return f"{' and '.join(others)} sends commands on {publisher.topic} too"
         return self._crowded(process=True)
+
+    def _rivals(self, publisher: Publisher, process: bool = False) -> list[str]:
+        commands = self.driver.commands
+        own = commands is not None and publisher in commands.publishers
+        return commands.rivals(publisher, process) if commands and own else publisher.other_writers(process)
 
     def unmatched_topics(self) -> str:
         """Return an error, with advice, if a topic of commands has no subscriber; empty if each has one."""

@@ -16,7 +16,7 @@ from real.drivers.state import JointReading, NotReady, StateReader
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import GUARD_TOPIC, STATUS, GuardReport
 from robot_rl.interface.command import Command, JointPositions
-from robot_rl.interface.driver import UnitreeLowLevel
+from robot_rl.interface.driver import UnitreeLowLevel, UnitreeRobot
 from robot_rl.interface.robot import RobotSpec
 
 
@@ -48,7 +48,7 @@ class LowState(StateReader):
     def __init__(self, node: Node, robot: RobotSpec, realtime: bool = True):
         super().__init__(node, robot, realtime)
         config = robot.driver
-        assert isinstance(config, UnitreeLowLevel) and robot.base is not None
+        assert isinstance(config, UnitreeRobot) and robot.base is not None
         self.motors = Motors(robot)
         self._foot = np.array([config.feet.index(name) for name in robot.base.feet])
         self._latest: TrunkReading | None = None
@@ -82,6 +82,10 @@ class LowState(StateReader):
         self._tick = int(message["tick"])
         force = message["foot_force"][self._foot].astype(float)
         self._latest = TrunkReading(position, velocity, 0.0, sample.received, quat / norm, gyroscope, force)
+        self.accepted(message, sample.received)
+
+    def accepted(self, message: np.ndarray, now: float) -> None:
+        """Take note of a LowState that was accepted at `now`, s; called by the reader's thread."""
 
     def reading(self) -> TrunkReading | None:
         """Return the latest state, None before the first."""

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("robot_rl.cli.remote:Serve", "serve a bundle's policy to robots over a websocket"),
     "twin": ("robot_rl.cli.twin:Twin", "run a simulated robot behind the real robot's ROS 2 topics"),
     "robot": ("robot_rl.cli.robot:Robot", "hold a Franka arm through its own protocol, behind the twin's topics"),
+    "drive": ("robot_rl.cli.drive:Drive", "drive a robot that walks by itself, as a Go2 in sport mode, by cmd_vel"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
     "guard": ("robot_rl.cli.twin:Guard", "check a legged robot's motor commands and forward them"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from robot_rl.interface.robot import RobotSpec
 
 Follow = Literal["straight_line", "jerk_limited", "direct"]
-Stop = Literal["brake_and_hold", "damp", "robot_holds"]
+Stop = Literal["brake_and_hold", "damp", "robot_holds", "robot_stops"]
 GripperUnit = Literal["width", "finger", "open_fraction"]
 
 
@@ -88,8 +88,9 @@ class DriverConfig:
     """Path of the commands to each goal: along a straight line, jerk-limited (for controllers that execute every
     command at once; needs `Joint.jerk`), or direct (for set-points of springs)."""
     stop: Stop = "brake_and_hold"
-    """How the robot stops: it brakes, and is sent the position where it stopped; it is damped and sinks; or it brakes,
-    and then gets no commands, because its own controller holds it when commands end."""
+    """How the robot stops: it brakes, and is sent the position where it stopped; it is damped and sinks; it brakes, and
+    then gets no commands, because its own controller holds it when commands end; or its own controller is told at once
+    to stop it."""
 
     def __post_init__(self) -> None:
         validate(self, "driver.")
@@ -264,34 +265,29 @@ class FrankaControl(ForwardPosition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitreeLowLevel(DriverConfig):
-    """Topics of Unitree's low-level messages."""
+class UnitreeRobot(DriverConfig):
+    """State of a robot that sends Unitree's LowState, and limits of its motors and battery."""
 
-    driver: ClassVar[str] = "unitree_low_level"
     low_state: str = "lowstate"
     """unitree_go/LowState: joint, IMU and foot readings."""
-    low_command: str = "lowcmd"
-    """unitree_go/LowCmd: motor commands, published by the guard only."""
-    wanted_command: str = "lowcmd_wanted"
-    """unitree_go/LowCmd: motor commands for the guard to forward."""
     motors: tuple[str, ...] = ()
     """Names of the joints, in the order of the motors in the messages."""
     feet: tuple[str, ...] = ()
     """Names of the feet, in the order of the contact forces in the messages."""
     motor_temperature_warning: float = 70.0
-    """Temperature of a motor from which the guard warns, degrees C."""
+    """Temperature of a motor from which a warning is given, degrees C."""
     motor_temperature_stop: float = 85.0
-    """Temperature of a motor from which the guard damps, until all are below the warning, degrees C."""
+    """Temperature of a motor from which the robot is stopped, until all are below the warning, degrees C."""
     battery_warning: float = 20.0
-    """Charge of the battery up to which the guard warns, %."""
+    """Charge of the battery up to which a warning is given, %."""
     battery_low: float = 10.0
-    """Charge of the battery up to which the guard lays the robot down, until it is above the warning, %."""
+    """Charge of the battery up to which the guard lays the robot down, and sport mode stops it, until it is above the
+    warning, %."""
     motion_switcher: str = "motion_switcher"
     """Unitree's service that says which of the robot's own modes is active, on `api/<name>/request` and `/response`."""
     safety: SafetyConfig = field(default_factory=lambda: SafetyConfig(goal_timeout=0.3))
     """A goal may be older than an arm's: damping makes the robot fall, so it keeps standing in short gaps."""
     follow: Follow = "direct"
-    stop: Stop = "damp"
 
     def check(self, robot: RobotSpec) -> None:
         super().check(robot)
@@ -304,6 +300,28 @@ class UnitreeLowLevel(DriverConfig):
 
     def wire_order(self) -> dict[str, list[str] | None]:
         return {"motors": list(self.motors), "contacts": list(self.feet)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitreeLowLevel(UnitreeRobot):
+    """Topics of Unitree's low-level messages."""
+
+    driver: ClassVar[str] = "unitree_low_level"
+    low_command: str = "lowcmd"
+    """unitree_go/LowCmd: motor commands, published by the guard only."""
+    wanted_command: str = "lowcmd_wanted"
+    """unitree_go/LowCmd: motor commands for the guard to forward."""
+    stop: Stop = "damp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitreeSport(UnitreeRobot):
+    """Services of a robot in Unitree's sport mode, which balances and walks by itself."""
+
+    driver: ClassVar[str] = "unitree_sport"
+    service: str = "sport"
+    """Unitree's service that takes velocities, on `api/<name>/request` and `/response`."""
+    stop: Stop = "robot_stops"
 
 
 def check_unique(kind: str, names: tuple[str, ...]) -> None:

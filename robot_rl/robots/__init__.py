@@ -30,6 +30,7 @@ robots = Registry(
     {
         "fr3": ("robot_rl.robots.fr3:FR3", "Franka Research 3, 7 joints and a parallel gripper"),
         "go2": ("robot_rl.robots.go2:GO2", "Unitree Go2, a quadruped with 12 joints"),
+        "go2_sport": ("robot_rl.robots.go2:GO2_SPORT", "Unitree Go2 in its own sport mode, for `robot-rl drive`"),
         "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },

@@ -5,7 +5,9 @@ Unitree's reinforcement-learning examples for the gains (stiffness 20 to 40 N m/
 order of the motors, and the MuJoCo Menagerie model for armature and dry friction.
 """
 
-from robot_rl.interface.driver import UnitreeLowLevel
+from dataclasses import replace
+
+from robot_rl.interface.driver import UnitreeLowLevel, UnitreeSport
 from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec
 
 LEGS = ("FL", "FR", "RL", "RR")
@@ -13,6 +15,8 @@ LEGS = ("FL", "FR", "RL", "RR")
 WIRE_LEGS = ("FR", "FL", "RR", "RL")
 """Names of the legs in the order of Unitree's messages."""
 STIFFNESS, DAMPING = 40.0, 1.0
+_MOTORS = tuple(f"{leg}_{part}_joint" for leg in WIRE_LEGS for part in ("hip", "thigh", "calf"))
+_FEET = tuple(f"{leg}_foot" for leg in WIRE_LEGS)
 
 
 def _leg(name: str) -> tuple[Joint, ...]:
@@ -47,8 +51,11 @@ GO2 = RobotSpec(
     joint_friction=0.1,
     state_rate=500.0,
     command_rate=500.0,
-    driver=UnitreeLowLevel(
-        motors=tuple(f"{leg}_{part}_joint" for leg in WIRE_LEGS for part in ("hip", "thigh", "calf")),
-        feet=tuple(f"{leg}_foot" for leg in WIRE_LEGS),
-    ),
+    driver=UnitreeLowLevel(motors=_MOTORS, feet=_FEET),
+)
+GO2_SPORT = replace(
+    GO2,
+    name="go2_sport",  # policies for the legs are not for it
+    command_rate=50.0,
+    driver=UnitreeSport(motors=_MOTORS, feet=_FEET),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from real import clock
 from real.bus import Node, open_node
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +31,8 @@ class SdkRobot:
         """Different motor commands as the SDK read them."""
         self.requests: list[list[Any]] = []
         """Service, api id and parameter of each request."""
+        self.times: list[float] = []
+        """Arrival of each request here, s."""
         self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
         assert self._said.get(timeout=WAIT) == {"up": True}
@@ -43,6 +46,7 @@ class SdkRobot:
             if "command" in said:
                 self.commands.append(said["command"])
             elif "request" in said:
+                self.times.append(clock.now())
                 self.requests.append(said["request"])
             else:
                 self._said.put(said)
@@ -81,6 +85,7 @@ def robot(running: tuple[SdkRobot, int], monkeypatch: pytest.MonkeyPatch) -> Ite
     robot.tell(mode="")
     robot.commands.clear()
     robot.requests.clear()
+    robot.times.clear()
     yield robot
 
 

@@ -1,7 +1,8 @@
 """A Go2 by Unitree's own SDK: it sends LowState, judges LowCmd, and serves the motion switcher and sport mode.
 
 In another process and environment than the project: `sdk_robot.py DOMAIN`. Lines of JSON in replace faults, lines of
-JSON out say what arrived: `{"command": …}` at every change, `{"request": [service, api, parameter]}`.
+JSON out say what arrived: `{"command": …}` at every change, `{"request": [service, api, parameter]}`. `{"drive": [x, y,
+yaw]}` lets the SDK's own client of sport mode send requests.
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 from typing import Any
 
 from unitree_sdk2py.core.channel import ChannelFactoryInitialize, ChannelPublisher, ChannelSubscriber
+from unitree_sdk2py.go2.sport.sport_client import SportClient
 from unitree_sdk2py.idl.default import unitree_go_msg_dds__LowState_
 from unitree_sdk2py.idl.unitree_go.msg.dds_ import LowCmd_, LowState_
 from unitree_sdk2py.rpc.server import Server
@@ -19,7 +21,7 @@ from unitree_sdk2py.utils.crc import CRC
 RATE = 100
 """States per second: packing by the SDK takes longer than 2 ms on a busy machine."""
 GAINS = ("q", "dq", "tau", "kp", "kd")
-NAMES = {"motion_switcher": (1001, 1002, 1003), "sport": (1003, 1005, 1008)}
+NAMES = {"motion_switcher": (1001, 1002, 1003), "sport": (1001, 1002, 1003, 1004, 1005, 1006, 1008)}
 
 
 _writing = threading.Lock()
@@ -44,7 +46,7 @@ class Service(Server):
         say(request=[self.name, api, json.loads(parameter)])
         robot = self.robot
         if self.name == "sport":
-            return 0, ""
+            return robot.faults.get("sport", {}).get(str(api), 0), ""
         if "code" in robot.faults:
             return robot.faults["code"], ""
         if api == 1003 and not robot.faults.get("keeps"):
@@ -53,7 +55,8 @@ class Service(Server):
 
 
 class Robot:
-    """State of the robot and the faults in it: `motor` and `state` replace fields, `flip` a bit of the checksum."""
+    """State of the robot and the faults in it: `motor`, `quat` and `soc` replace fields, `flip` a bit of the checksum,
+    `sport` the codes that its sport mode answers by api id; `mute`: it sends no state."""
 
     def __init__(self) -> None:
         self.faults: dict[str, Any] = {}
@@ -82,7 +85,7 @@ class Robot:
         """Return a state as the robot fills it: head, level, tick in ms, checksum."""
         state, faults = unitree_go_msg_dds__LowState_(), self.faults
         state.head, state.level_flag, state.tick = [0xFE, 0xEF], 0xFF, tick
-        state.imu_state.quaternion = [1.0, 0.0, 0.0, 0.0]
+        state.imu_state.quaternion = faults.get("quat", [1.0, 0.0, 0.0, 0.0])
         state.power_v, state.foot_force = 29.6, [10, 20, 30, 40]
         state.bms_state.soc, state.bms_state.cell_vol = 80, [3700] * 8 + [0] * 7
         for k, motor in enumerate(state.motor_state):
@@ -98,19 +101,25 @@ class Robot:
         begin = time.monotonic()
         while True:
             with self.lock:
-                self.states.Write(self.state(round(1000 * (time.monotonic() - begin))))
+                if not self.faults.get("mute"):
+                    self.states.Write(self.state(round(1000 * (time.monotonic() - begin))))
             time.sleep(1 / RATE)
 
 
 def main() -> None:
     ChannelFactoryInitialize(int(sys.argv[1]), "lo")
-    robot = Robot()
+    robot, client = Robot(), SportClient()  # the client's writer stands for those of a robot's own programs
+    client.Init()
     threading.Thread(target=robot.run, daemon=True).start()
     say(up=True)
     for line in sys.stdin:
         with robot.lock:
             robot.faults = json.loads(line)
             robot.mode = robot.faults.get("mode", robot.mode)
+        if "drive" in robot.faults:  # outside the lock: the client's own server answers it
+            client.BalanceStand()
+            client.Move(*robot.faults["drive"])
+            client.StopMove()
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"real.drivers.motion_switcher.{name}", seconds)
 
 
-def test_guard_starts_without_an_active_mode(robot: SdkRobot, nodes: Build) -> None:
+def test_guard_starts_without_an_active_mode(robot: SdkRobot, nodes: Build, eventually: Build) -> None:
     guard = Guard(nodes("guard"), GO2)
+    eventually(lambda: robot.asked("motion_switcher"))  # it is told by a pipe, later than the guard is answered
     assert robot.asked("motion_switcher") == [CHECK] and not robot.asked("sport") and guard.switcher.mode == ""
 
 
@@ -35,9 +36,10 @@ def test_active_mode_is_named_and_nothing_is_sent(robot: SdkRobot, nodes: Build)
     assert robot.asked("motion_switcher") == [CHECK] and not robot.commands, "asked, not released"
 
 
-def test_guard_releases_with_consent_after_lying_down(robot: SdkRobot, nodes: Build) -> None:
+def test_guard_releases_with_consent_after_lying_down(robot: SdkRobot, nodes: Build, eventually: Build) -> None:
     robot.tell(mode="ai")
     Guard(nodes("guard"), GO2, release=True)
+    eventually(lambda: len(robot.requests) == 5)
     asked = [(name, api) for name, api, _ in robot.requests]
     switcher = "motion_switcher"
     assert asked == [(switcher, CHECK), ("sport", STAND_DOWN), *[(switcher, a) for a in (CHECK, RELEASE, CHECK)]]
