@@ -252,7 +252,9 @@ def test_executed_action_is_recorded_and_takeover_is_flagged(env: Any, residual:
     assert [bool(i["handed_back"]) for i in infos] == [t == LAST for t in range(len(held))]
     for t, info in enumerate(infos):
         executed = env.operator.action[0] if held[t] else info["wanted"][0]
-        assert torch.equal(episode["action"][t], executed)
+        share = min(1.0, (t - LAST) / 8) if t >= LAST else 1.0  # the motion grows after the hand-back
+        assert torch.allclose(episode["action"][t, :3], share * executed[:3], atol=1e-6)
+        assert t == LAST or torch.equal(episode["action"][t, 3], executed[3])
     assert episode["final.observation.state"].shape == (1, episode["observation.state"].shape[1])
     assert not torch.equal(episode["final.observation.state"][0], episode["observation.state"][-1])
 
