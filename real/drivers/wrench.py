@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Wrench:
     have an offset; what the arm grips later counts as external force."""
 
     def __init__(self, node: Node, config: Ros2Control, state: StateReader):
-        self._node, self._state = node, state
+        self._state = state
         self._limits = (("force", "N", config.force_limit), ("torque", "N m", config.torque_limit))
         self._zero: np.ndarray | None = None
         """(6,) force, N, and torque, N m, without contact; None before it is known."""
@@ -52,7 +53,10 @@ class Wrench:
         arrives, if the arm moves, or if the mean is above a limit by itself."""
         self._zero = None
         self._still.clear()
-        if not self._node.wait_for(self._enough, timeout):
+        end = time.monotonic() + timeout
+        while not (enough := self._enough()) and (left := end - time.monotonic()) > 0:
+            self.subscriptions[0].wait(min(0.1, left))
+        if not enough:
             heard = self._received > -math.inf
             why = "the arm moves, or too few forces arrive" if heard else "no force arrives"
             raise NotReady(

@@ -55,7 +55,7 @@ class Manager:
         self.wrench = node.publisher(WRENCH, config["wrench"], qos.SENSOR) if config.get("wrench") else None
         self.force, self.pulses = config.get("force", [8.0, -3.0, 2.0, 0.0, 0.0, 0.5]), 0
         """Force, N, and torque, N m, which a sensor reads with its offset; how many messages have a force on top."""
-        self.pulse = [0.0] * 6
+        self.pulse, self.reports = [0.0] * 6, 0
         self.gripper: list[float] = []
         self.free = threading.Event()
         self.free.set()
@@ -105,7 +105,8 @@ class Manager:
         self.states.publish(make("sensor_msgs/msg/JointState", header={"stamp": stamp}, **fields))
         if self.status and self.scaling is not None:
             self.status["speed_scaling"][0].publish(make(NUMBER, data=self.scaling))
-        if self.wrench and self.force:
+        self.reports += 1
+        if self.wrench and self.force and self.reports % max(1, self.rate // 100) == 0:  # at most 100 Hz, for speed
             more, self.pulses = (self.pulse, self.pulses - 1) if self.pulses else ([0.0] * 6, 0)
             fx, fy, fz, tx, ty, tz = (float(a + b) for a, b in zip(self.force, more, strict=True))
             wrench = {"force": {"x": fx, "y": fy, "z": fz}, "torque": {"x": tx, "y": ty, "z": tz}}
