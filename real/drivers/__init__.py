@@ -33,7 +33,7 @@ drivers = Registry(
         ),
         "target_pose": ("real.drivers.cartesian:TARGET_POSE", "Cartesian impedance controllers, such as CRISP's"),
         "servo_twist": ("real.drivers.cartesian:SERVO_TWIST", "MoveIt Servo: velocities of the tool"),
-        "franka": ("real.drivers.franka:DRIVER", "Franka arms, held by `robot-rl robot` through Franka's own protocol"),
+        "held_arm": ("real.drivers.held_arm:DRIVER", "arms held by `robot-rl robot`: Franka's, and those of LeRobot"),
         "unitree_low_level": ("real.drivers.unitree:DRIVER", "Unitree's LowState and LowCmd, through our guard"),
     },
     instance_of="real.drivers.driver:DriverParts",
