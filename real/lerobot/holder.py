@@ -107,9 +107,10 @@ class Holder:
         try:  # of the serial port, of a servo, of a packet: LeRobot, its SDKs and pyserial raise many kinds
             seen = self.robot.get_observation()
             self._measured = [float(seen[f"{name}.pos"]) for name in self.names]
-            self._advance(time.monotonic())
+            path = self._advance(time.monotonic())
             if not self.dry_run:
-                self.robot.send_action({f"{name}.pos": x for name, x in zip(self.names, self._path, strict=True)})
+                self.robot.send_action({f"{name}.pos": x for name, x in zip(self.names, path, strict=True)})
+            self._path = path  # not before: a cycle that fails must not make the next step longer
         except Exception as error:
             self._errors += 1
             if time.monotonic() - self._answered > self.silence:
@@ -131,8 +132,8 @@ class Holder:
                 self.fault, self._goal, self._free = "", [], time.monotonic()
         self.ending |= self.link.closed
 
-    def _advance(self, now: float) -> None:
-        """Move the path by one period."""
+    def _advance(self, now: float) -> list[float]:
+        """Return the path, moved by one period."""
         measured, path = self._measured, self._path or list(self._measured)
         self._following = self._may_follow(now)
         goal = (self._goal if self._following else path[: self.arm]) + (self._grip or path[self.arm :])
@@ -147,7 +148,7 @@ class Holder:
         if behind and now - self._free > self.patience and not self.fault:
             self.fault = f"{', '.join(self.names[k] for k in behind)}: blocked, overloaded or without power"
             path[: self.arm] = measured[: self.arm]
-        self._path = path
+        return path
 
     def _may_follow(self, now: float) -> bool:
         """Return whether there is a goal to follow; report why, if there is none."""
@@ -194,7 +195,9 @@ def import_robots(kind: str) -> Any:
 
 def open_robot(settings: dict[str, Any]) -> Any:
     """Return the connected robot. Raise NotHeldError, if possible before its torque has been switched."""
-    kind, fields = settings["type"], settings["config"]
+    kind, fields = settings["type"], dict(settings["config"])
+    if fields.get("calibration_dir"):
+        fields["calibration_dir"] = Path(fields["calibration_dir"])
     try:
         robots = import_robots(kind)
     except ModuleNotFoundError as error:
