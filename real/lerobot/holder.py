@@ -6,6 +6,7 @@ Only the standard library and LeRobot are imported. Positions are in LeRobot's u
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -17,7 +18,9 @@ import types
 from pathlib import Path
 from typing import Any
 
-SILENCE, READY = "no goals", ""
+SILENCE = "no goals"
+TRIES = 3
+"""Number of times that the servos are addressed: LeRobot repeats no packet that was lost while it connects."""
 
 
 class NotHeldError(Exception):
@@ -220,21 +223,34 @@ def open_robot(settings: dict[str, Any]) -> Any:
         f"{kind} is not calibrated, or not as {robot.calibration_fpath} says; with your hand on the arm: "
         f"lerobot-calibrate --robot.type={kind}{options}"
     )
+    if hasattr(robot, "bus") and not robot.calibration:
+        raise remedy
+    for left in reversed(range(TRIES)):
+        try:
+            if not connect(robot):
+                raise remedy
+            return robot
+        except NotHeldError:
+            raise
+        except Exception:
+            if not left:
+                raise
+            with contextlib.suppress(Exception):
+                robot.disconnect()
+
+
+def connect(robot: Any) -> bool:
+    """Connect a robot, which then holds where it is; return whether it is calibrated. If not, no torque is switched."""
     if bus := getattr(robot, "bus", None):
-        if not robot.calibration:
-            raise remedy
         bus.connect()
         calibrated = robot.is_calibrated
-        if calibrated:  # `connect` switches torque off and on, which would bring the arm to its last goal
+        if calibrated:  # the robot's `connect` switches torque off and on, which would bring it to its last goal
             bus.sync_write("Goal_Position", bus.sync_read("Present_Position"))
         bus.disconnect(disable_torque=False)
         if not calibrated:
-            raise remedy
+            return False
     robot.connect(calibrate=False)
-    if not robot.is_calibrated:
-        robot.disconnect()
-        raise remedy
-    return robot
+    return bool(robot.is_calibrated)
 
 
 def main() -> int:
