@@ -214,7 +214,7 @@ class ServoTwist(Ros2Control):
 class HeldArm(ForwardPosition):
     """Topics of `robot-rl robot`, the process that alone holds an arm, and holds it still when goals stop."""
 
-    driver: ClassVar[str] = "held_arm"
+    driver: ClassVar[str] = ""
     reached_by: ClassVar[str] = ""
     """Option of `robot-rl robot` that says where the arm is."""
     goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.1
@@ -225,6 +225,7 @@ class HeldArm(ForwardPosition):
 class FrankaControl(HeldArm):
     """Limits and thresholds of the process that holds a Franka arm."""
 
+    driver: ClassVar[str] = "franka"
     reached_by: ClassVar[str] = "--host ADDRESS"
     speed: Annotated[float, Interval(gt=0, le=0.95)] = 0.85
     """Share of the joints' speed limits that the process uses. Like `acceleration`, it must exceed the share of a
@@ -269,6 +270,7 @@ class LeRobotControl(HeldArm):
     closed and 100 when open.
     """
 
+    driver: ClassVar[str] = "lerobot"
     reached_by: ClassVar[str] = "--port DEVICE"
     type: str
     """LeRobot's name of the class, as in `--robot.type`."""
