@@ -9,6 +9,7 @@ EXTRAS ?= all$(if $(AMENT_PREFIX_PATH),,$(COMMA)ros2)
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, which would compile every module again
 STAMP := .venv/.installed
 SIMS := .venv-sims/.installed
+LEROBOT := .venv-lerobot/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install demo demo-go2 demo-vla sims test check clean
@@ -24,9 +25,9 @@ demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its o
 demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is told what to do
 	$(BIN)/robot-rl demo vla $(ARGS)
 
-sims: $(SIMS)  ## simulators of Franka's protocol and Unitree's SDK by others, which pin older packages
+sims: $(SIMS) $(LEROBOT)  ## simulators of Franka's protocol, Unitree's SDK and LeRobot, which pin older packages
 
-test: $(STAMP) $(SIMS)  ## in parallel, then the real-time tests alone
+test: $(STAMP) $(SIMS) $(LEROBOT)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
 	$(BIN)/python -m pytest -m realtime $(ARGS)
 
@@ -36,7 +37,7 @@ check: $(STAMP)  ## style, types, import layers
 	$(BIN)/lint-imports --no-cache
 
 clean:  ## forget the environment and the caches; runs/ and datasets/ stay
-	rm -rf .venv .venv-sims build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-sims .venv-lerobot build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
@@ -51,4 +52,12 @@ $(SIMS): Makefile
 	@test -x .venv-sims/bin/pip || $(PYTHON) -m venv .venv-sims
 	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4 cyclonedds==11.0.1
 	.venv-sims/bin/python -m pip install --disable-pip-version-check --no-deps unitree-sdk2py-dimos==1.0.3
+	@touch $@
+
+# LeRobot with what its robots need, which is neither torch nor its data sets.
+$(LEROBOT): Makefile
+	@test -x .venv-lerobot/bin/pip || $(PYTHON) -m venv .venv-lerobot
+	.venv-lerobot/bin/python -m pip install --disable-pip-version-check \
+	  'deepdiff<9' draccus==0.10.0 feetech-servo-sdk==1.0.0 'huggingface-hub<0.36' numpy tqdm
+	.venv-lerobot/bin/python -m pip install --disable-pip-version-check --no-deps lerobot==0.4.4
 	@touch $@

@@ -18,10 +18,11 @@ import pylibfranka as fci
 
 from real.control.memory import lock_memory
 from real.control.timing import STALL, prefer_realtime
-from real.franka.link import ArmState, Goal, Link, Recover, Report
+from real.franka.link import ArmState, Goal, Link, Recover
 from real.franka.losses import LostCycles
 from real.franka.motion import PERIOD, Motion, Stream, joint_limits
 from real.franka.process import ERRORS, serve, words
+from real.held.report import Report
 from robot_rl.interface.driver import FrankaControl
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots import robots

@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Any
 
+from real.held.report import Report
+
 SIZES = {"q": 7, "dq": 7, "tau": 7, "tau_external": 7, "wrench": 6}
 """Numbers in the fields that are arrays."""
 
@@ -90,16 +92,6 @@ class HandState:
     """1 if the hand holds an object."""
     time: float
     """Arrival of the hand's state, s."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """Whether the arm moves, and why it does not."""
-
-    reason: str
-    """Reason for which goals are not followed; empty while they are."""
-    latched: bool
-    """Goals are followed again only after a recovery by the operator."""
 
 
 KINDS: tuple[type[Any], ...] = (Goal, Grip, Recover, ArmState, HandState)

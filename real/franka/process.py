@@ -11,7 +11,8 @@ from typing import Any
 
 import pylibfranka as fci
 
-from real.franka.link import Link, Report
+from real.franka.link import Link
+from real.held.report import Report
 
 ERRORS = (fci.FrankaException, RuntimeError)
 """Exceptions of libfranka; in Python most are RuntimeErrors."""

@@ -22,6 +22,9 @@ _LOCKSTEP = Argument(
 _HOST = Argument(
     "host", "", "address of a Franka arm, which `robot-rl robot` then holds; empty: the robot's driver runs already"
 )
+_PORT = Argument("port", "", "serial port of an arm of LeRobot, which `robot-rl robot` then holds, as with host")
+_ID = Argument("id", "", "LeRobot's id of the arm at port, under which it was calibrated")
+_HELD = (_HOST, _PORT, _ID)
 _PROFILE = Argument(
     "profile", "", "driver of a real robot: a profile such as ur_robot_driver, or a YAML file; empty: the spec's driver"
 )
@@ -75,13 +78,14 @@ def _twin(values: Mapping[str, str], *options: str) -> NodeProcess:
 
 
 def _robot(values: Mapping[str, str]) -> NodeProcess:
-    if values["host"] and values["twin"] == "true":
-        raise LaunchError(f"host:={values['host']} is of a real robot; leave out twin:=true")
-    if values["profile"] and (values["host"] or values["twin"] == "true"):
-        other = "host" if values["host"] else "twin"
+    named = [name for name in ("host", "port") if values[name]]
+    if named and values["twin"] == "true":
+        raise LaunchError(f"{named[0]}:={values[named[0]]} is of a real robot; leave out twin:=true")
+    if values["profile"] and (named or values["twin"] == "true"):
+        other = (*named, "twin")[0]
         raise LaunchError(f"profile:={values['profile']} is the driver of a real robot; leave out {other}:=")
-    command = ("robot", values["robot"], "--host", values["host"])
-    return NodeProcess("robot", command, condition=bool(values["host"]), required=True)
+    command = ("robot", values["robot"], *_options(values, "host", "port", "id"))
+    return NodeProcess("robot", command, condition=bool(named), required=True)
 
 
 def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[NodeProcess]:
@@ -230,7 +234,7 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _SPEED, _HOST, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (*_DEPLOY, _SPEED, *_HELD, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": LaunchFile(
@@ -250,7 +254,7 @@ FILES = {
             _POLICY,
             _TWIN,
             _LOCKSTEP,
-            _HOST,
+            *_HELD,
             _PROFILE,
             Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
             Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
@@ -270,7 +274,7 @@ FILES = {
         (
             _TWIN,
             _LOCKSTEP,
-            _HOST,
+            *_HELD,
             _PROFILE,
             Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
             replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),

@@ -1,47 +1,87 @@
 """`robot-rl robot`: the process that alone holds a real arm, behind the same topics as its twin."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat
 
+if TYPE_CHECKING:
+    from real.bus import Node
+    from real.held.node import HeldNode
+    from robot_rl.interface.robot import RobotSpec
+
 
 @dataclass
 class Robot:
-    """Hold a Franka arm through its own protocol, and move it as the topics of an arm say.
+    """Hold an arm through its maker's own software, and move it as the topics of an arm say.
 
-    Goals of any rate become jerk-limited motion at 1 kHz. If they stop, the arm brakes and holds. Ctrl-C brakes it and
-    ends."""
+    A Franka speaks its own protocol: goals of any rate become jerk-limited motion at 1 kHz. An arm of LeRobot, such as
+    an SO-101, is moved by LeRobot's class. If goals stop, the arm brakes and holds. Ctrl-C brakes it and ends."""
 
     robot: opt.RobotName
-    host: str
-    """Address of the robot, such as 192.168.1.11."""
+    host: str = ""
+    """Of a Franka: address, such as 192.168.1.11."""
+    port: str = ""
+    """Of an arm of LeRobot: serial port, such as /dev/ttyACM0."""
+    id: str = ""
+    """LeRobot's id of the arm, under which it was calibrated."""
+    calibration_dir: Path | None = None
+    """Folder of LeRobot's calibrations; default: LeRobot's."""
+    lerobot_python: str = ""
+    """Python of the environment with LeRobot; default: the variable LEROBOT_PYTHON, else this one."""
+    release: bool = False
+    """Let an arm of LeRobot sink down at the end, rather than hold."""
     dry_run: bool = False
     """Read the robot and compute its motion, but send it nothing."""
     realtime: bool = False
-    """Refuse a kernel without real-time scheduling, as libfranka does by default."""
+    """Of a Franka: refuse a kernel without real-time scheduling, as libfranka does by default."""
     max_force: NonNegativeFloat = 0.0
-    """External force at the tool at which the arm stops, N; 0: the spec's."""
+    """External force at a Franka's tool at which the arm stops, N; 0: the spec's."""
     max_torque: NonNegativeFloat = 0.0
-    """External torque at a joint at which the arm stops, N m; 0: the spec's."""
+    """External torque at a Franka's joint at which the arm stops, N m; 0: the spec's."""
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
         import signal
 
         from real.bus import open_node
-        from real.franka.node import FrankaNode
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
 
         robot = robots.get(self.robot)
         with open_node("robot", ros_args=self.ros_args, rate=robot.command_rate) as node:
-            limits = {name: value for name in ("max_force", "max_torque") if (value := getattr(self, name))}
-            franka = FrankaNode(node, robot, self.host, self.dry_run, self.realtime, limits)
+            held = self._open(node, robot)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, lambda *_: franka.close())
+                signal.signal(number, lambda *_: held.close())
             try:
-                franka.run(lambda text: console.print(f"robot: {text}", soft_wrap=True))
+                held.run(lambda text: console.print(f"robot: {text}", soft_wrap=True))
             finally:
-                console.print(f"robot: {franka.summary()}", soft_wrap=True)
+                console.print(f"robot: {held.summary()}", soft_wrap=True)
         return 0
+
+    def _open(self, node: Node, robot: RobotSpec) -> HeldNode:
+        import os
+
+        from robot_rl.interface.driver import HeldArm, LeRobotControl
+        from robot_rl.util.errors import UserError
+
+        config = robot.driver
+        if not isinstance(config, HeldArm):
+            raise UserError(f"robot {robot.name!r} has a driver of its own, not this command; see `robot-rl robots`")
+        if not (self.port if isinstance(config, LeRobotControl) else self.host):
+            raise UserError(f"where is the robot? robot-rl robot {robot.name} {config.reached_by}")
+        if isinstance(config, LeRobotControl):
+            from real.lerobot.node import LeRobotNode
+
+            python = self.lerobot_python or os.environ.get("LEROBOT_PYTHON", "")
+            return LeRobotNode(
+                node, robot, self.port, self.id, self.calibration_dir, python, self.release, self.dry_run
+            )
+        from real.franka.node import FrankaNode
+
+        limits = {name: value for name in ("max_force", "max_torque") if (value := getattr(self, name))}
+        return FrankaNode(node, robot, self.host, self.dry_run, self.realtime, limits)

@@ -85,7 +85,10 @@ class ToolDeltaConfig:
     step: Annotated[float, Interval(gt=0, le=1)] = 0.04
     """Largest displacement of the tool along an axis of the base frame in one action, m."""
     turn: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
-    """Largest rotation of the tool about an axis of the base frame in one action, rad; 0: constant orientation."""
+    """Largest rotation of the tool about an axis of the base frame in one action, rad; 0: see `orientation`."""
+    orientation: Literal["home", "free"] = "home"
+    """Orientation of the tool without `turn`: kept as at home, or whatever the position leaves, for arms of fewer than
+    six joints; `posture_gain` then draws it home."""
     damping: PositiveFloat = 0.05
     """Damping of the Jacobian's least-squares inverse; larger values make motion slower, but more stable near
     singularities."""
@@ -96,6 +99,8 @@ class ToolDeltaConfig:
 
     def __post_init__(self) -> None:
         validate(self, "controller.")
+        if self.turn and self.orientation == "free":
+            raise ValueError("controller.turn commands an orientation, which controller.orientation='free' leaves open")
 
 
 class ToolDeltaController:
@@ -104,10 +109,10 @@ class ToolDeltaController:
     Translations are relative to the *measured* tool position. There is no integrator, so lagging servos, delayed
     commands and a person pushing the arm cause no wind-up.
 
-    Without `turn` the tool keeps its home orientation. With `turn`, actions rotate a reference orientation, a unit
-    quaternion w x y z in the base frame. The reference starts at the home orientation and stays within `turn` of the
-    measured orientation, which prevents wind-up. As in robosuite's OSC_POSE, only actions change the reference, so
-    errors do not accumulate.
+    Without `turn` the tool keeps its home orientation, unless it is free. With `turn`, actions rotate a reference
+    orientation, a unit quaternion w x y z in the base frame. The reference starts at the home orientation and stays
+    within `turn` of the measured orientation, which prevents wind-up. As in robosuite's OSC_POSE, only actions change
+    the reference, so errors do not accumulate.
 
     The gripper only opens or closes fully, whichever is closer to the action's width, so noise does not loosen a grasp.
 
@@ -116,6 +121,8 @@ class ToolDeltaController:
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig, command: type[Command] = JointPositions):
         self.robot, self.config, self.command = robot, config, command
+        if config.orientation == "free" and command is not JointPositions:
+            raise ConfigError("a tool_delta controller with a free orientation gives joint positions only")
         self.kinematics = Kinematics(robot)
         assert robot.tool is not None  # checked by Kinematics
         step, turn, self.width = config.step, config.turn, robot.gripper.width if robot.gripper else 0.0
@@ -161,6 +168,8 @@ class ToolDeltaController:
             return ToolPose(torch.cat([goal, matrix_to_quat(aim).expand(len(goal), 4)], -1))
         if self.command is Twist:
             return Twist(error * self.config.rate)
+        if self.config.orientation == "free":
+            jacobian, error = jacobian[:, :3], error[:, :3]
         # No posture term without motion: damping makes the null space inexact, and holding would drift home.
         moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
         posture = self.config.posture_gain * moving * (self.home - measured)
@@ -205,9 +214,9 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
-    """Return J^T (J J^T + damping^2)^-1 v (n, J), the damped least-squares solution for J (n, 6, J) and v (n, 6)."""
+    """Return J^T (J J^T + damping^2)^-1 v (n, J), the damped least-squares solution for J (n, D, J) and v (n, D)."""
     transpose = jacobian.transpose(1, 2)
-    gram = jacobian @ transpose + damping**2 * torch.eye(6, device=jacobian.device)
+    gram = jacobian @ transpose + damping**2 * torch.eye(jacobian.shape[1], device=jacobian.device)
     return (transpose @ torch.linalg.solve(gram, vector[..., None])).squeeze(-1)
 
 

@@ -223,10 +223,22 @@ class ServoTwist(Ros2Control):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrankaControl(ForwardPosition):
-    """Topics, limits and thresholds of `robot-rl robot`, the process that alone holds a Franka arm."""
+class HeldArm(ForwardPosition):
+    """Topics of `robot-rl robot`, the process that alone holds an arm, and holds it still when goals stop."""
+
+    driver: ClassVar[str] = ""
+    reached_by: ClassVar[str] = ""
+    """Option of `robot-rl robot` that says where the arm is."""
+    goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.1
+    """Age of the newest goal at which the arm brakes and holds, s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrankaControl(HeldArm):
+    """Limits and thresholds of the process that holds a Franka arm."""
 
     driver: ClassVar[str] = "franka"
+    reached_by: ClassVar[str] = "--host ADDRESS"
     speed: Annotated[float, Interval(gt=0, le=0.95)] = 0.85
     """Share of the joints' speed limits that the process uses. Like `acceleration`, it must exceed the share of a
     policy's shield, or the arm passes goals that stop."""
@@ -236,8 +248,6 @@ class FrankaControl(ForwardPosition):
     jerk: Annotated[float, Interval(gt=0, le=0.95)] = 0.1
     """Share of the joints' jerk limits. The robot bridges a lost cycle at constant acceleration, after which the motion
     can seem to have four times the jerk, and 2 ms of it more acceleration."""
-    goal_timeout: Annotated[float, Interval(gt=0, le=1)] = 0.1
-    """Age of the newest goal at which the arm brakes and holds, s."""
     max_force: Annotated[float, Interval(gt=0, le=200)] = 40.0
     """External force at the tool at which the arm brakes and latches a stop, N."""
     max_torque: Annotated[float, Interval(gt=0, le=100)] = 25.0
@@ -262,6 +272,51 @@ class FrankaControl(ForwardPosition):
         for name, size in (("impedance", len(robot.joints)), ("load_center", 3), ("load_inertia", 9)):
             if len(values := getattr(self, name)) not in ((0, size) if name == "impedance" else (size,)):
                 raise ValueError(f"robot {robot.name!r}: driver.{name} has {len(values)} numbers; it needs {size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeRobotControl(HeldArm):
+    """An arm behind one of LeRobot's robot classes, and the limits of the process that holds it.
+
+    A motor's position in LeRobot's units is `zero` + `sign` x the joint's position in degrees. A gripper's is 0 when
+    closed and 100 when open.
+    """
+
+    driver: ClassVar[str] = "lerobot"
+    reached_by: ClassVar[str] = "--port DEVICE"
+    type: str
+    """LeRobot's name of the class, as in `--robot.type`."""
+    options: tuple[tuple[str, str | float | bool], ...] = (("use_degrees", True),)
+    """Fields of the class's config, beside port, id and those that keep the arm safe."""
+    motors: tuple[tuple[str, str], ...] = ()
+    """Pairs (joint or finger of the spec, LeRobot's motor) of those whose two names differ."""
+    signs: tuple[Literal[-1, 1], ...] = ()
+    """Sign of each joint; empty: 1."""
+    zeros: tuple[float, ...] = ()
+    """LeRobot's position of each joint's 0, degrees; empty: 0."""
+    speed: Annotated[float, Interval(gt=0, le=1)] = 0.9
+    """Share of the joints' speed limits that the process uses. It must exceed the share of a policy's shield."""
+    gripper_speed: Annotated[float, Interval(gt=0, le=1)] = 0.1
+    """Speed of the gripper's goal, m/s."""
+    lead: Annotated[float, Interval(gt=0, le=1)] = 0.3
+    """Largest distance of a joint's goal from its measured position, rad; LeRobot's `max_relative_target`. It bounds
+    the force of a blocked servo."""
+    patience: Annotated[float, Interval(gt=0, le=10)] = 1.0
+    """Time for which a joint may be farther than `lead` behind its goals before the arm stops, s."""
+    silence: Annotated[float, Interval(gt=0, le=5)] = 0.5
+    """Time for which the servos may fail to answer before the process gives the arm up, s."""
+
+    def motor(self, name: str) -> str:
+        """Return LeRobot's name of a joint's or finger's motor."""
+        return dict(self.motors).get(name, name)
+
+    def check(self, robot: RobotSpec) -> None:
+        super().check(robot)
+        for name in ("signs", "zeros"):
+            if (count := len(getattr(self, name))) not in (0, needed := len(robot.joints)):
+                raise ValueError(f"robot {robot.name!r}: driver.{name} has {count} numbers; it needs {needed}")
+        if (fingers := len(robot.fingers)) > 1:
+            raise ValueError(f"robot {robot.name!r}: its gripper has {fingers} fingers, but LeRobot moves one motor")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ robots = Registry(
         "go2": ("robot_rl.robots.go2:GO2", "Unitree Go2, a quadruped with 12 joints"),
         "go2_sport": ("robot_rl.robots.go2:GO2_SPORT", "Unitree Go2 in its own sport mode, for `robot-rl drive`"),
         "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
+        "so101": ("robot_rl.robots.so101:SO101", "SO-101, 5 joints and a gripper, held by LeRobot"),
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },
     instance_of="robot_rl.interface.robot:RobotSpec",

@@ -27,6 +27,7 @@ tasks = Registry(
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
         "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, observed by two cameras only"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
+        "so101-reach": ("sim.tasks.so101_reach:TASK", "an SO-101 brings its tool to a target"),
         "tabletop": ("sim.tasks.tabletop:TASK", "a Franka Panda follows instructions with four objects and a tray"),
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },

@@ -8,7 +8,7 @@ from robot_rl.cli.main import main
 @pytest.mark.parametrize(("words", "said"), [
     (["fr3", "--host", "127.0.0.77"], "127.0.0.77: Connection to FCI refused"),
     (["fr3", "--host", "127.0.0.77", "--max-force", "1000"], "driver.max_force"),
-    (["panda", "--host", "127.0.0.77"], "does not speak Franka's protocol"),
+    (["panda", "--host", "127.0.0.77"], "has a driver of its own"),
 ])  # fmt: skip
 def test_robots_that_cannot_be_held_are_refused(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ def attempt(env: TaskEnv, act: Any) -> tuple[torch.Tensor, torch.Tensor, dict[st
     observation, _ = env.reset(seed=500)
     n = env.num_envs
     success, done, earned = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool), torch.zeros(n)
-    fastest, tilt = torch.zeros(6), torch.zeros(())
+    fastest, tilt = torch.zeros(len(env.robot.joints)), torch.zeros(())
     while not done.all():
         observation, reward, terminated, truncated, infos = env.step(act(observation))
         running = ~done & ~(terminated | truncated)

@@ -1,4 +1,4 @@
-"""Driver of a Franka arm: the topics of `robot-rl robot`, which alone holds the robot."""
+"""Driver of an arm that `robot-rl robot` alone holds: its topics, and its reports."""
 
 from real import clock
 from real.bus import Node, Stamped, make, qos
@@ -9,13 +9,14 @@ from real.drivers.joint_states import JointStates
 from real.drivers.lowlevel import REPORT
 from real.drivers.state import NotReady, StateReader
 from real.topics import GUARD_TOPIC, INT, RECOVER_TOPIC, STATUS, GuardReport
+from robot_rl.interface.driver import HeldArm
 from robot_rl.interface.robot import RobotSpec
 
 GONE = 0.3
 """Age of the last report above which the robot's process counts as gone, s. It reports every 0.02 s."""
 
 
-class FrankaPositions(ForwardPositions):
+class HeldPositions(ForwardPositions):
     """Publisher of joint positions for the robot's process, which brakes and holds when they stop."""
 
     def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
@@ -48,7 +49,9 @@ class FrankaPositions(ForwardPositions):
             raise NotReady(f"{objection}; the operator's reset recovers it")
 
     def executor(self, topic: str) -> str:
-        return f"start the process that holds the robot: robot-rl robot {self.robot.name} --host ADDRESS"
+        assert isinstance(self.robot.driver, HeldArm)
+        command = f"robot-rl robot {self.robot.name} {self.robot.driver.reached_by}"
+        return f"start the process that holds the robot: {command}"
 
 
-DRIVER = DriverParts(JointStates, FrankaPositions, GripperWidth, twin="real.twin.franka:FrankaTwin")
+DRIVER = DriverParts(JointStates, HeldPositions, GripperWidth, twin="real.twin.held_arm:HeldTwin")
