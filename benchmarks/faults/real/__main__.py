@@ -160,6 +160,8 @@ def main() -> int:
                     cpus = os.sched_getaffinity(0)
                     try:
                         rows.append(attempt(kind, fault, cell, bundles[kind.robot], Path(folder)))
+                    except AssertionError as error:  # it did not come so far as the fault
+                        rows.append({"fault": fault, "robot": kind.robot, "met": False, "said": str(error)})
                     finally:
                         os.sched_setaffinity(0, cpus)
                 print(json.dumps(rows[-1]), flush=True)

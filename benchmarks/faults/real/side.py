@@ -13,7 +13,7 @@ from robot_rl.robots import robots
 
 CONTROLLER = "forward_position_controller"
 UR = {
-    "robot": "ur5e", "ur": True,
+    "robot": "ur5e", "ur": True, "wrench": "force_torque_sensor_broadcaster/wrench",
     "controllers": {CONTROLLER: ("position", "active"), "joint_state_broadcaster": ("broadcaster", "active")},
 }  # fmt: skip
 
