@@ -8,6 +8,7 @@ from typing import Any
 
 INT, NUMBER, STATUS = "std_msgs/msg/Int64", "std_msgs/msg/Float64", "diagnostic_msgs/msg/DiagnosticStatus"
 BOOL, DIAGNOSTICS = "std_msgs/msg/Bool", "diagnostic_msgs/msg/DiagnosticArray"
+TEXT = "std_msgs/msg/String"
 OK, WARN, ERROR = 0, 1, 2
 """Levels of a STATUS."""
 E_STOP_TOPIC = "e_stop"
@@ -18,6 +19,8 @@ TRUTH_TOPIC = "twin/odom"
 """nav_msgs/Odometry: true motion of a twin's trunk, for tracking errors and falls."""
 STALL_TOPIC = "twin/stall"
 """NUMBER: duration, s, for which a twin's process stalled, published when it resumes."""
+FAULTS_TOPIC = "twin/faults"
+"""TEXT: faults of a twin, latched; silent if it has none."""
 EPISODE_TOPIC = "episode"
 """STATUS of an `Episode`, for operators, recorders and viewers."""
 GUARD_TOPIC = "guard"

@@ -22,6 +22,7 @@ from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.steering import Schedule
 from real.recording.journal import Journal
+from real.recording.motion import MotionLog
 from real.recording.session import VideoRecorder
 from real.sessions.lifecycle import Lifecycle, Requested
 from real.teleop.commands import OperatorInput
@@ -82,6 +83,7 @@ class Deployment:
         self.env.warmups.append(lambda: rehearse(bundle, seen, execution))
         film.attach(self.env)
         self.journal = Journal(run.folder, self.env)
+        self.motion = MotionLog(self.env.loop, interface.task, self.env.period)
         self.result, self.ended = Evaluation(), ""
         """Results of the finished episodes; reason for which the session ended early, empty if it did not."""
         self.interrupt: KeyboardInterrupt | None = None
@@ -165,6 +167,7 @@ class Deployment:
             self.lifecycle.end()
             self.bundle.close()
             self.journal.close()
+            self.motion.write(self._run.folder)
             self.journal.drop_rows_from(len(self.result.success))  # a signal may arrive after a row, before its result
 
     @property

@@ -24,6 +24,7 @@ class Twin:
     """Interval between pushes of a legged robot, s; 0: no pushes."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
+    fault: opt.TwinFaults = ()
     lockstep: tuple[str, ...] = ()
     """Nodes that take part in lockstep, for example: deploy. They run with the ROS parameter use_sim_time; the twin's
     time, on the topic /clock, goes on when all of them have done what is due."""
@@ -50,7 +51,7 @@ class Twin:
         with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
             conductor = Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None
             options = {"push_every": self.push_every} if robot.base else {}
-            twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
+            twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, fault=self.fault, **options)
             twin.check_single_publisher()
 
             def end(*_: object) -> None:
@@ -65,6 +66,7 @@ class Twin:
                 timer.start()
             console.print(
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
+                + (f"; FAULTS: {twin.faults}" if twin.faults else "")
             )
             twin.run(conductor)
         console.print(f"twin: {twin.summary()}", soft_wrap=True)
