@@ -1,0 +1,34 @@
+"""`robot-rl doctor --log`: why a robot shakes although its policy works in simulation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from robot_rl.cli.console import console, print_table, show
+
+
+def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
+    """Compare a run with its replay, and print the likely causes with their remedies; return 1 if there are any."""
+    from robot_rl.diagnosis import find, measure, read_motion
+
+    motion = read_motion(run)
+    measures = measure(motion, mjcf)
+    causes, notes = find(motion, measures), []
+    seconds = min(motion.time[-1], 20.0)
+    if motion.facts["command"] != "JointPositions":
+        notes.append(f"not replayed: its commands are {motion.facts['command']}, the replay takes joint positions")
+    elif measures.fitted is None:
+        notes.append("no joint moved by more than 0.02 rad: delay, gains and inertia are unknown; record a longer run")
+    if json:
+        found = {"ok": not causes, "causes": [asdict(cause) for cause in causes], "notes": notes}
+        show(found | {"measures": asdict(measures), "seconds": round(float(seconds), 3)}, True)
+        return int(bool(causes))
+    if causes:
+        rows = [(cause.name, cause.detail, cause.remedy) for cause in causes]
+        print_table(f"{run}, the likeliest cause first", ("cause", "found", "remedy"), rows, left=("cause", "found", "remedy"))
+    else:
+        console.print(f"{run}: nothing found in {seconds:.0f} s of commands and states", soft_wrap=True)
+    for note in notes:
+        console.print(note, soft_wrap=True)
+    return int(bool(causes))
