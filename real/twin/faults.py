@@ -81,9 +81,10 @@ def parse_fault(text: str, robot: RobotSpec) -> Fault:
         raise ConfigError(f"fault {name} is of legged robots, which report an orientation; {robot.name} has none")
     wrong = ConfigError(f"--fault {text}: {name} ({kind.what}) is written {name}={kind.usage}".rstrip("="))
     named, _, number = rest.partition(":") if kind.joints else ("", "", rest)
-    joints = tuple(_joint(word, robot) for word in named.split(",")) if named else ()
-    if len(set(joints)) != kind.joints or bool(number) != (kind.high > kind.low):
+    words = named.split(",") if named else []
+    if len(set(words)) != kind.joints or bool(number) != (kind.high > kind.low):
         raise wrong
+    joints = tuple(_joint(word, robot) for word in words)
     try:
         value = float(number or 0)
     except ValueError:

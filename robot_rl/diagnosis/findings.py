@@ -117,9 +117,10 @@ def _places(robot: RobotSpec, limits: Limits, m: Measures) -> Iterator[Cause]:
                 "correct the unit or gear ratio of this joint in the driver",
             )  # fmt: skip
         elif abs(offset) > limits.offset:
+            unsure = "; it moves too little to tell an offset from a scale" if scale == 1 else ""
             yield Cause(
                 "position-offset", abs(offset) / limits.offset,
-                f"offset of {offset:+.2f} rad at {name}: it rests there beside its commands",
+                f"offset of {offset:+.2f} rad at {name} from its commands{unsure}",
                 "calibrate the joint's zero; or it is held by a load or an obstacle",
             )  # fmt: skip
 

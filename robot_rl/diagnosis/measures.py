@@ -16,8 +16,8 @@ ENCODER = 1e-4
 """Smallest noise of positions that is assumed, rad: a step of a coarse encoder."""
 SWITCH = 0.5
 """Time after a switch in which its jump is looked for, s."""
-SPIN = 0.05
-"""Time over which turns of the orientation are compared with the gyroscope, s."""
+SPIN, SMOOTH = 0.2, 0.06
+"""Time over which turns of the orientation are compared with the gyroscope, and time over which both are averaged, s."""
 
 
 @dataclass
@@ -106,18 +106,28 @@ def _quaternion(motion: Motion, found: Measures) -> None:
     if len(t) < 4 * wide:
         return
     turned = np.cumsum(spin * np.gradient(t)[:, None], 0)
+    short = max(1, round(SMOOTH / max(found.interval, 1e-6)))
+    turned, quat = _averaged(turned, short), _averaged(quat, short)
     by_gyro = turned[wide:] - turned[:-wide]
     by_gyro -= by_gyro.mean(0)
-    if by_gyro.std() < 0.003:
+    if by_gyro.std() < TURNS:
         return
 
     def likeness(order: int) -> float:
         q = np.roll(quat, order, 1)
+        q = q / np.linalg.norm(q, axis=1, keepdims=True)
         by_quat = _turns(q[:-wide], q[wide:])
         by_quat -= by_quat.mean(0)
         return float((by_quat * by_gyro).sum() / (np.linalg.norm(by_quat) * np.linalg.norm(by_gyro) + 1e-9))
 
     found.quat_as_is, found.quat_turned = likeness(0), likeness(1)
+
+
+def _averaged(series: np.ndarray, count: int) -> np.ndarray:
+    """Return the averages of `count` successive rows."""
+    total = np.cumsum(np.concatenate([np.zeros((1, series.shape[1])), series]), 0)
+    mean: np.ndarray = (total[count:] - total[:-count]) / count
+    return mean
 
 
 def _turns(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -149,6 +159,8 @@ def _compare(replay: Replay, found: Measures) -> None:
     _jump(replay, signs * q, nearest, found)
 
 
+TURNS = 0.005
+"""Standard deviation of turns within `SPIN` above which the orientation can be judged, rad."""
 FLIPPED = 3.0
 """How many times nearer the other sign must be for the rest of the comparison to use it."""
 
