@@ -67,16 +67,16 @@ def record(task_name: str, folder: Path, faults: tuple[str, ...] = (), seed: int
         log = MotionLog(env.loop, task_name, env.period)
         size, legged = env.pipeline.actions.size, twin.robot.base is not None
         frequency, phase = rng.uniform(0.2, 0.8, size), rng.uniform(0, 2 * math.pi, size)
-        strength = 0.6
+        strength, base = 0.6, 0.0
         if legged:  # all legs alike, or it falls
             frequency, phase = (np.tile(values[:3], size // 3) for values in (frequency, phase))
-            strength = np.tile([0.05, 0.25, 0.25], size // 3)
+            strength, base = np.tile([0.02, 0.1, 0.1], size // 3), np.tile([0.0, -0.15, 0.3], size // 3)
         try:
             env.activate()
             env.reset(seed=seed)
             over, step = False, 0
             while not over:
-                wave = strength * np.sin(2 * math.pi * frequency * step / rate + phase)
+                wave = base + strength * np.sin(2 * math.pi * frequency * step / rate + phase)
                 _, _, *ends, _ = env.step(torch.from_numpy(wave).float()[None])
                 over, step = any(map(bool, ends)), step + 1
         except NotReady as error:
