@@ -1,6 +1,6 @@
 """Give a twin each fault of `robot-rl twin --fault`, record a run, and see what `robot-rl doctor --log` finds.
 
-    python -m benchmarks.shaking --limits --tasks panda-lift go2-velocity --first-seed 0 --seeds 5 --out limits.json
+    python -m benchmarks.shaking --limits --tasks panda-lift go2-velocity --first-seed 0 --out limits.json
     python -m benchmarks.shaking --seeds 3
     python -m benchmarks.shaking --only motor-delay --tasks ur5e-reach --seeds 1
 

@@ -108,7 +108,7 @@ class Faults:
     def __init__(self, faults: Sequence[Fault], rate: float, rng: np.random.Generator):
         """Args: `rate`: of the twin's ticks, Hz."""
         self.faults, self._rng = tuple(faults), rng
-        found: dict[str, Any] = {name: 0.0 for name in FAULTS} | {fault.name: fault.value for fault in faults}
+        found: dict[str, Any] = dict.fromkeys(FAULTS, 0.0) | {fault.name: fault.value for fault in faults}
         if len({(f.name, f.joints) for f in faults}) < len(faults):
             raise ConfigError(f"a fault is given twice: {self}; give each once")
         self.delay = round(found["motor-delay"] * rate)

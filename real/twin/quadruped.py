@@ -72,9 +72,7 @@ class QuadrupedTwin(Twin):
         mjcf: str = "", push_every: float = 0.0,
     ):  # fmt: skip
         self.hidden = hidden or HiddenQuadruped()
-        super().__init__(
-            node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.faults
-        )
+        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.faults)
         ros, base = self.robot.driver, self.robot.base
         assert isinstance(ros, UnitreeLowLevel) and base is not None
         self.motors = Motors(self.robot)
@@ -182,7 +180,8 @@ class QuadrupedTwin(Twin):
                     self.faults.switch(count)  # the robot stands, and a policy takes over
                 self.engine.set_springs(*springs)
             self._springs = springs
-        setpoint = setpoint - self._encoder_offset + self.faults.shift(count)  # motors servo on their reported positions
+        # Motors servo on their reported positions.
+        setpoint = setpoint - self._encoder_offset + self.faults.shift(count)
         return torch.from_numpy(np.where(has_setpoint, setpoint, self._position).astype(np.float32))[None, None]
 
     def publish(self, count: int) -> None:

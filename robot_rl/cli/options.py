@@ -23,8 +23,8 @@ Mjcf = Annotated[str, arg(help="MJCF file of the robot; default: the file in gen
 TwinFaults = UseAppendAction[
     Annotated[
         tuple[str, ...],
-        arg(help="Fault of the twin, NAME=VALUE, such as motor-delay=0.04, or NAME=JOINT:VALUE; may be repeated. A wrong "
-            "name lists the others."),
+        arg(help="Fault of the twin, NAME=VALUE, such as motor-delay=0.04, or NAME=JOINT:VALUE; may be repeated; see "
+            "docs/shaking.md."),
     ]
 ]  # fmt: skip
 """See `real.twin.faults`."""

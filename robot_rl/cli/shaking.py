@@ -26,7 +26,8 @@ def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
         return int(bool(causes))
     if causes:
         rows = [(cause.name, cause.detail, cause.remedy) for cause in causes]
-        print_table(f"{run}, the likeliest cause first", ("cause", "found", "remedy"), rows, left=("cause", "found", "remedy"))
+        head = ("cause", "found", "remedy")
+        print_table(f"{run}, the likeliest cause first", head, rows, left=head)
     else:
         console.print(f"{run}: nothing found in {seconds:.0f} s of commands and states", soft_wrap=True)
     for note in notes:

@@ -2,6 +2,7 @@
 writes a legged robot's motor commands."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, Seed
@@ -50,8 +51,9 @@ class Twin:
         task = task_of(self.robot, self.task)
         with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
             conductor = Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None
-            options = {"push_every": self.push_every} if robot.base else {}
-            twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, fault=self.fault, **options)
+            options: dict[str, Any] = {"push_every": self.push_every} if robot.base else {}
+            options["fault"] = self.fault
+            twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
             twin.check_single_publisher()
 
             def end(*_: object) -> None:

@@ -82,8 +82,8 @@ def _order(robot: RobotSpec, m: Measures) -> Iterator[Cause]:
             one, two = robot.joint_names[a], robot.joint_names[b]
             yield Cause(
                 "joint-order", m.order_gain,
-                f"{one} and {two} are exchanged: each follows the other's commands, {m.order_gain:.0f} times nearer than "
-                "its own",
+                f"{one} and {two} are exchanged: each follows the other's commands, {m.order_gain:.0f} times nearer "
+                "than its own",
                 "correct the order of joints in the driver, or `joint_names` in the robot's spec",
             )  # fmt: skip
 
@@ -102,8 +102,8 @@ def _orientation(limits: Limits, m: Measures) -> Iterator[Cause]:
     if m.quat_as_is is not None and m.quat_turned is not None and m.quat_turned - m.quat_as_is > limits.turned:
         yield Cause(
             "quaternion-order", (m.quat_turned - m.quat_as_is) / limits.turned,
-            f"the orientation looks like x y z w: its turns agree with the gyroscope by {m.quat_turned:.2f} in that order "
-            f"and by {m.quat_as_is:.2f} as w x y z (1: equal)",
+            f"the orientation looks like x y z w: its turns agree with the gyroscope by {m.quat_turned:.2f} in that "
+            f"order and by {m.quat_as_is:.2f} as w x y z (1: equal)",
             "give the quaternion as w x y z, as Unitree's messages do",
         )  # fmt: skip
 
@@ -141,8 +141,8 @@ def _noise(limits: Limits, m: Measures) -> Iterator[Cause]:
     if times > limits.noise:
         yield Cause(
             "velocity-noise", times / limits.noise,
-            f"velocities are {times:.0f} times noisier than positions allow: {m.velocity_noise:.2g} rad/s, positions over "
-            f"a control period give {m.velocity_allowed:.2g}",
+            f"velocities are {times:.0f} times noisier than positions allow: {m.velocity_noise:.2g} rad/s, positions "
+            f"over a control period give {m.velocity_allowed:.2g}",
             "filter velocities in the driver, or leave them out so that they come from positions; or train with "
             f"sensor.velocity_noise up to {m.velocity_noise:.2g} rad/s",
         )  # fmt: skip
@@ -158,7 +158,8 @@ def _motors(motion: Motion, limits: Limits, m: Measures, timed: bool) -> Iterato
             "motor-delay", late / limits.delay,
             f"the joints follow their commands {1000 * late:.0f} ms later than in simulation (usual up to "
             f"{1000 * limits.delay:.0f} ms): motor delay",
-            f"widen robot.action_delay to {late * 1.2:.2g} s{_trained(motion, 'robot.action_delay')}, or command less often",
+            f"widen robot.action_delay to {late * 1.2:.2g} s{_trained(motion, 'robot.action_delay')}; if it is the "
+            "network, use a cable",
         )  # fmt: skip
     lag, (low, high) = fitted.damping_scale / fitted.stiffness_scale, limits.lag
     if lag < low:
@@ -178,7 +179,8 @@ def _motors(motion: Motion, limits: Limits, m: Measures, timed: bool) -> Iterato
         yield Cause(
             "armature", max(inertia / high, low / inertia),
             f"the motors' inertia is {inertia:.1f} times that of the model",
-            f"set `armature` in the robot's spec, or widen robot.armature_scale{_trained(motion, 'robot.armature_scale')}",
+            "set `armature` in the robot's spec, or widen robot.armature_scale"
+            f"{_trained(motion, 'robot.armature_scale')}",
         )  # fmt: skip
 
 
@@ -186,8 +188,8 @@ def _jump(limits: Limits, m: Measures) -> Iterator[Cause]:
     if m.jump is not None and m.jump > limits.jump:
         yield Cause(
             "switch-jump", m.jump / limits.jump,
-            f"the robot jumps by {m.jump:.2f} rad at the switch {m.jump_at:.1f} s after the start, which the commands do "
-            "not ask for",
+            f"the robot jumps by {m.jump:.2f} rad at the switch {m.jump_at:.1f} s after the start, which the commands "
+            "do not ask for",
             "begin the other controller's set-points at the measured joints; let only one program command the motors",
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ ENCODER = 1e-4
 SWITCH = 0.5
 """Time after a switch in which its jump is looked for, s."""
 SPIN, SMOOTH = 0.2, 0.06
-"""Time over which turns of the orientation are compared with the gyroscope, and time over which both are averaged, s."""
+"""Time over which turns of the orientation are compared with the gyroscope, and over which both are averaged, s."""
 
 
 @dataclass

@@ -57,7 +57,7 @@ def test_doctor_prints_causes_and_measures(
     assert main(["doctor", "--log", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [cause["name"] for cause in found["causes"]] == ["motor-delay"] and not found["ok"]
-    assert found["measures"]["fitted"]["action_delay"] == pytest.approx(0.11, abs=0.01), "s, the twin's own 0.06 included"
+    assert found["measures"]["fitted"]["action_delay"] == pytest.approx(0.11, abs=0.01), "s, 0.06 of them its own"
     assert "robot.action_delay" in found["causes"][0]["remedy"]
 
 
