@@ -16,7 +16,11 @@ def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
     measures = measure(motion, mjcf)
     causes, notes = find(motion, measures), []
     seconds = min(motion.time[-1], 20.0)
-    if motion.facts["command"] != "JointPositions":
+    if motion.quat is not None:
+        notes.append(
+            "of a legged robot only joint order, signs, rates, noise and orientation are judged: loads do the rest"
+        )
+    elif motion.facts["command"] != "JointPositions":
         notes.append(f"not replayed: its commands are {motion.facts['command']}, the replay takes joint positions")
     elif measures.fitted is None:
         notes.append("no joint moved by more than 0.02 rad: delay, gains and inertia are unknown; record a longer run")

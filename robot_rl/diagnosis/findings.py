@@ -43,8 +43,7 @@ class Limits:
     """Difference of the two correlations between orientation and gyroscope."""
 
 
-ARM = Limits(delay=0.08, lag=(0.65, 3.0), armature=(0.1, 10.0), offset=0.02, scale=0.05, jump=0.03, residual=0.005)
-LEGGED = Limits(delay=0.04, lag=(0.5, 3.0), armature=(0.1, 10.0), offset=0.1, scale=0.4, jump=0.2, residual=0.05)
+LIMITS = Limits(delay=0.08, lag=(0.65, 3.0), armature=(0.1, 10.0), offset=0.02, scale=0.05, jump=0.03, residual=0.005)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Cause:
     """One likely cause."""
 
     name: str
-    """As in `real.twin.faults`."""
+    """As in `real.twin.faults`, or unlike-simulation."""
     strength: float
     """Value as a multiple of its limit; above 1."""
     detail: str
@@ -62,14 +61,31 @@ class Cause:
 def find(motion: Motion, measures: Measures) -> list[Cause]:
     """Return the likely causes, the likeliest first; empty if nothing is wrong."""
     robot = robots.get(motion.facts["robot"])
-    limits, m = LEGGED if robot.base else ARM, measures
+    limits, m = LIMITS, measures
     wiring = sorted([*_order(robot, m), *_signs(robot, m), *_orientation(limits, m)], key=_strength)
     arrival = sorted([*_interval(limits, m), *_noise(limits, m)], key=_strength)
+    if robot.base:  # the ground's forces decide where joints rest, and when they move
+        return [*wiring, *arrival]
+    if not wiring and m.residual > UNLIKE:
+        return [_unlike(m), *arrival]
     joints = sorted(_places(robot, limits, m), key=_strength)
     # A joint in the wrong place spoils the comparison of how motors move, and slow states that of when.
     motors = [] if wiring else sorted(_motors(motion, limits, m, timed=not arrival), key=_strength)
     jumps = [] if wiring or joints else list(_jump(limits, m))
     return [*wiring, *joints, *arrival, *motors, *jumps]
+
+
+UNLIKE = 0.05
+"""Residual of the nearest simulation above which the run is like none, rad."""
+
+
+def _unlike(m: Measures) -> Cause:
+    return Cause(
+        "unlike-simulation", m.residual / UNLIKE,
+        f"no simulation with any delay or gains is near: joints are {m.residual:.2f} rad away",
+        "move one joint at a time and look which one is reported: order, signs and units of the driver's joints; or the "
+        "robot was stopped, or is blocked",
+    )  # fmt: skip
 
 
 def _strength(cause: Cause) -> float:

@@ -16,7 +16,7 @@ from robot_rl.data.motion import NAME, read_motion, write_motion
 from robot_rl.diagnosis import find, measure
 from robot_rl.util.errors import UserError
 
-SEED, ARM = 123, "ur5e-reach"
+SEED, ARM = 123, "fr3-reach"
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def causes(private_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-@pytest.mark.parametrize("task", [ARM, "fr3-reach"])
+@pytest.mark.parametrize("task", [ARM, "ur5e-reach", "go2-velocity"])
 def test_nothing_is_found_without_a_fault(task: str, causes: Callable[..., list[str]]) -> None:
     assert causes(task) == []
 
@@ -41,7 +41,7 @@ def test_nothing_is_found_without_a_fault(task: str, causes: Callable[..., list[
 @pytest.mark.parametrize(
     "fault",
     [
-        "motor-delay=0.04", "velocity-noise=0.5", "joint-order=2,3", "position-offset=2:0.08", "position-scale=1:1.3",
+        "motor-delay=0.04", "velocity-noise=0.5", "joint-order=2,4", "position-offset=2:0.08", "position-scale=1:1.3",
         "position-sign=2", "stiffness=4", "damping=3", "switch-jump=0.1", "state-rate=30",
     ],
 )  # fmt: skip
@@ -49,10 +49,15 @@ def test_fault_of_an_arm_is_the_likeliest_cause(fault: str, causes: Callable[...
     assert causes(ARM, fault)[0] == fault.partition("=")[0]
 
 
+@pytest.mark.parametrize("fault", ["quaternion-order", "velocity-noise=5", "state-rate=100"])
+def test_fault_of_a_quadruped_is_the_likeliest_cause(fault: str, causes: Callable[..., list[str]]) -> None:
+    assert causes("go2-velocity", fault)[0] == fault.partition("=")[0]
+
+
 def test_doctor_prints_causes_and_measures(
     causes: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    causes("fr3-reach", "motor-delay=0.05")
+    causes("ur5e-reach", "motor-delay=0.05")
     capsys.readouterr()
     assert main(["doctor", "--log", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -63,7 +68,7 @@ def test_doctor_prints_causes_and_measures(
 
 # ---- files -------------------------------------------------------------------------------------------------------
 def _log(ticks: int = 1000, joints: int = 6) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    facts = {"robot": "ur5e", "task": ARM, "command": "ToolPose", "command_rate": 500.0, "state_rate": 500.0}
+    facts = {"robot": "ur5e", "task": "ur5e-reach", "command": "ToolPose", "command_rate": 500.0, "state_rate": 500.0}
     time = 7.0 + np.arange(ticks) / 500
     rows = {name: np.zeros((ticks, joints), np.float32) for name in ("position", "velocity", "setpoint", "goal")}
     rows |= {"time": time, "received": time, "gripper": np.zeros(ticks), "stiffness": np.ones(ticks)}
