@@ -5,8 +5,8 @@
     python -m benchmarks.shaking --only motor-delay --tasks ur5e-reach --seeds 1
 
 Policies are slow sines on every action, so no training is needed. Runs without a fault give the thresholds of
-`robot_rl.diagnosis.findings`; they are of other seeds, and of arms other tasks, than the runs with faults. Results go to
-benchmarks/results/shaking.json: how often each fault was found, and what it was mistaken for.
+`robot_rl.diagnosis.findings`; they are of other seeds, and of arms other tasks, than the runs with faults. Results go
+to benchmarks/results/shaking.json: how often each fault was found, and what it was mistaken for.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def _unlike(m: Measures) -> Cause:
     return Cause(
         "unlike-simulation", m.residual / UNLIKE,
         f"no simulation with any delay or gains is near: joints are {m.residual:.2f} rad away",
-        "move one joint at a time and look which one is reported: order, signs and units of the driver's joints; or the "
-        "robot was stopped, or is blocked",
+        "move one joint at a time and look which one is reported: order, signs and units of the driver's joints; or "
+        "the robot was stopped, or is blocked",
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ class Replay:
 
     def _pieces(self) -> list[int]:
         """Return the borders between parts of constant commanded stiffness."""
-        changes = np.flatnonzero(np.diff(self.stiffness)) + 1 if self.robot.base else []
+        changes: Sequence[int] | np.ndarray = np.flatnonzero(np.diff(self.stiffness)) + 1 if self.robot.base else []
         return [0, *map(int, changes), len(self.run.time)]
 
     def _spring(self, engine: MujocoEngine, n: int, scale: float) -> None:
