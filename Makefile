@@ -24,7 +24,7 @@ demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its o
 demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is told what to do
 	$(BIN)/robot-rl demo vla $(ARGS)
 
-sims: $(SIMS)  ## other people's simulators of Franka's protocol, which pin older packages
+sims: $(SIMS)  ## simulators of Franka's protocol and Unitree's SDK by others, which pin older packages
 
 test: $(STAMP) $(SIMS)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
@@ -46,7 +46,9 @@ $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@
 
+# Unitree's SDK comes without OpenCV, which it requires but does not import.
 $(SIMS): Makefile
 	@test -x .venv-sims/bin/pip || $(PYTHON) -m venv .venv-sims
-	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4
+	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4 cyclonedds==11.0.1
+	.venv-sims/bin/python -m pip install --disable-pip-version-check --no-deps unitree-sdk2py-dimos==1.0.3
 	@touch $@

@@ -92,7 +92,8 @@ class Bundle:
         """Raise BundleError if the bundle does not fit a robot, naming the fields that differ or are missing."""
         theirs = robot.fingerprint() | {"interface": robot.kind}
         ours = self.robot | {"interface": self.interface.robot}
-        if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.kind:
+        same_kind = robot.runs(str(ours.get("name")))
+        if (missing := theirs.keys() - ours.keys()) and same_kind:
             raise BundleError(
                 f"{self.label} does not hold the robot's {', '.join(sorted(missing))}: an earlier robot-rl wrote it; "
                 "train it again"
@@ -101,7 +102,7 @@ class Bundle:
         if different:
             name = different[0]
             whom = f"robot {ours.get('name')!r}, not for {robot.name!r}"
-            if ours.get("name") == robot.kind:
+            if same_kind:
                 whom = f"another {robot.name!r} than this robot"
             raise WrongBundle(
                 f"{self.label} is for {whom}: {', '.join(different)} "

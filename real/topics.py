@@ -88,16 +88,21 @@ class GuardReport:
     """Number of dampings by reason."""
     stalls: int = 0
     """Number of ticks that came too late."""
+    warning: str = ""
+    """What may soon end the run, such as a warm motor; empty if nothing."""
 
-    def message(self, name: str = "guard") -> Any:
-        """Return the report as a STATUS of a given name."""
+    def message(self, name: str = "guard", **readings: str) -> Any:
+        """Return the report as a STATUS of a given name, with more values for viewers."""
         counts = {f"damped: {reason}": count for reason, count in self.damped.items()}
-        values = {"latched": self.latched, "stalls": self.stalls} | counts
-        return status(name, ERROR if self.damping else OK, self.damping, values)
+        values = {"latched": self.latched, "stalls": self.stalls, "warning": self.warning} | readings | counts
+        level = ERROR if self.damping else WARN if self.warning else OK
+        return status(name, level, self.damping or self.warning, values)
 
     @classmethod
     def of(cls, message: Any) -> GuardReport:
         """Return the report in a STATUS."""
         values = values_of(message)
         damped = {k.removeprefix("damped: "): int(v) for k, v in values.items() if k.startswith("damped: ")}
-        return cls(message.message, values.get("latched") == "True", damped, int(values.get("stalls", "0")))
+        warning = values.get("warning", "")
+        damping = "" if message.message == warning else message.message
+        return cls(damping, values.get("latched") == "True", damped, int(values.get("stalls", "0")), warning)

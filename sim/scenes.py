@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from robot_rl.interface.robot import RobotSpec, command_ticks, is_whole
+from robot_rl.robots import folder_of
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
@@ -150,7 +151,9 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
                 f"robot model {robot.model} is not a file; correct `model` of robot {robot.name!r} in its spec"
             )
         return Path(robot.model)
-    looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"
+    folder = folder_of(robot.name)
+    beside = f" ({folder / robot.model})" if folder else ""
+    looked = f"{robot.model} is not beside the spec of {robot.name!r}{beside}, and"
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(

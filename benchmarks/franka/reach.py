@@ -42,7 +42,9 @@ class Target:
     def __init__(self) -> None:
         self.place(0)
         self.tracker = Tracker("target", self.place)
-        threading.Thread(target=self._publish, daemon=True).start()
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._publish, daemon=True)
+        self._thread.start()
 
     def place(self, seed: int) -> None:
         """Place the target for episode `seed`."""
@@ -50,9 +52,13 @@ class Target:
         self.position = [float(rng.uniform(*r)) for r in RANGES]
 
     def _publish(self) -> None:
-        while True:
+        while not self.ended.wait(1 / 30):
             self.tracker.publish(self.position)
-            time.sleep(1 / 30)
+
+    def close(self) -> None:
+        self.ended.set()
+        self._thread.join()
+        self.tracker.node.close()
 
 
 def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -68,8 +74,8 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
         assert robot.stderr
         said = robot.stderr.readline()
         assert "is up" in said, said
-        Target()
-        out = ["--out", str(folder / "run"), "--episodes", "100000", "--video-episodes", "0"]
+        target = Target()
+        out = ["--out", str(folder / "run"), "--episodes", "100000", "--video-episodes", "0", "--speed", str(a.speed)]
         log = (folder / "deploy").open("wb")
         policy = subprocess.Popen([*PROGRAM, "deploy", str(a.bundle), "--robot", "fr3", *out], stdout=log, stderr=log)
         begin = time.monotonic()
@@ -79,6 +85,7 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
             policy.send_signal(signal.SIGINT)
             policy.wait(60)
         minutes = (time.monotonic() - begin) / 60
+        target.close()
     finally:
         robot.terminate()
         last = robot.communicate(timeout=20)[1].strip().splitlines()
@@ -88,7 +95,8 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     record = folder / "run" / "episodes.jsonl"
     assert record.exists(), (last, (folder / "deploy").read_text())
     episodes = [json.loads(line) for line in record.read_text().splitlines()]
-    found = {"minutes": round(minutes, 2), "cycles": cycles, "simulator_speed": round(cycles / 60000 / minutes, 2)}
+    found = {"speed": a.speed, "minutes": round(minutes, 2), "cycles": cycles}
+    found["simulator_speed"] = round(cycles / 60000 / minutes, 2)
     found |= {"lost": lost, "lost_share": lost / max(1, cycles), "lost_in_row": row}
     found |= {"episodes": len(episodes), "successes": sum(e["success"] for e in episodes)}
     return found | {"start": said.strip(), "robot": last, "deploy": (folder / "deploy").read_text().splitlines()[-3:]}
@@ -98,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--minutes", type=float, default=10.0, help="duration")
+    parser.add_argument("--speed", type=float, default=1.0, help="share of the policy's speed and acceleration")
     parser.add_argument("--sims", type=Path, default=Path(".venv-sims/bin/python"), help="Python of the simulators")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()

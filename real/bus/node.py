@@ -50,6 +50,8 @@ class Stamped:
 
 
 OnSample = Callable[[Stamped], None] | None
+Tap = Callable[[str, str, bytes | memoryview], None]
+"""Receiver of a copy of each message: topic, type and CDR bytes."""
 
 
 class Publisher(ABC):
@@ -57,10 +59,14 @@ class Publisher(ABC):
 
     def __init__(self, type_name: str, topic: str, qos: QoS) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
+        self.tap: Tap | None = None
 
     def publish(self, msg: Any) -> bool:
         """Publish a message or CDR bytes; return False if a reliable reader blocked it for ``qos.blocking`` seconds."""
-        return self._write(msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name))
+        raw = msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name)
+        if self.tap is not None:
+            self.tap(self.topic, self.type_name, raw)
+        return self._write(raw)
 
     @property
     @abstractmethod
@@ -93,6 +99,7 @@ class Subscription(ABC):
         """Newest sample; None before the first. Samples are not queued."""
         self.at_once = False
         """Deliver samples on arrival even in lockstep: for the clock itself."""
+        self.tap: Tap | None = None
         self._callback = callback
         self._log = log
         self._arrived = threading.Condition()
@@ -139,6 +146,8 @@ class Subscription(ABC):
             self.latest = sample
             self._count = sample.count
             self._arrived.notify_all()
+        if self.tap is not None:
+            self.tap(self.topic, self.type_name, raw)
         if self._callback is not None:
             try:
                 self._callback(sample)

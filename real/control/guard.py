@@ -8,26 +8,30 @@ connection. The guard passes only checked commands on::
 
 At the start and after damping, the robot may be in any posture. It stays damped until the policy's process stands it
 up: set-points begin at the measured posture with low stiffness, which then grows slowly. Full stiffness at once is
-refused. L2 and B of the robot's own remote always damp it.
+refused. L2 and B of the robot's own remote always damp it, as does a hot motor. With a low battery the guard lays it
+down. While one of the robot's own modes is active, which commands the motors too, the guard does not start.
 
 The guard does not import torch, so that it needs little memory and starts in half a second.
 """
 
-import contextlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from real import clock
 from real.bus import Node, Stamped, encode, qos
+from real.control.health import Health
+from real.control.lying import LyingDown
+from real.control.printer import BackgroundPrinter
 from real.control.timing import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.drivers.lowlevel import ARMING, GROWTH, GUARD_RATE, JUMP, REPORT, STATE_TIMEOUT, Motors
+from real.drivers.motion_switcher import MotionSwitcher
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC, GUARD_TOPIC, STATUS, GuardReport, diagnostics
 from robot_rl.interface.driver import UnitreeLowLevel
@@ -61,40 +65,17 @@ class ReceivedCommand(NamedTuple):
     """Arrival of the command, s."""
 
 
-class BackgroundPrinter:
-    """Print messages in a separate thread, so that a slow or closed reader never delays the robot."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self._say = say
-        self._texts: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
-        self._thread.start()
-
-    def __call__(self, text: str) -> None:
-        self._texts.put(text)
-
-    def close(self) -> None:
-        """Print the remaining messages within one second."""
-        self._texts.put(None)
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        while (text := self._texts.get()) is not None:
-            with contextlib.suppress(Exception):
-                self._say(text)
-
-
 class CommandCheck:
     """Decide in each tick to pass the newest command on, or to damp."""
 
-    def __init__(self, motors: Motors):
-        self.motors = motors
+    def __init__(self, motors: Motors, config: UnitreeLowLevel):
+        self.motors, self.health = motors, Health(motors, config)
         self.damping = SILENCE
         """Reason for the present damping; empty while commands are passed on."""
         self.latched = True
         """Damping ends only with a command that begins standing up."""
         self.foreign_publisher = ""
-        """Other publisher of commands or of the robot's state; empty if none."""
+        """Other publisher of commands or of the robot's state, or active mode of the robot; empty if none."""
         self.alive = -float("inf")
         """Arrival of the robot's last new state, s."""
         self.position, self.remote = np.full(motors.count, np.nan), False
@@ -107,6 +88,7 @@ class CommandCheck:
         reason = newest.bad
         if now - newest.received > COMMAND_TIMEOUT:
             reason = SILENCE
+        reason = self.health.hot or self.health.low or reason
         if now - self.alive > STATE_TIMEOUT:
             reason = STALE_STATE
         if self.foreign_publisher:
@@ -127,13 +109,13 @@ class CommandCheck:
 class Guard(CommandCheck):
     """Send motor commands at the robot's command rate from `run()` until `close()`; damp first and last."""
 
-    def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
+    def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0, release: bool = False):
         if not isinstance(robot.driver, UnitreeLowLevel):
             raise UserError(
                 f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
             )
-        super().__init__(Motors(robot))
-        self.robot = robot
+        super().__init__(Motors(robot), robot.driver)
+        self.robot, self.lying = robot, LyingDown(self.motors, robot)
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
@@ -143,6 +125,10 @@ class Guard(CommandCheck):
         self.timing: dict[str, Any] = {}
         self._tick = -1
         """Tick counter of the robot's newest state, ms."""
+        self.trunk = np.zeros(4)
+        """Orientation of the trunk in the newest state, (4,) w x y z."""
+        self._warning, self._said = "", {""}
+        """Warning of the last tick, and all that were printed."""
         self._newest = ReceivedCommand()
         self._raised = False
         """The bus's threads have real-time priority."""
@@ -150,26 +136,28 @@ class Guard(CommandCheck):
         self._hurry = threading.Event()
         self._name = f"{node.full_name.lstrip('/')}: guard"
         self.reports = node.publisher(STATUS, GUARD_TOPIC, REPORT)
-        self.health = node.publisher(DIAGNOSTICS, DIAGNOSTICS_TOPIC, qos.VIEWER)
+        self.viewers = node.publisher(DIAGNOSTICS, DIAGNOSTICS_TOPIC, qos.VIEWER)
         self.output = node.publisher(LOW_COMMAND, robot.driver.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.driver.low_state, qos.SENSOR, self._on_state)
         self.commands = node.subscribe(LOW_COMMAND, robot.driver.wanted_command, qos.COMMAND, self._on_command)
+        self.switcher = MotionSwitcher(node, robot.driver.motion_switcher)
         self._wait_ready(node, timeout)
+        self.switcher.take_over(release)
+        if others := self.output.other_writers():
+            raise UserError(
+                f"{', '.join(others)} already sends motor commands on {self.output.topic}; stop it first: "
+                "two writers make a robot shake"
+            )
         self._count, self._last_report = 0, self._report()
         self.reports.publish(self._last_report)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
-        """Wait for the robot's first state; raise UserError if none arrives or if the motors have another writer."""
+        """Wait for the robot's first state; raise UserError if none arrives."""
         clock.wait(lambda: self._tick >= 0, timeout)
         if self._tick < 0:
             raise UserError(
                 f"no state of {self.robot.name} on {self.state.topic} within {timeout:g} s; is the robot, or "
                 f"`robot-rl twin {self.robot.name}`, running on this domain? {'; '.join(node.incompatible())}".rstrip()
-            )
-        if others := self.output.other_writers():
-            raise UserError(
-                f"{', '.join(others)} already sends motor commands on {self.output.topic}; stop it first: "
-                "two writers make a robot shake"
             )
 
     def _on_state(self, sample: Stamped) -> None:
@@ -180,6 +168,8 @@ class Guard(CommandCheck):
         if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state
             self._tick, self.alive = int(state["tick"]), sample.received
             self.position = state["motor_state"]["q"][: self.motors.count]
+            self.trunk = state["imu_state"]["quaternion"]
+            self.health.look(state, sample.received)
             self.remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
@@ -213,22 +203,41 @@ class Guard(CommandCheck):
             self.foreign_publisher = self._find_intruder()
         newest = self._newest
         before, reason = (self.damping, self.latched), self.reason(clock.now(), newest)
-        self.output.publish(self._damp if reason else newest.raw)
+        self.output.publish(self._answer(reason, newest) if reason else newest.raw)
         # Report the reason of a new damping, and the first refusal after a silence.
         if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
             if reason:
                 self.events[reason] = self.events.get(reason, 0) + 1
             say(f"damping: {reason}" if reason else "passing commands on")
             self.damping = reason
-        changed = before != (self.damping, self.latched)
+        warning, self._warning = self._warning, self.health.warning
+        if self._warning not in self._said:  # each text once: a reading may flicker
+            self._said.add(self._warning)
+            say(f"warning: {self._warning}")
+        changed = (*before, warning) != (self.damping, self.latched, self._warning)
         if changed:
             self._last_report = self._report()
         if changed or self._count % round(self.robot.command_rate / GUARD_RATE) == 0:
             self.reports.publish(self._last_report)
         if changed or self._count % round(self.robot.command_rate * DIAGNOSE) == 1:  # not in a tick with other checks
-            self.health.publish(diagnostics(self._reported().message(self._name)))
+            self.viewers.publish(diagnostics(self._reported().message(self._name, **self.health.values)))
         self._count += 1
         return not self._over()
+
+    def _answer(self, reason: str, newest: ReceivedCommand) -> bytes:
+        """Return the command in place of the newest one: damping, or with a low battery those of lying down."""
+        if reason != self.health.low or not self._is_level():
+            self.lying.over = True
+            return self._damp
+        if not self.damping and not newest.bad and newest.command is not None:
+            self.lying.begin(newest.command, clock.now())
+        return self._damp if self.lying.over else self._command.seal(self.lying.command(clock.now()))
+
+    def _is_level(self) -> bool:
+        """Return whether the trunk is tilted by less than 45 degrees, and its orientation known."""
+        w, x, y, z = self.trunk.tolist()
+        norm = w * w + x * x + y * y + z * z
+        return norm > 0.5 and 1 - 2 * (x * x + y * y) / norm > math.sqrt(0.5)
 
     def _end(self, ticker: Ticker) -> None:
         """Send damping three times, since a message may be lost; continue if an attempt fails."""
@@ -240,8 +249,11 @@ class Guard(CommandCheck):
                 logger.exception("could not damp the robot at the end")
 
     def _find_intruder(self) -> str:
-        """Return a text that names another publisher of motor commands, or two publishers of policy commands or of the
-        robot's state; empty if there are none."""
+        """Return a text that names an active mode of the robot, another publisher of motor commands, or two publishers
+        of policy commands or of the robot's state; empty if there are none."""
+        self.switcher.look()
+        if self.switcher.mode:
+            return f"mode {self.switcher.mode!r} of the robot is active"
         if others := self.output.other_writers(process=True):
             return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
         for topic in (self.commands, self.state):
@@ -250,7 +262,7 @@ class Guard(CommandCheck):
         return ""
 
     def _reported(self) -> GuardReport:
-        return GuardReport(self.damping, self.latched, self.events, self.stalls)
+        return GuardReport(self.damping, self.latched, self.events, self.stalls, self._warning)
 
     def _report(self) -> bytes:
         return bytes(encode(self._reported().message(), STATUS))
@@ -260,7 +272,8 @@ class Guard(CommandCheck):
         second `close`."""
         if self._closing is None:
             return False
-        return self._hurry.is_set() or bool(self.damping) or clock.now() - self._closing > DRAIN
+        damped = bool(self.damping) and self.lying.over
+        return self._hurry.is_set() or damped or clock.now() - self._closing > DRAIN
 
     def close(self) -> None:
         """Make `run` return once the policy's process, which first lays the robot down, is silent. A second call makes

@@ -18,7 +18,7 @@ from real.control.stop import STALE_GOAL, STALE_STATE, STOPS, SafeStop
 from real.control.timing import STALL, Histogram, Ticker, prefer_realtime, reschedule, scheduling
 from real.drivers.driver import Driver
 from real.drivers.state import JointReading, NotReady
-from robot_rl.interface.command import GripperCommand
+from robot_rl.interface.command import GripperCommand, may_hold
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
 
@@ -105,9 +105,10 @@ class CommandLoop:
         self.setpoint = self.measured()
         _, change = self.shield.path(self.setpoint, self.setpoint, 0.0)
         self.rate = torch.zeros_like(change)
-        self.sent_width = reading.gripper
+        # A gripper that may hold something goes on pressing.
+        self.sent_width = 0.0 if may_hold(self.pipeline.robot, reading.gripper) else reading.gripper
         with self._lock:
-            self._goal = Goal(self.setpoint, self.setpoint, reading.gripper, clock.now(), self.pipeline.tick)
+            self._goal = Goal(self.setpoint, self.setpoint, self.sent_width, clock.now(), self.pipeline.tick)
         self._before = (sys.getswitchinterval(), scheduling())
         sys.setswitchinterval(0.0002)  # the default of 5 ms lets the policy thread delay commands
         # Garbage is collected at the start of episodes only.
@@ -161,7 +162,7 @@ class CommandLoop:
         non-finite or too far away, or if a stop is latched."""
         self.check()
         self.goals += 1
-        previous, width, joints = self.goal, self.width, self._joints()
+        previous, width, joints, motion = self.goal, self.width, self._joints(), (self.setpoint, self.rate)
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
             values, gripper = torch.full_like(values, math.nan), width  # reject all of it
         if self.holding or self._fresh:
@@ -171,7 +172,7 @@ class CommandLoop:
                 if self.sinks and not self.driver.dry_run:
                     self.stop("the robot is not where the policy expects it")
                 return False
-        admitted, events = self.shield.admit(values, previous, joints)
+        admitted, events = self.shield.admit(values, previous, joints, motion)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0

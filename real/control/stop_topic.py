@@ -22,7 +22,7 @@ class StopTopic:
         """Arrival of the newest message, s; infinite before the first."""
         loop.watchdog = self.reason
         # Reliable, so that a single `true` arrives; best effort for publishers that offer no more.
-        self._subscriptions = [
+        self.subscriptions = [
             node.subscribe(BOOL, E_STOP_TOPIC, profile, self._take)
             for profile in (qos.COMMAND, replace(qos.COMMAND, reliable=False))
         ]

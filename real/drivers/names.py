@@ -37,4 +37,5 @@ def suggestion(robot: RobotSpec, names: Collection[str]) -> str:
         if name.endswith(own[0]) and {given_prefix + other for other in own[: len(robot.joints)]} <= set(names):
             argument = f"{JOINT_PREFIX}:={given_prefix}"
             return f"they have a prefix: {argument} (--ros-args -p {argument} without a launch file)"
-    return f"a common prefix is {JOINT_PREFIX}:=PREFIX, and other names go into the spec's driver.joint_names"
+    mapping = f'driver.joint_names, pairs (("{robot.joint_names[0]}", "NAME IN THE MESSAGES"), ...)'
+    return f"a common prefix is {JOINT_PREFIX}:=PREFIX, and other names go into the spec's {mapping}"

@@ -88,7 +88,7 @@ class Preflight:
             return ""
         return f"nobody listens on {' and '.join(deaf)}; {self.driver.commands.executor(deaf[0])}"
 
-    def _reports(self) -> list[Subscription]:
+    def reports(self) -> list[Subscription]:
         """Return the subscriptions of topics on which only the robot may publish."""
         driver = self.driver
         own = driver.commands.reports if driver.commands else []
@@ -97,7 +97,7 @@ class Preflight:
     def _crowded(self, process: bool = False) -> str:
         """Return a text that names a topic with two publishers, and their nodes; empty if no topic has two."""
         state = self.driver.state
-        for subscription in self._reports():
+        for subscription in self.reports():
             if len(subscription.writers()) > (state.publishers if subscription is state.joints else 1):
                 return f"{' and '.join(subscription.writers(process))} send on {subscription.topic}"
         return ""

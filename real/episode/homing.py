@@ -14,10 +14,9 @@ from real.drivers.state import NotReady
 from real.episode.rig import Rig
 from real.teleop.commands import FirstInput, Operator
 from real.topics import INT
+from robot_rl.interface.command import EMPTY, may_hold
 
 logger = logging.getLogger(__name__)
-EMPTY = 0.004
-"""Maximum width of a closed, empty gripper, m."""
 STILL = 0.01
 """Largest joint motion with which a robot counts as not responding to commands, rad."""
 NEAR = 0.01
@@ -31,15 +30,36 @@ class Homing:
         self.env, robot = env, env.pipeline.robot
         self.home = torch.tensor(robot.home)[None]
         self.width = robot.gripper.width if robot.gripper else 0.0
+        self._first = True
 
     def begin(self, seed: int) -> None:
-        """Await the reset of a latched stop, set down a held object, go home, have the objects placed for `seed`."""
+        """Await the reset of a latched stop, set down a held object, go home, have the objects placed for `seed`. What
+        the gripper holds before the first episode stays in it, until the operator takes it."""
         if self.env.loop.stopped:
             self.env.await_release()
         if not self.env.driver.dry_run:
+            first, self._first = self._first, False
             self.set_down()
+            if first and self._may_hold():
+                self._return_found()
             self.go_home()
             self._place(seed)
+
+    def _may_hold(self) -> bool:
+        robot = self.env.pipeline.robot
+        return robot.gripper is not None and may_hold(robot, float(self.env.read().gripper_width))
+
+    def _return_found(self) -> None:
+        """Go home with the gripper shut, and wait until the operator wants it to open."""
+        width = 1000 * float(self.env.read().gripper_width)
+        self.go_home(shut=True)
+        if self.env.node.wait_for(lambda: self.env.on_twin, 0.5):
+            return
+        what = f"the gripper is {width:.0f} mm open, so it may hold something"
+        if not self.env.attended():
+            raise NotReady(f"{what}: take it out and open the gripper, or start a teleop device, whose reset opens it")
+        logger.warning("%s: hold it, and press reset on the teleop device; then the gripper opens", what)
+        self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button", shut=True)
 
     @property
     def auto_resets_stop(self) -> bool:
@@ -77,10 +97,14 @@ class Homing:
             env.loop.set_goal(env.pipeline.target(state, action).command.values, 0.0, env.period)
             rate.wait()
 
-    def go_home(self, timeout: float = 8.0) -> None:
-        """Open the gripper and move home at the shield's speed limits; NotReady if not home within `timeout` s."""
-        env, rate, deadline = self.env, Ticker(self.env.period), clock.now() + timeout
-        settled, start, farthest = 0, env.read().joint_position, 0.0
+    def go_home(self, timeout: float = 8.0, shut: bool = False) -> None:
+        """Open the gripper, or shut it, and move home at the shield's speed limits; NotReady if not home `timeout` s
+        after the time that this should take."""
+        env, rate, settled, farthest = self.env, Ticker(self.env.period), 0, 0.0
+        start, robot = env.read().joint_position, env.pipeline.robot
+        speed = robot.limit("velocity") * env.pipeline.shield.config.velocity
+        timeout += 2 * float(((self.home - start).abs() / speed).max())
+        deadline = clock.now() + timeout
         while settled < 3:
             if clock.now() > deadline:
                 commands = env.driver.commands
@@ -95,7 +119,7 @@ class Homing:
             state = env.read()
             farthest = max(farthest, float((state.joint_position - start).abs().max()))
             goal, arrived = env.pipeline.shield.toward(state.joint_position, self.home)
-            env.loop.set_goal(goal, self.width, env.period)
+            env.loop.set_goal(goal, 0.0 if shut else self.width, env.period)
             settled = settled + 1 if arrived else 0
             rate.wait()
 
@@ -139,12 +163,16 @@ class Homing:
 
         self._hold_until(ready, timeout, "operator's first input")
 
-    def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
-        """Hold the home position until `ready` returns true; after `timeout` s raise NotReady, which names `what`."""
+    def _hold_until(
+        self, ready: Callable[[Operator | None], bool], timeout: float, what: str, shut: bool = False
+    ) -> None:
+        """Hold the home position, with the gripper open or `shut`, until `ready` returns true; after `timeout` s raise
+        NotReady, which names `what`."""
         rate, deadline = Ticker(self.env.period), clock.now() + timeout
         while not ready(self._check_stop()):  # read once per period: a press is reported once
             if clock.now() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
             self.env.read()
-            self.env.loop.set_goal(self.env.pipeline.shield.hold(self.home), self.width, self.env.period)
+            goal = self.env.pipeline.shield.hold(self.home)
+            self.env.loop.set_goal(goal, 0.0 if shut else self.width, self.env.period)
             rate.wait()

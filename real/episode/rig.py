@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from real import clock
-from real.bus import Node, Stamped, qos
+from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.control.loop import CommandLoop
 from real.control.stop import OPERATOR, STALE_GOAL, STALE_STATE
 from real.control.stop_topic import StopTopic
@@ -85,6 +85,13 @@ class Rig:
         """`falls`: number of episodes in which a legged robot fell, or was damped other than by a person. `stalls`:
         number of episodes that a stall ended."""
         self.begin()
+
+    @property
+    def wires(self) -> list[Publisher | Subscription]:
+        """Return the publishers and subscriptions on which this process and the robot depend."""
+        preflight, operator = self.driver.preflight, self.arbiter.operator
+        heard = operator.subscriptions[:1] if isinstance(operator, OperatorInput) else []
+        return [*preflight.publishers, *preflight.reports(), *self.stop_topic.subscriptions[:1], *heard]
 
     def begin(self) -> None:
         """Clear the state of the last episode: no executed action, an open gripper, a zero command."""

@@ -27,6 +27,8 @@ from robot_rl.robots import robots
 
 RATED = 250
 """Cycles over which the loop's rate is measured."""
+LATE = 0.0008
+"""Age of a state at which its answer would come too late, s. It is not sent: the robot would not use it."""
 REST = 0.5
 """Time at rest without goals after which the motion ends, s."""
 START = 0.2
@@ -80,13 +82,14 @@ class Arm:
         control = None if self.dry_run else self.robot.start_joint_position_control(fci.ControllerMode.JointImpedance)
         state = control.readOnce()[0] if control else self.robot.read_once()
         motion, self._stream = Motion(self.limits, state.q_d), Stream(state.q_d, self.spec.command_rate)
-        losses, rested = LostCycles(), 0
+        losses, rested, self._arrived = LostCycles(), 0, time.monotonic()
         while True:
             self._following = not self.ending and self._may_follow(motion.q)
             q = motion.follow(*self._stream.at(time.monotonic())) if self._following else motion.brake()
             rested = 0 if self._following or not motion.resting else rested + 1
             finished = rested * PERIOD >= (0.01 if self.ending or self.fault else REST)
-            if control:
+            sent = time.monotonic() - self._arrived < LATE
+            if control and (sent or finished):
                 command = fci.JointPositions(q)
                 command.motion_finished = finished
                 control.writeOnce(command)
@@ -95,8 +98,10 @@ class Arm:
                 return
             state, elapsed = control.readOnce() if control else (self.robot.read_once(), None)
             self._take(state)
-            if elapsed and any(lost := self._count_lost(losses, state, elapsed.to_sec())):
-                motion.bridge(*lost)
+            if elapsed:
+                late, missed = self._count_lost(losses, state, elapsed.to_sec())
+                if late or missed or not sent:
+                    motion.bridge(late or not sent, missed)
             if not self.fault and (fault := self._contact(state)):
                 self._latch(fault)
 

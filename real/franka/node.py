@@ -157,7 +157,8 @@ class FrankaNode:
         links = {part.link.fileno(): part for part in (self.arm, self.hand) if part}
         try:
             self._wait_ready(links)
-            say(f"{self.robot.name} at {self.host} is up: {self._preflight()}; Ctrl-C ends it")
+            if not self._closing.is_set():
+                say(f"{self.robot.name} at {self.host} is up: {self._preflight()}; Ctrl-C ends it")
             prefer_realtime(43)
             watched = diagnosed = time.monotonic()
             while not self._closing.is_set():
@@ -184,8 +185,7 @@ class FrankaNode:
     def _preflight(self) -> str:
         """Return what was found before the first motion; raise UserError if the loop is too slow."""
         state = self.arm_state
-        if state is None:  # closed while waiting
-            return "ended"
+        assert state is not None
         if state.rate < SLOW:
             raise UserError(
                 f"{self.robot.name} at {self.host}: {state.rate:.0f} states arrive in a second, and the robot sends "

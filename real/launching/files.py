@@ -55,6 +55,7 @@ _DEPLOY = (
 _INSTRUCTION = Argument("instruction", "", "instruction, for a policy that reads instructions")
 _THEN = Argument("then", "", "second instruction, given during each episode")
 _AFTER = Argument("after", "3", "time of the second instruction from the episode's start, s", minimum=0.1)
+_SPEED = Argument("speed", "1", "share of the arm's speed; 0.05 for a policy's first run on a robot", minimum=0.01)
 _CLASSIFIER = Argument("classifier", "", "success classifier on camera images; empty: the task's success test")
 _EXECUTION = Argument(
     "execution",
@@ -178,7 +179,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    deploy = _deploy(values, "twin", "execution", "instruction", "classifier", "profile")
+    deploy = _deploy(values, "twin", "speed", "execution", "instruction", "classifier", "profile")
     return [_twin(values), _robot(values), deploy, _tell(values), _teleop(values), _view(values)]
 
 
@@ -229,7 +230,7 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _HOST, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (*_DEPLOY, _SPEED, _HOST, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": LaunchFile(

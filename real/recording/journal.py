@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from real import clock
+from real.recording.black_box import BlackBox
 from real.recording.session import uninterrupted
 from robot_rl.training.run import write_text
 from robot_rl.util import strict_json
@@ -41,6 +42,8 @@ class Journal:
         self._falls = self._stalls = 0
         self._command_sources: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
+        self.black_box = BlackBox(folder, env.wires)
+        env.stream.on_event(self.black_box.on_event)
         env.stream.on_event(self._note)
         env.stream.on_step(self._record)
 
@@ -102,6 +105,7 @@ class Journal:
 
     def close(self) -> None:
         """Write queued events and close the files."""
+        self.black_box.close()
         self._flush()
         for file in self._files.values():
             file.close()

@@ -168,19 +168,19 @@ class OperatorInput:
         """Time of the last sample, s."""
         # Reliable for short presses, which are resent; best effort for publishers that offer no more.
         profiles = (QOS, replace(QOS, reliable=False))
-        self._subscriptions = (
+        self.subscriptions = (
             [node.subscribe(TYPE, self._topic, profile, self._take) for profile in profiles] if node else []
         )
 
     @property
     def devices(self) -> int:
         """Return the number of publishers on the topic, which should be one."""
-        return self._subscriptions[1].matched if self._subscriptions else 0
+        return self.subscriptions[1].matched if self.subscriptions else 0
 
     def other_publishers(self) -> str:
         """If the topic has several publishers, describe them, with process and host if known; else return ""."""
-        writers = self._subscriptions[1].writers(process=True) if self._subscriptions else []
-        return f"{' and '.join(writers)} send on {self._subscriptions[1].topic}" if len(writers) > 1 else ""
+        writers = self.subscriptions[1].writers(process=True) if self.subscriptions else []
+        return f"{' and '.join(writers)} send on {self.subscriptions[1].topic}" if len(writers) > 1 else ""
 
     def _take(self, sample: Stamped) -> None:
         """Store a sample, unless it is a duplicate. Of a sample that arrives after a newer one, use only the button
@@ -264,5 +264,5 @@ class OperatorInput:
 
     def close(self) -> None:
         """Close the subscriptions."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.close()

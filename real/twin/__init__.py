@@ -31,6 +31,18 @@ def open_twin(node: Node, task: Task, fault: Sequence[str] = (), **options: Any)
         options["hidden"] = replace(hidden, faults=tuple(parse_fault(text, robot) for text in fault))
     path = parts_of(robot).twin
     if not path:
-        raise ConfigError(f"robot {robot.name!r} has no twin: its driver {robot.driver.driver!r} names none")
-    twin: Twin = load(path, f"twin of robot {robot.name!r}")(node, task, **options)
+        raise ConfigError(
+            f"robot {robot.name!r} has no twin: its driver {robot.driver.driver!r} names none; write one and "
+            "name it in DriverParts.twin, see docs/add-a-driver.md, part 4"
+        )
+    what = f"twin of robot {robot.name!r}"
+    kind = load(path, what)
+    if not (isinstance(kind, type) and issubclass(kind, Twin)):
+        raise ConfigError(f"{what}: {path} is no subclass of real.twin.base.Twin; correct DriverParts.twin")
+    if lacking := sorted(kind.__abstractmethods__):
+        raise ConfigError(
+            f"{what}: {path} lacks the methods {', '.join(lacking)}; write them, or derive it from "
+            "real.twin.arm.ArmTwin, which has all of them"
+        )
+    twin: Twin = kind(node, task, **options)
     return twin

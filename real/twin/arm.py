@@ -1,25 +1,30 @@
 """Twin of an arm: joints, gripper, and an object tracker with errors."""
 
+import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
-from real.bus import Node, qos
+from real.bus import Node, Subscription, qos
 from real.bus.layout import template
 from real.bus.stamps import stamped
 from real.drivers.names import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from real.twin.faults import SILENCE, Fault
-from robot_rl.interface.driver import ForwardPosition
+from robot_rl.interface.driver import ForwardPosition, JointTopics
 from robot_rl.robots import robots
+from robot_rl.util.errors import ConfigError
 from sim.randomization import episode_rng, episode_uniforms
 from sim.step.placement import DEFAULT_X
 from sim.tasks.base import PLACE, Task
 
+logger = logging.getLogger(__name__)
 TRUTH_TOPIC = "twin/{object}/pose"
 """geometry_msgs/PoseStamped: true pose of an object, without the tracker's error."""
 
@@ -49,7 +54,12 @@ class HiddenArm:
 
 
 class ArmTwin(Twin):
-    """Simulated arm that follows streamed joint positions."""
+    """Simulated arm that follows streamed joint positions.
+
+    Twins of drivers with other messages override `subscribe`, `positions` and, with a gripper, `opening`."""
+
+    gripper: Subscription | None
+    """Subscription of the gripper's commands; None: there is none."""
 
     def __init__(
         self, node: Node, task: Task, hidden: HiddenArm | None = None, seed: int = 0, cameras: bool = True,
@@ -61,7 +71,11 @@ class ArmTwin(Twin):
         self.hidden = hidden or HiddenArm()
         super().__init__(node, task, scene, seed, cameras, mjcf, self.hidden.faults)
         ros = self.robot.driver
-        assert isinstance(ros, ForwardPosition)
+        if not isinstance(ros, JointTopics):
+            raise ConfigError(
+                f"robot {self.robot.name!r}: {type(self).__name__} sends joint states, but the driver's config "
+                f"{type(ros).__name__} is not below JointTopics; make it so"
+            )
         self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
         """Names that the real robot's driver gives to the joints and the base frame."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
@@ -72,9 +86,12 @@ class ArmTwin(Twin):
         self._pose = template(kind, header={"frame_id": self.frame})
         self.poses = {name: node.publisher(kind, ros.object_pose.format(object=name), STATE) for name in names}
         self.truths = {name: node.publisher(kind, TRUTH_TOPIC.format(object=name), STATE) for name in names}
-        self.command = node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
-        self.gripper = node.subscribe("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
+        self.gripper = None
+        self._ignored: list[Subscription] = []
+        """Subscriptions with a command that was not valid, of which a warning told."""
+        self.subscribe()
         self.target = torch.tensor(self.robot.home).view(1, 1, -1)
+        """Joint positions that the servos follow, (1, 1, J) rad."""
         self.width = torch.full((1, 1, 1), self.robot.gripper.width if self.robot.gripper else 0.0)
         self._delayed = deque([(self.target, self.width)], maxlen=self.faults.delay + 1)
         """Commands of the last ticks; the oldest of them is applied."""
@@ -97,6 +114,25 @@ class ArmTwin(Twin):
             self._bias[name] = np.array([x * cos - y * sin, x * sin + y * cos, z])
         self._hide()
         self.place(seed, robot_too=True)
+
+    def subscribe(self) -> None:
+        """Subscribe `command` and, with a gripper, `gripper` to the messages of the robot's driver."""
+        ros = self.robot.driver
+        if not isinstance(ros, ForwardPosition):
+            raise ConfigError(
+                f"robot {self.robot.name!r}: {type(self).__name__} follows ForwardPosition's messages, not those of "
+                f"{type(ros).__name__}; write a subclass with subscribe and positions, see docs/add-a-driver.md"
+            )
+        self.command = self.node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
+        self.gripper = self.node.subscribe("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
+
+    def positions(self, message: Any) -> ArrayLike:
+        """Return the joint positions (J,), rad, that the newest message commands; called in each tick."""
+        return message.data
+
+    def opening(self, message: Any) -> ArrayLike:
+        """Return the distance between the fingers, m, that the gripper's newest message commands."""
+        return message.data
 
     def _hide(self) -> None:
         h = self.hidden
@@ -131,8 +167,8 @@ class ArmTwin(Twin):
 
     def tick(self, count: int) -> None:
         """Follow the newest command; publish the joint state, and object poses at the tracker's rate."""
-        self.target = self._latest(self.command, self.target)
-        self.width = self._latest(self.gripper, self.width)
+        self.target = self._latest(self.command, self.positions, self.target)
+        self.width = self._latest(self.gripper, self.opening, self.width)
         if (newest := self.command.latest) is not self._newest:
             if count - self._commanded > SILENCE * self.robot.command_rate:
                 self.faults.switch(count)
@@ -154,14 +190,19 @@ class ArmTwin(Twin):
         if count % self._every_object == 0:
             self._publish_objects(self._seen[0])
 
-    def _latest(self, subscription: Any, current: torch.Tensor) -> torch.Tensor:
+    def _latest(
+        self, subscription: Subscription | None, read: Callable[[Any], ArrayLike], current: torch.Tensor
+    ) -> torch.Tensor:
         """Return the newest command if it is valid, else the `current` one. As in a forward controller, no command
         times out."""
-        sample = subscription.latest
-        if sample is None:
+        if subscription is None or (sample := subscription.latest) is None:
             return current
-        data = np.asarray(sample.msg.data)
+        data = np.atleast_1d(np.asarray(read(sample.msg)))
         if data.shape != (current.shape[-1],) or not np.isfinite(data).all():
+            if subscription not in self._ignored:  # once, as it comes in every tick
+                self._ignored.append(subscription)
+                wanted = f"{current.shape[-1]} finite numbers"
+                logger.warning("ignored a command on %s: %s, not %s", subscription.topic, data.tolist(), wanted)
             return current
         return torch.from_numpy(data.astype(np.float32)).view(1, 1, -1)
 

@@ -9,17 +9,28 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from robot_rl.cli import options as opt
-from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveFraction, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
     from real.episode.steering import Schedule
     from robot_rl.interface.pipeline import Interface
+    from robot_rl.interface.robot import RobotSpec
 
 
 def limited(interface: Interface, seconds: float) -> Interface:
     """Return the interface with a time limit of `seconds`, in whole control periods; 0 keeps the interface's limit."""
     return replace(interface, horizon=max(1, round(seconds * interface.controller.rate))) if seconds else interface
+
+
+def slowed(interface: Interface, robot: RobotSpec, share: float) -> Interface:
+    """Return the interface with a share of its joints' or tool's speed and acceleration; ConfigError for a legged
+    robot."""
+    if share < 1 and robot.base:
+        raise ConfigError(f"--speed {share:g}: {robot.name} would fall; leave it out for a legged robot")
+    most = {name: share * getattr(interface.shield, name) for name in ("velocity", "acceleration")}
+    return replace(interface, shield=replace(interface.shield, **most))
 
 
 @dataclass
@@ -43,6 +54,8 @@ class Deploy:
     """Seed of the first episode; episode k uses seed + k for object poses on a twin and for scheduled commands."""
     seconds: NonNegativeFloat = 0.0
     """Episode length, s; 0: the task's time limit."""
+    speed: PositiveFraction = 1.0
+    """Share of an arm's speed and acceleration: 0.05 for a policy's first run on a robot, with more --seconds."""
     commands: Literal["schedule", "person"] = "person"
     """Velocity commands of a legged robot while neither a teleop device nor cmd_vel sends any: schedule follows the
     task's schedule, person keeps the robot standing."""
@@ -84,7 +97,6 @@ class Deploy:
         from robot_rl.robots import robots
         from robot_rl.robots.profiles import with_profile
         from robot_rl.training.run import Run, new_folder
-        from robot_rl.util.errors import ConfigError
         from sim.tasks import task_of
 
         torch.set_num_threads(1)
@@ -99,6 +111,7 @@ class Deploy:
         bundle.check_robot(robot)
         classifier = load_classifier(self.classifier) if self.classifier else None
         interface = limited(replace(bundle.interface, robot=self.robot), self.seconds)
+        interface = slowed(interface, robot, self.speed)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         films = bool(self.video_episodes or interface.pictures)

@@ -111,9 +111,10 @@ def _check_policy(folder: Path, robot: str) -> None:
         owner = str(json.loads(file.read_text())["interface"]["robot"])
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{file} is damaged or foreign ({error!r}); copy the bundle again") from None
-    if owner in robots and (legged := robots.get(owner).base is not None) != (robots.get(robot).base is not None):
+    spec = robots.get(robot)
+    if owner in robots and (legged := robots.get(owner).base is not None) != (spec.base is not None):
         raise LaunchError(f"bundle {file.parent} is for robot {owner!r}, {_fitting(legged)} robot:={owner}")
-    if owner != robot:
+    if not spec.runs(owner):
         raise LaunchError(f"bundle {file.parent} is for robot {owner!r}, not for {robot!r}; add robot:={owner}")
 
 

@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
     "robots check": ("robot_rl.cli.doctor:RobotsCheck", "compare a robot's spec with its model file"),
+    "robots cover": ("robot_rl.cli.cover:Cover", "cover an arm's links with spheres, for the check against collisions"),
     "recipes": ("robot_rl.cli.lists:recipes_main", "list the recipes"),
     "doctor": ("robot_rl.cli.doctor:Doctor", "check this machine"),
 }

@@ -19,7 +19,7 @@ PhysicsDevice = Annotated[str, arg(help="Physics device: cpu; with genesis also 
 Without = Annotated[tuple[str, ...], arg(help="Randomized parameters to keep at nominal values, such as cube.mass.")]
 Instructions = Annotated[str, arg(help="The task's instructions to use: training, held-out, all, or a common prefix.")]
 Changes = Annotated[Fraction, arg(help="Fraction of episodes in which the instruction changes midway.")]
-Mjcf = Annotated[str, arg(help="MJCF file of the robot; default: the file in genesis-world.")]
+Mjcf = Annotated[str, arg(help="Model file of the robot, MJCF or URDF; default: the `model` of its spec.")]
 TwinFaults = UseAppendAction[
     Annotated[
         tuple[str, ...],

@@ -85,6 +85,8 @@ class Guard:
     robot: opt.RobotName
     wait: NonNegativeFloat = 60.0
     """Longest wait for the robot's first state, s."""
+    release: bool = False
+    """End the robot's own mode, such as sport mode, if one is active: the robot lies down first."""
     json: bool = False
     """Print the timing as one JSON object instead of a line."""
     ros_args: opt.RosArgs = field(default_factory=list)
@@ -107,7 +109,7 @@ class Guard:
 
         robot = robots.get(self.robot)
         with open_node("guard", ros_args=self.ros_args, rate=robot.command_rate) as node:
-            guard = RunningGuard(node, robot, self.wait)
+            guard = RunningGuard(node, robot, self.wait, self.release)
             node.declare_parameter("robot", self.robot, read_only=True)
             node.declare_parameter("command_timeout", COMMAND_TIMEOUT, "Age of a command, s.", read_only=True)
             node.serve_parameters()

@@ -68,6 +68,15 @@ class GripperCommand:
         return cls(width, force, "grasp" if width < opened / 2 else "release")
 
 
+EMPTY, OPEN = 0.004, 0.9
+"""Maximum width of a closed, empty gripper, m, and share of the open width from which a gripper is open."""
+
+
+def may_hold(robot: RobotSpec, width: float) -> bool:
+    """Return whether a gripper that is `width` m open may hold an object: it is neither closed nor open."""
+    return robot.gripper is not None and EMPTY < width < OPEN * robot.gripper.width
+
+
 def choose(produced: tuple[type[Command], ...], accepted: tuple[type[Command], ...]) -> type[Command] | None:
     """Return the first kind of command that a controller produces and a driver accepts; None if there is none."""
     return next((kind for kind in produced if kind in accepted), None)

@@ -218,7 +218,7 @@ class FrankaControl(ForwardPosition):
     speed: Annotated[float, Interval(gt=0, le=0.95)] = 0.85
     """Share of the joints' speed limits that the process uses. Like `acceleration`, it must exceed the share of a
     policy's shield, or the arm passes goals that stop."""
-    acceleration: Annotated[float, Interval(gt=0, le=0.95)] = 0.35
+    acceleration: Annotated[float, Interval(gt=0, le=0.95)] = 0.55
     """Share of the joints' acceleration limits. A command that comes too late after a lost cycle can seem to have one
     and a half times the acceleration."""
     jerk: Annotated[float, Interval(gt=0, le=0.95)] = 0.1
@@ -267,6 +267,16 @@ class UnitreeLowLevel(DriverConfig):
     """Names of the joints, in the order of the motors in the messages."""
     feet: tuple[str, ...] = ()
     """Names of the feet, in the order of the contact forces in the messages."""
+    motor_temperature_warning: float = 70.0
+    """Temperature of a motor from which the guard warns, degrees C."""
+    motor_temperature_stop: float = 85.0
+    """Temperature of a motor from which the guard damps, until all are below the warning, degrees C."""
+    battery_warning: float = 20.0
+    """Charge of the battery up to which the guard warns, %."""
+    battery_low: float = 10.0
+    """Charge of the battery up to which the guard lays the robot down, until it is above the warning, %."""
+    motion_switcher: str = "motion_switcher"
+    """Unitree's service that says which of the robot's own modes is active, on `api/<name>/request` and `/response`."""
     safety: SafetyConfig = field(default_factory=lambda: SafetyConfig(goal_timeout=0.3))
     """A goal may be older than an arm's: damping makes the robot fall, so it keeps standing in short gaps."""
     follow: Follow = "direct"
@@ -277,6 +287,9 @@ class UnitreeLowLevel(DriverConfig):
         what = f"robot {robot.name!r}, driver"
         _check_order(f"{what}.motors", self.motors, "joint", robot.joint_names)
         _check_order(f"{what}.feet", self.feet, "foot", robot.base.feet if robot.base else ())
+        for low, high in (("motor_temperature_warning", "motor_temperature_stop"), ("battery_low", "battery_warning")):
+            if not 0 < getattr(self, low) < getattr(self, high):
+                raise ValueError(f"{what}: {low} must be above 0 and below {high}; correct one of them")
 
     def wire_order(self) -> dict[str, list[str] | None]:
         return {"motors": list(self.motors), "contacts": list(self.feet)}

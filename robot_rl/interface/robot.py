@@ -63,7 +63,7 @@ class Joint:
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
         if not self.low < self.high:
-            raise ValueError(f"joint {self.name!r}: low {self.low} is not below high {self.high}")
+            raise ValueError(f"joint {self.name!r}: low {self.low} rad is not below high {self.high} rad")
         _check_directions(f"joint {self.name!r}", quat=self.quat, axis=self.axis)
 
 
@@ -159,6 +159,11 @@ class RobotSpec:
     gripper: Gripper | None = None
     base: FloatingBase | None = None
     """Trunk and feet of a legged robot; None for a robot with a fixed base."""
+    spheres: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
+    """Spheres x, y, z, radius, m, that cover each link of an arm in the link's frame, the base first; what is mounted
+    on the last link belongs to it. `robot-rl robots cover` computes them. Empty: no check against collisions."""
+    collision_pairs: tuple[tuple[int, int], ...] = ()
+    """Pairs of links, as numbers of joints between base and link, that can collide; the same command finds them."""
     collision_bodies: tuple[str, ...] = ()
     """Names of the bodies that collide in simulation; empty: all bodies."""
     armature: NonNegativeFloat | None = None
@@ -184,6 +189,14 @@ class RobotSpec:
         self._check_posture("home", self.home)
         if self.base and self.base.lying:
             self._check_posture("lying", self.base.lying)
+        links = len(self.joints) + 1
+        if (self.spheres or self.collision_pairs) and len(self.spheres) != links:
+            raise ValueError(
+                f"robot {self.name!r}: spheres of {len(self.spheres)} links; with the base there are {links}; see "
+                "`robot-rl robots cover`"
+            )
+        if wrong := [pair for pair in self.collision_pairs if not 0 <= pair[0] < pair[1] < links]:
+            raise ValueError(f"robot {self.name!r}: collision_pairs {wrong}: links are 0 to {links - 1}, lower first")
         self.driver.check(self)
 
     def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
@@ -191,12 +204,20 @@ class RobotSpec:
             raise ValueError(f"robot {self.name!r}: {name} has {len(angles)} numbers for {len(self.joints)} joints")
         for j, angle in zip(self.joints, angles, strict=True):
             if not j.low <= angle <= j.high:
-                raise ValueError(f"robot {self.name!r}, {j.name}: {name} {angle} is outside {j.low} to {j.high}")
+                turns = abs(angle) > 2 * math.pi and j.low <= math.radians(angle) <= j.high
+                remedy = f"; degrees are written math.radians({angle:g})" if turns else ""
+                raise ValueError(
+                    f"robot {self.name!r}, {j.name}: {name} {angle} rad is outside {j.low} to {j.high} rad{remedy}"
+                )
 
     @property
     def kind(self) -> str:
         """Return the name of the robot in bundles and tasks."""
         return self.variant_of or self.name
+
+    def runs(self, robot: str) -> bool:
+        """Return whether this robot runs the policies for the robot named `robot`: itself, or the one it varies."""
+        return robot == self.kind
 
     @property
     def joint_names(self) -> tuple[str, ...]:

@@ -4,12 +4,14 @@
 command towards the admitted target, within speed and acceleration limits. No command bypasses the two.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
+from robot_rl.interface.collision import Clearance
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
@@ -17,6 +19,10 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 LEAD = 0.15
 """Largest distance of a goal from the measured posture on the way home, rad."""
+FAR, WAYPOINTS = 0.1, 3
+"""Distance of a goal from the command above which the path between them is checked too, rad, and points on its legs."""
+SAME = 1e-4
+"""Difference of clearances that counts as none, m."""
 ARRIVED = 0.03
 """Largest distance of a joint from home at which an arm counts as there, rad."""
 
@@ -33,9 +39,18 @@ class ShieldConfig:
     """Distance that commands keep to the joints' position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
     """Distance by which the tool may leave the workspace box, m."""
+    clearance: NonNegativeFloat | None = 0.005
+    """Distance that goals keep between links of an arm, and between arm and table, m; None: no check. Robots without
+    `spheres` are not checked."""
+    table: float | None = 0.0
+    """Height of the table in the base frame, m; None: there is none."""
 
     def __post_init__(self) -> None:
         validate(self, "shield.")
+
+
+Motion = tuple[Tensor, Tensor]
+"""Set-points (n, D) of robots, and their rates (n, E)."""
 
 
 class Shield(Protocol):
@@ -48,12 +63,13 @@ class Shield(Protocol):
     config: ShieldConfig
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals (n, D); a rejected row is replaced by its row of `previous` (n, D).
 
         Returns the goals, and for each reason a mask (n,) of the changed rows. `joints`: measured positions (n, J),
-        rad, from which goals that are velocities are checked against the workspace.
+        rad, from which goals that are velocities are checked against the workspace. `motion`: current set-points
+        and their rates, from which the way to the goals is checked; None: at rest at `previous`.
         """
 
     def follow(
@@ -104,23 +120,59 @@ class JointShield:
             low, high = torch.tensor(robot.tool.workspace)
             self.box = low - config.workspace_slack, high + config.workspace_slack
             self.kinematics = Kinematics(robot)
+        self.clearance, self.least = None, config.clearance or 0.0
+        if self.kinematics and robot.collision_pairs and config.clearance is not None:
+            self.clearance = Clearance(robot, self.kinematics, config.table)
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals. If the tool is already outside the workspace box, only goals no closer to the
-        box than `previous` are rejected, so the tool can return."""
+        box than `previous` are rejected, so the tool can return. Links that are too close may part on the way."""
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
         events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
         if self.kinematics is None:
             return clipped, events
-        position = self.kinematics.forward(torch.cat([clipped, previous]))[0]
+        position, _, origins, axes = self.kinematics.chain(torch.cat([clipped, previous]))
+        position = position.T
         outside = (self.box[0] - position).clamp_min(0) + (position - self.box[1]).clamp_min(0)
         now, before = outside.sum(-1).chunk(2)
-        leaves = (now > 0) & (now >= before)
-        return torch.where(leaves[:, None], previous, clipped), events | {"workspace": leaves & finite}
+        refused = (now > 0) & (now >= before)
+        events["workspace"] = refused & finite
+        if self.clearance:
+            start, rate = motion or (previous, torch.zeros_like(previous))
+            now = self.clearance([o[..., : len(goal)] for o in origins], [a[..., : len(goal)] for a in axes])
+            now = now.minimum(self._on_the_way(start, rate, clipped))
+            close = now < self.least
+            if close.is_cuda or close.any():  # on a GPU the question would cost more than the answer
+                close &= now < self.clearance(*self.kinematics.chain(start)[2:]) - SAME
+            events["collision"] = close & finite
+            refused = refused | close
+        return torch.where(refused[:, None], previous, clipped), events
+
+    def _on_the_way(self, start: Tensor, rate: Tensor, goal: Tensor) -> Tensor:
+        """Return the smallest clearance (n,), m, on the way of moving commands to goals (n, J); inf for goals at hand.
+
+        The way is taken to lead straight to where the command could stop, and straight from there to the goal. What it
+        does lies between these two legs and the direct path.
+        """
+        stop = start + rate * (rate.abs() / self.acceleration).amax(-1, keepdim=True) / 2
+        reach = torch.maximum((goal - start).abs(), (stop - start).abs()).amax(-1)
+        if goal.is_cuda:
+            return self._least_on(start, stop, goal).where(reach > FAR, torch.inf)
+        far, found = reach > FAR, torch.full_like(reach, torch.inf)
+        if far.any():
+            found[far] = self._least_on(start[far], stop[far], goal[far])
+        return found
+
+    def _least_on(self, *corners: Tensor) -> Tensor:
+        """Return the smallest clearance (n,), m, on the legs between corners (n, J), without the last corner."""
+        assert self.kinematics and self.clearance
+        share = torch.arange(WAYPOINTS, dtype=corners[0].dtype, device=corners[0].device)[:, None, None] / WAYPOINTS
+        path = torch.cat([one + share * (other - one) for one, other in itertools.pairwise(corners)])
+        return self.clearance(*self.kinematics.chain(path.flatten(0, 1))[2:]).view(len(path), -1).amin(0)
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float

@@ -20,7 +20,7 @@ from robot_rl.interface.rotation import (
     rotation_quat,
     rotation_vector,
 )
-from robot_rl.interface.shield import JointShield, Shield, ShieldConfig, approach
+from robot_rl.interface.shield import JointShield, Motion, Shield, ShieldConfig, approach
 
 if TYPE_CHECKING:
     from robot_rl.interface.pipeline import Interface
@@ -81,7 +81,7 @@ class ToolPoseShield(ToolShield):
     """Limits on poses of the tool; set-points are (n, 7)."""
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         norm = goal[:, 3:].norm(dim=-1)
         finite = goal.isfinite().all(-1) & ((norm - 1).abs() < UNIT)
@@ -130,7 +130,7 @@ class VelocityShield:
     acceleration: Tensor
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, torch.zeros_like(goal))
@@ -163,7 +163,7 @@ class TwistShield(VelocityShield, ToolShield):
     """Limits on velocities of the tool; the tool can always brake before it leaves the workspace."""
 
     def admit(
-        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None
+        self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         goal, events = super().admit(goal, previous)
         if joints is None:

@@ -112,7 +112,7 @@ def settings_section(runs: Sequence[RunFolder]) -> list[Block]:
 
 _GOALS = "goals changed or refused"
 _COUNTED = {
-    _GOALS: ("nonfinite", "position", "workspace", "start mismatch"),
+    _GOALS: ("nonfinite", "position", "workspace", "collision", "start mismatch"),
     "times it began, however long": ("stop", "stale state", "stale goal", "tilt", "joint speed"),
     "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
     "pictures recorded again": ("stale picture",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,3 +36,11 @@ robots = Registry(
     instance_of="robot_rl.interface.robot:RobotSpec",
     finish=_as_found,
 )
+
+
+def folder_of(name: str) -> Path | None:
+    """Return the folder of the file with a robot's spec; None for a robot that no file registers."""
+    with suppress(KeyError):
+        module = sys.modules.get(robots.path(name).partition(":")[0])
+        return Path(module.__file__).parent if module and module.__file__ else None
+    return None

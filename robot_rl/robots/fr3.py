@@ -35,6 +35,7 @@ def _joint(joint: Joint, limits: tuple[float, float, float, float, tuple[float, 
 FR3 = replace(
     PANDA,
     name="fr3",
+    collision_pairs=((0, 5), (0, 6), (0, 7), (1, 5), (1, 6), (1, 7), (2, 5), (2, 6), (2, 7)),
     joints=tuple(_joint(joint, limits) for joint, limits in zip(PANDA.joints, _LIMITS, strict=True)),
     state_rate=100.0,
     command_rate=100.0,

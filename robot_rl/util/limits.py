@@ -51,9 +51,20 @@ def find_problem(value: Any, hint: Any) -> tuple[Any, str] | None:
             adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        length = {"missing": "a longer list", "too_long": "a shorter list"}.get(first["type"])
-        return first["input"], length or first["msg"].removeprefix("Input should be ")
+        value = first["input"]
+        wanted = {
+            "missing": "a longer list", "too_long": "a shorter list",
+            "tuple_type": f"a tuple: {tuple(value) if isinstance(value, list) else (value,)}",
+            "float_type": f"a number, not {_kind(value)}", "int_type": f"a whole number, not {_kind(value)}",
+            "string_type": f"a text in quotes, not {_kind(value)}", "bool_type": f"True or False, not {_kind(value)}",
+        }.get(first["type"])  # fmt: skip
+        return value, wanted or first["msg"].removeprefix("Input should be ")
     return None
+
+
+def _kind(value: Any) -> str:
+    """Return words for a value's type; the value itself is shown beside them."""
+    return "a text in quotes" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _problems(settings: Any, prefix: str, flags: bool = False) -> Iterator[str]:

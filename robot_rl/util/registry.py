@@ -26,6 +26,7 @@ from functools import cache
 from typing import Any
 
 from robot_rl.util.errors import ConfigError, UnknownName, UserError, nearest
+from robot_rl.util.fields import explain
 
 
 def load(path: str, what: str) -> Any:
@@ -38,7 +39,7 @@ def load(path: str, what: str) -> Any:
     try:
         found = importlib.import_module(module)
     except (ConfigError, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
-        raise ConfigError(f"{what} in {_file(module)}: {error}") from error
+        raise ConfigError(f"{what} in {_file(module)}: {explain(error, _file(module))}") from error
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise

@@ -147,7 +147,7 @@ class Engine(ABC):
         at poses (k, 7)."""
         qpos = np.tile(self.model.qpos0, (len(joints), 1))
         qpos[:, self._joint_qpos] = joints
-        if self.robot.gripper:
+        if self.robot.gripper and self.robot.fingers:
             qpos[:, self._finger_qpos] = self.robot.gripper.width / len(self._finger_qpos)
         for name, pose in objects.items():
             start = self._object_qpos[name]

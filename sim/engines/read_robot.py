@@ -14,7 +14,7 @@ from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
 from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
-from sim.engines.urdf import is_urdf, read_urdf
+from sim.engines.urdf import is_urdf, read_urdf, refuse_xacro
 from sim.rendering.gl import mujoco
 from sim.scenes import robot_model
 
@@ -22,6 +22,7 @@ from sim.scenes import robot_model
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
     """Return the robot's normalized model file, not checked against the spec; raise ConfigError if it is unreadable."""
     path = robot_model(robot, mjcf)
+    refuse_xacro(path)
     urdf = is_urdf(path)
     undrawn: list[str] = []
     try:

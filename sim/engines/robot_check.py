@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 import torch
@@ -12,11 +11,12 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 from sim.engines.feet import collides
+from sim.engines.limit_check import check_rates, compare_efforts, compare_limits, compare_speeds
 from sim.engines.model import compile_model, foot_shapes
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.read_robot import driven_joints, read_robot_file
-from sim.engines.robot_file import TOLERANCE, Finding, RobotFile, counted, faults, moments, weighs
-from sim.engines.servos import force_range, torque_range
+from sim.engines.robot_file import Finding, RobotFile, counted, faults, moments, result, weighs
+from sim.engines.units import MILLI, length_advice, unit_advice
 from sim.rendering.gl import mujoco
 from sim.scenes import Scene
 
@@ -38,7 +38,7 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
         return [Finding("error", "file", str(error))]
     findings = [*faults(file, robot), *file.changes, *_extras(file, robot)]
     if not any(f.severity == "error" for f in findings):
-        findings += _compare_efforts(file.spec, robot)
+        findings += [*compare_speeds(file, robot), *compare_efforts(file.spec, robot)]
         period = 1 / robot.command_rate
         scene = Scene(timestep=period / math.ceil(period / 0.005))
         try:
@@ -47,7 +47,7 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
             findings += _compare(model, robot) + list(_check_motion(robot, scene, mjcf))
         except UserError as error:
             findings.append(Finding("error", "file", str(error)))
-    findings += _driver(robot)
+    findings += [*_driver(robot), *check_rates(robot)]
     return sorted(findings, key=lambda f: ("error", "warning", "ok").index(f.severity))
 
 
@@ -86,36 +86,15 @@ def _extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         yield Finding("warning", "physics", found, "nothing, if the robot lives on earth, in air")
 
 
-def _finding(
-    fits: bool, what: str, found: str, remedy: str, severity: Literal["warning", "error"] = "error"
-) -> Finding:
-    return Finding("ok", what, found) if fits else Finding(severity, what, found, remedy)
-
-
 def _driver(robot: RobotSpec) -> Iterator[Finding]:
-    """Report the joint names that the robot's driver must use; no model file contains these names."""
+    """Report the joint names that the robot's driver must use; no model file contains these names. Report
+    joints without the limit that the driver needs."""
+    if robot.driver.follow == "jerk_limited" and (missing := [j.name for j in robot.joints if j.jerk is None]):
+        found = f"driver.follow is jerk_limited, but {', '.join(missing)} has no `jerk` in the spec"
+        yield Finding("error", "driver", found, "give the manufacturer's limit, rad/s^3, or set straight_line")
     if isinstance(robot.driver, JointTopics):
         remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's driver.joint_names"
         yield Finding("ok", "driver", f"{robot.driver.joint_states} names {', '.join(robot.driver_names())}", remedy)
-
-
-def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Compare torque limits of spec and file: simulation uses the smaller limit for stiff joints, and the spec's limit
-    for compliant joints."""
-    motors = {a.target: a for a in spec.actuators}
-    weaker = []
-    for joint in () if robot.compliant else robot.joints:
-        limit = torque_range(spec, joint.name, motors.get(joint.name))[1]
-        if limit < joint.effort:
-            weaker.append(f"{joint.name} {limit:g} of {joint.effort:g}")
-    for actuator in spec.actuators:
-        if robot.gripper and actuator.target not in robot.joint_names:
-            limit = force_range(actuator)[1]
-            weaker += [f"gripper {limit:g} of {robot.gripper.force:g}"] if limit < robot.gripper.force else []
-    shown = f"{min(j.effort for j in robot.joints):g} N m and more, as the spec says"
-    if weaker:
-        shown = f"the file allows less than the spec, N m or N: {', '.join(weaker)}"
-    yield _finding(not weaker, "effort", shown, "correct the smaller one; simulation uses it", "warning")
 
 
 def _compare(model: mujoco.MjModel, robot: RobotSpec) -> list[Finding]:
@@ -126,27 +105,18 @@ def _compare(model: mujoco.MjModel, robot: RobotSpec) -> list[Finding]:
         assert robot.gripper is not None
         data.qpos[model.joint(name).qposadr[0]] = robot.gripper.width / len(robot.gripper.joints)
     mujoco.mj_forward(model, data)
-    findings = [*_compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
+    findings = [*compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
     if robot.tool:
         findings += [*_compare_chain(model, robot), *_compare_tool(model, data, robot)]
-    if robot.gripper:
+    if robot.fingers:
         findings += _compare_gripper(model, robot)
+    elif robot.gripper:
+        found = "it has no finger joints, so in simulation nothing opens and closes"
+        remedy = "for tasks that grasp, simulate one with sliding fingers, and make this robot a variant_of that one"
+        findings.append(Finding("warning", "gripper", found, remedy))
     if robot.base:
         findings += _compare_feet(model, data, robot)
     return findings
-
-
-def _compare_limits(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
-    wider = []
-    for joint in robot.joints:
-        theirs = model.joint(joint.name)
-        low, high = theirs.range if model.jnt_limited[theirs.id] else (-np.inf, np.inf)
-        if low < joint.low - TOLERANCE or high > joint.high + TOLERANCE:
-            wider.append(joint.name)
-    shown = f"the spec is narrower than the file at {', '.join(wider)}"
-    shown = shown if wider else f"those of {len(robot.joints)} joints are the file's"
-    remedy = "nothing, if that is meant: the shield holds the robot to the spec"
-    yield _finding(not wider, "limits", shown, remedy, "warning")
 
 
 def _check_masses(model: mujoco.MjModel) -> Iterator[Finding]:
@@ -205,7 +175,8 @@ def _compare_chain(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]
     for k in wrong[:1]:
         gap = f"{1e3 * worst[0, k]:.1f} mm and {math.degrees(worst[1, k]):.1f} degrees"
         shown = f"joint {robot.joint_names[k]!r} is off by {gap}; those before it fit"
-    yield _finding(not wrong, "frames", shown, "take its position, quat and axis from the file")
+    advice = length_advice(*(x for joint in robot.joints for x in joint.position))
+    yield result(not wrong, "frames", shown, advice + "take its position, quat and axis from the file")
 
 
 def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
@@ -214,9 +185,11 @@ def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
         x[0].numpy() for x in Kinematics(robot, torch.float64).forward(torch.tensor([robot.home], dtype=torch.float64))
     )
     low, high = robot.tool.workspace
+    advice = length_advice(*low, *high, *robot.tool.position, *(x for j in robot.joints for x in j.position))
     if not ((position >= low) & (position <= high)).all():
         found = f"at home it is at {np.round(position, 3).tolist()} m, outside of the workspace"
-        yield Finding("error", "tool", found, "move home or workspace: the shield would refuse to start")
+        remedy = advice + "move home or workspace: the shield would refuse to start"
+        yield Finding("error", "tool", found, remedy)
     name, kinds = robot.tool.name, (mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_BODY)
     site, body = (mujoco.mj_name2id(model, kind, name) for kind in kinds)
     if site < 0 and body < 0:
@@ -227,7 +200,7 @@ def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
     gap = float(np.linalg.norm(position - theirs))
     angle = math.acos(max(-1.0, min(1.0, (np.trace(rotation.T @ turn.reshape(3, 3)) - 1) / 2)))
     shown = f"{1e3 * gap:.1f} mm and {math.degrees(angle):.1f} degrees from {name!r} in the file"
-    yield _finding(gap < NEAR and angle < TURNED, "tool", shown, "correct position and quat of the tool")
+    yield result(gap < NEAR and angle < TURNED, "tool", shown, advice + "correct position and quat of the tool")
 
 
 def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
@@ -236,7 +209,8 @@ def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Findin
     closed, travel = ranges.sum(0)
     shown = f"its fingers open from {closed:.3f} to {travel:.3f} m, the spec says 0 to {robot.gripper.width:g} m"
     fits = abs(closed) < NEAR and abs(travel - robot.gripper.width) < NEAR
-    yield _finding(fits, "gripper", shown, "correct `width`, or the fingers' range")
+    advice = unit_advice(robot.gripper.width, travel, MILLI)
+    yield result(fits, "gripper", shown, advice + "correct `width`, or the fingers' range")
 
 
 def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
@@ -247,7 +221,8 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
         gaps.append(float(data.xpos[model.body(foot).id][2]) - robot.base.foot_radius)
     worst = max(gaps, key=abs)
     severity = "error" if abs(worst) > SOLE_FAR else "warning" if abs(worst) > SOLE_GAP else "ok"
-    remedy = "" if severity == "ok" else "correct base.height, base.foot_radius or home"
+    advice = length_advice(robot.base.height, robot.base.foot_radius)
+    remedy = "" if severity == "ok" else advice + "correct base.height, base.foot_radius or home"
     yield Finding(severity, "feet", f"at home the soles are {1e3 * worst:.0f} mm above the ground", remedy)  # type: ignore[arg-type]
 
 
@@ -257,12 +232,12 @@ def _check_motion(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding
     engine.reset(np.array([0]), np.array([robot.home]), {})
     home = torch.tensor([robot.home])
     hold = home[:, None].repeat(1, math.ceil(robot.command_rate), 1)
-    width = robot.gripper.width if robot.gripper else 0.0
+    width = robot.gripper.width if robot.gripper and robot.fingers else 0.0
     reached = []
-    for target in (0.0, width) if robot.gripper else (0.0,):
+    for target in (0.0, width) if robot.fingers else (0.0,):
         engine.step(hold, torch.full((1, hold.shape[1], 1), target))
         reached.append(float(engine.gripper_width()))
-    if robot.gripper and np.abs(np.subtract(reached, (0.0, width))).max() > 0.1 * width:
+    if robot.fingers and np.abs(np.subtract(reached, (0.0, width))).max() > 0.1 * width:
         found = "told to close and to open to {:.3f} m, it has {:.3f} and {:.3f} m".format(width, *reached)
         yield Finding("error", "gripper", found, "let the actuator's ctrlrange go from closed to open")
     drift = float((engine.joint_state()[0] - home).abs().max())
@@ -277,4 +252,4 @@ def _check_motion(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding
     else:
         held = bool(robot.base) or drift <= DRIFT
         shown = f"it holds home for 1 s within {drift:.3f} rad" if held else f"it leaves home by {drift:.3f} rad"
-        yield _finding(held, "motion", shown, "stiffen the servos, or look for links that collide")
+        yield result(held, "motion", shown, "stiffen the servos, or look for links that collide")

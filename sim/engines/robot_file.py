@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
+from sim.engines.units import DEGREES, unit_advice
 from sim.rendering.gl import mujoco
 
 TOLERANCE = 1e-3
@@ -36,6 +37,11 @@ class Finding(NamedTuple):
     """Checked property, for example "limits"."""
     found: str
     remedy: str = ""
+
+
+def result(fits: bool, what: str, found: str, remedy: str, severity: Literal["warning", "error"] = "error") -> Finding:
+    """Return the finding of a comparison; a remedy is given only if it does not fit."""
+    return Finding("ok", what, found) if fits else Finding(severity, what, found, remedy)
 
 
 def counted(things: Sequence[object], noun: str) -> str:
@@ -67,7 +73,9 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
-        hint = nearest(min(missing), others) if others else "fixed joints do not count"  # MuJoCo drops them
+        hint = "fixed joints do not count"  # MuJoCo drops them
+        if others:
+            hint = f"{nearest(min(missing), others)}; if only the file names it so, set Joint.model_name"
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     needed = (robot.base.body, *robot.base.feet) if robot.base else ()
@@ -188,4 +196,5 @@ def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Ite
             f"joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said to reach "
             f"from {ours.low:.4f} to {ours.high:.4f}"
         )
-        yield Finding("error", "limits", found, "correct the file, or narrow the robot's limits")
+        advice = unit_advice(ours.high - ours.low, high - low, DEGREES)
+        yield Finding("error", "limits", found, f"{advice}correct the file, or narrow the robot's limits")

@@ -35,7 +35,7 @@ def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for joint in robot.joints:
         stiffness = joint.effort / FULL_EFFORT_AT
         _add(spec, joint.name, stiffness, LAG * stiffness, joint.effort)
-    if gripper := robot.gripper:
+    if (gripper := robot.gripper) and gripper.joints:
         share = 1 / len(gripper.joints)
         stiffness = gripper.stiffness or 2 * gripper.force / gripper.width
         damping = GRIP_LAG * stiffness if gripper.damping is None else gripper.damping

@@ -1,11 +1,13 @@
 """Read a URDF as a MuJoCo model; mesh paths are relative to the file or begin with package://, model:// or file://.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
-friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the robot's spec has
-velocity limits.
+friction. Safety controllers, transmissions, sensors and Gazebo tags are ignored. Simulation uses the velocity limits of
+the robot's spec; `robots check` compares them with the file's.
 """
 
+import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +18,18 @@ from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 
 _MESHES = (".obj", ".stl", ".msh")
-_XACRO = "{http://www.ros.org/wiki/xacro}"
 _UNSUPPORTED = ("planar", "floating")
 _SEARCHED = {
     "ROS_PACKAGE_PATH": "", "AMENT_PREFIX_PATH": "share", "GAZEBO_MODEL_PATH": "", "GZ_SIM_RESOURCE_PATH": "",
 }  # fmt: skip
 """Environment variables that list folders, and the subfolder of each listed folder that contains the packages."""
+
+
+def refuse_xacro(path: Path) -> None:
+    """Raise ConfigError for a file with macros, which xacro turns into a URDF."""
+    text = re.sub(rb"<!--.*?-->", b"", path.read_bytes(), flags=re.S)  # xacro itself leaves comments with macros
+    if path.suffix.lower() == ".xacro" or re.search(rb"""<xacro:|=["'][^"']*\$[{(]""", text):
+        raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
 
 
 def is_urdf(path: Path) -> bool:
@@ -43,8 +51,6 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         raise ValueError(str(error)) from None
     if root.tag != "robot":
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
-    if any(element.tag.startswith(_XACRO) for element in root.iter()):
-        raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
     for tag in ("link", "joint"):
         names = [element.get("name") for element in root.findall(tag)]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -68,6 +74,16 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         if geom.contype or geom.conaffinity:
             geom.group = 3  # hide it, since visual geoms are drawn
     return spec, undrawn
+
+
+def velocity_limits(path: Path) -> dict[str, float]:
+    """Return the speed limits of a URDF's joints, rad/s; joints without a positive one are left out."""
+    speeds = {}
+    for joint in ElementTree.fromstring(path.read_bytes()).findall("joint"):
+        limit = joint.find("limit")
+        with suppress(ValueError):
+            speeds[joint.get("name", "")] = float(limit.get("velocity", "0") if limit is not None else 0)
+    return {name: speed for name, speed in speeds.items() if 0 < speed < math.inf}
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:

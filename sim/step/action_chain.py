@@ -10,7 +10,7 @@ from robot_rl.interface.shield import ramp
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
-REASONS = ("nonfinite", "position", "workspace")
+REASONS = ("nonfinite", "position", "workspace", "collision")
 """Reasons for which the shield changes a goal."""
 
 
@@ -58,7 +58,7 @@ class ActionChain(Rows):
         leaves goal and gripper unchanged; the last action is then the controller's `hold_action`."""
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
-        goal, events = pipeline.shield.admit(target.command.values, self.goal)
+        goal, events = pipeline.shield.admit(target.command.values, self.goal, motion=(self.command, self.velocity))
         refused = events["nonfinite"][:, None]
         gripper = torch.where(refused, self.gripper, target.gripper)
         hold_action = pipeline.controller.hold_action(self.last_action, gripper)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from robot_rl.interface.shield import ShieldConfig
 from sim.randomization import Randomize
-from sim.tasks.fr3_lift import SHIELD
 from sim.tasks.ur5e_reach import TASK as UR5E_REACH
 
 _PLACES = (
@@ -13,7 +13,7 @@ _PLACES = (
 )
 TASK = replace(
     UR5E_REACH,
-    interface=replace(UR5E_REACH.interface, task="fr3-reach", robot="fr3", shield=SHIELD),
+    interface=replace(UR5E_REACH.interface, task="fr3-reach", robot="fr3", shield=ShieldConfig(acceleration=0.3)),
     scene=replace(UR5E_REACH.scene, timestep=0.005),
     randomization=(*_PLACES, *(r for r in UR5E_REACH.randomization if not r.parameter.startswith("target."))),
 )

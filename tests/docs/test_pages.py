@@ -81,6 +81,48 @@ def test_documented_robot_matches_its_model_and_trains(run: Any, tmp_path: Path)
     assert measured["steps"] > 0, "the bundle's names identify task and robot"
 
 
+def test_tables_of_a_robots_page_name_all_fields_and_drivers() -> None:
+    from dataclasses import fields
+
+    from real.drivers import drivers
+    from robot_rl.interface.driver import DriverConfig
+    from robot_rl.interface.robot import Gripper, Joint, Tool
+
+    page = (DOCS / "add-a-robot.md").read_text()
+    for kind in (Joint, Tool, Gripper):
+        (table,) = re.findall(rf"^\| `{kind.__name__}` \| unit .*\n\|.*\n((?:\|.*\n)+)", page, re.M)
+        named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        assert sorted(named) == sorted(field.name for field in fields(kind)), kind
+    configs = {kind.driver: kind.__name__ for kind in below(DriverConfig) if kind.driver in drivers.entries}
+    assert configs.keys() == drivers.entries.keys()
+    (table,) = re.findall(r"^\| driver's config .*\n\|.*\n((?:\|.*\n)+)", page, re.M)
+    assert set(configs.values()) == set(re.findall(r"`([A-Z]\w+)`", table))
+
+
+def below(kind: type) -> list[type]:
+    """Return all subclasses of a class."""
+    return [each for child in kind.__subclasses__() for each in (child, *below(child))]
+
+
+@pytest.mark.parametrize("command", ["twin", "collect"])
+def test_help_on_another_model_file_is_right_for_any_robot(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(re.sub(r"[^\w.,;:`-]", " ", capsys.readouterr().out).split())
+    assert "MJCF or URDF" in shown and "genesis-world" not in shown.partition("--mjcf")[2][:120]
+
+
+def test_documented_driver_has_a_twin(run: Any, tmp_path: Path) -> None:
+    from policies.bundle import save_bundle
+    from robot_rl.cli.bench.loop import acting
+    from robot_rl.robots import robots
+
+    save_bundle(acting(robots.get("panda"), None), tmp_path / "lift")
+    ran = "deploy lift --robot my_lab.pose_arm:PANDA_POSES --twin --episodes 1 --seconds 1 --video-episodes 0 --json"
+    assert json.loads(run(ran))["steps"] == 20
+    assert json.loads(run("robots check my_lab.pose_arm:PANDA_POSES --json"))["ok"]
+
+
 def test_documented_recipes_train(run: Any, tmp_path: Path) -> None:
     assert "droq" in run("recipes") and "Hiraoka" in run("recipes droq")
     options = "--training.steps 300 --training.updates-per-step 0.5 --training.log-every 100"

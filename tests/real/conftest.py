@@ -242,6 +242,7 @@ class TopicQuadruped(Periodic):
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
         self.gyroscope, self.force = np.zeros(3), np.array([10, 20, 30, 40])
         self.remote = np.zeros(40, np.uint8)
+        self.temperature, self.charge = np.full(20, 30), 90  # degrees C, %
         self.commands: list[tuple[float, np.ndarray]] = []
         """Arrival of each command, monotonic s, and its motors in the order of the spec."""
         self.seeds: list[int] = []
@@ -286,6 +287,8 @@ class TopicQuadruped(Periodic):
             message["motor_state"][name][self.motor] = values
         message["imu_state"]["quaternion"], message["imu_state"]["gyroscope"] = self.quat, self.gyroscope
         message["foot_force"], message["wireless_remote"] = self.force, self.remote
+        message["motor_state"]["temperature"] = self.temperature
+        message["bms_state"]["soc"], message["bms_state"]["cell_vol"][:8] = self.charge, 3800
         return message
 
     def tick(self) -> None:

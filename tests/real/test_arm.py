@@ -302,7 +302,7 @@ def test_missing_prefix_is_suggested(w: Wire, prefix: str) -> None:
 
 def test_unknown_names_are_reported_with_the_spec_field(w: Wire) -> None:
     w.say(["shoulder", "elbow"], [0.0, 0.0])
-    with pytest.raises(NotReady, match=r"shoulder, elbow; .*driver\.joint_names"):
+    with pytest.raises(NotReady, match=r'shoulder, elbow; .*driver\.joint_names, pairs \(\("joint1", "NAME IN'):
         w.driver.preflight.wait_ready(0.05)
     w.say(NAMES[7:], VALUES[7:])
     with pytest.raises(NotReady) as refused:

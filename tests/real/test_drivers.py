@@ -1,9 +1,9 @@
 """Drivers of other kinds than the project's own: poses and velocities of a tool, joint velocities, suction, a base."""
 
+import importlib
 import math
 import re
 import sys
-import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from real import clock
-from real.bus import Node, make, qos
+from real.bus import Node, make, open_node, qos
 from real.drivers import drivers, open_driver
 from real.drivers.commands import ARRAY, Commands, GripperCommands, GripperWidth, JointVelocities
 from real.drivers.driver import DriverParts
@@ -24,6 +24,8 @@ from real.drivers.joint_states import JointStates
 from real.drivers.state import NotReady, StateReader
 from real.episode.env import RobotEnv
 from real.topics import INT
+from real.twin import open_twin
+from real.twin.composed import composed_twin
 from robot_rl.interface.command import BaseVelocity, Command, GripperCommand, ToolPose, Twist
 from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.driver import JointTopics, SafetyConfig
@@ -323,17 +325,26 @@ def test_limits_out_of_range_are_refused() -> None:
         open_driver(None, nameless)  # type: ignore[arg-type]
 
 
-def test_documented_driver_runs_a_policy(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/add-a-driver.md, as it is written there."""
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RobotSpec]:
+    """The robot of docs/add-a-driver.md, with its driver and twin as they are written there."""
     page = (Path(__file__).parents[2] / "docs" / "add-a-driver.md").read_text()
-    (code,) = re.findall(r"^```python\n# my_lab/pose_arm.py\n(.*?)^```", page, re.M | re.S)
-    module = types.ModuleType("pose_arm_of_the_page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(code, "docs/add-a-driver.md", "exec"), module.__dict__)
-    robot = module.PANDA_POSES
+    for path, code in re.findall(r"^```python\n# (my_lab/\w+\.py)\n(.*?)^```", page, re.M | re.S):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("my_lab.pose_arm")
+    robot: RobotSpec = module.PANDA_POSES
     monkeypatch.setitem(drivers.entries, "pose_arm", module.DRIVER)  # type: ignore[index]
     monkeypatch.setitem(robots.entries, robot.name, robot)  # type: ignore[index]
     assert robot.fingerprint() == PANDA.fingerprint(), "it runs the Panda's bundles"
+    yield robot
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_lab"]:
+        del sys.modules[name]
+
+
+def test_documented_driver_runs_a_policy(documented: RobotSpec, simulated: Any) -> None:
+    robot = documented
     node = simulated.node("arm")
     plant = Plant(node, "poses", fingers=True)
     gripped: list[bool] = []
@@ -357,3 +368,44 @@ def test_documented_driver_runs_a_policy(simulated: Any, monkeypatch: pytest.Mon
     env.step(HOLDS)
     assert gripped[-1]
     env.close()
+
+
+def moved_on_twin(robot: str) -> tuple[Tensor, float]:
+    """Move a twin's tool, then close its gripper; return how far the tool moved, (3,) m, and the gripper's width, m."""
+    task = task_of(robot, "panda-lift")
+    with composed_twin(task, cameras=False), open_node("policy") as node:
+        env = RobotEnv(node, task.interface)
+        env.activate()
+        env.reset(seed=0)
+        before = env.state.tool_position.clone()
+        for _ in range(20):
+            env.step(MOVES)
+        assert env.state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
+        moved = (env.state.tool_position - before)[0]
+        for _ in range(20):
+            env.step(HOLDS)
+        assert not env.loop.events.counts
+        env.close()
+        return moved, env.state.gripper_width.item()
+
+
+def test_documented_twin_follows_poses_as_the_own_twin_follows_joints(documented: RobotSpec) -> None:
+    moved, width = moved_on_twin(documented.name)
+    own, _ = moved_on_twin("panda")
+    assert own[0] > 0.04 and (moved - own).norm() < 0.005
+    assert width < 0.01
+
+
+def test_twins_that_do_not_fit_are_refused(robot_of: Build, nodes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, node = robot_of(Poses), nodes("twin")
+    task = task_of(spec.name, "panda-lift")
+    for path, words in (
+        ("", "has no twin: its driver 'numbers' names none; write one .* docs/add-a-driver.md, part 4"),
+        ("real.twin:open_twin", "open_twin is no subclass of real.twin.base.Twin"),
+        ("real.twin.base:Twin", "lacks the methods place, publish, tick"),
+        ("real.twin.arm:ArmTwin", "ArmTwin follows ForwardPosition's messages, not those of Topics; write a subclass"),
+    ):
+        parts = DriverParts(JointStates, Poses, Suction, twin=path)
+        monkeypatch.setitem(drivers.entries, "numbers", parts)  # type: ignore[index]
+        with pytest.raises(ConfigError, match=words):
+            open_twin(node, task)

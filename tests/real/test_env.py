@@ -182,6 +182,24 @@ def test_held_object_is_set_down_before_the_gripper_opens(start: Build) -> None:
     assert float(e.state.tool_position[0, 2]) > low + 0.05 and robot.width == pytest.approx(0.08)
 
 
+def test_what_the_gripper_holds_at_the_start_is_not_dropped_on_the_way_home(start: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    robot.thick = robot.width = 0.04
+    robot.position = robot.position + [0.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    start(robot=robot)
+    opened = next(k for k, width in enumerate(robot.widths) if width > 0.07)
+    assert opened > 10 and not any(robot.widths[:opened]), "it goes on pressing"
+    assert np.abs(robot.commands[opened] - np.array(robot.robot.home)).max() < 0.05, "opens at home"
+
+
+def test_what_the_gripper_holds_at_the_start_is_not_dropped_without_a_person(start: Build, topic_robot: Build) -> None:
+    robot = topic_robot(places_objects=False)
+    robot.thick = robot.width = 0.04
+    with pytest.raises(NotReady, match="40 mm open, so it may hold something"):
+        start(robot=robot, operator=None)
+    assert not any(width > 0.02 for width in robot.widths)
+
+
 def test_shapes_spaces_and_pace(start: Build) -> None:
     _, e, _ = start(6)
     assert e.num_envs == 1 and e.action_space.shape == (1, 4)

@@ -126,7 +126,7 @@ def test_damps_after_fifty_milliseconds(monkeypatch: Any, silent: int, stale: in
 
 def check() -> CommandCheck:
     """Return the check of a robot that stands at home and was never commanded."""
-    made = CommandCheck(MOTORS)
+    made = CommandCheck(MOTORS, GO2.driver)
     made.alive, made.position = float("inf"), np.array(GO2.home)[MOTORS.joint]
     return made
 

@@ -226,6 +226,8 @@ def walk(private_domain: int) -> Iterator[SimpleNamespace]:
 
         env.loop._step = stand  # type: ignore[method-assign]
         node.subscribe(STATUS, GUARD_TOPIC, REPORT, lambda s: world.guard.append((s.received, GuardReport.of(s.msg))))
+        world.twin, world.motion = twin, []
+        node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR, lambda s: world.motion.append(moved(s)))
         world.height = lambda: float(twin.engine.base_state()["base_position"][0, 2])
         env.activate()
         env.reset(seed=0)
@@ -235,6 +237,13 @@ def walk(private_domain: int) -> Iterator[SimpleNamespace]:
         assert not env.loop.stopped and world.height() > 0.25
         yield world
         env.close()
+
+
+def moved(sample: Any) -> tuple[float, float, float]:
+    """Return the time, s, and height, m, and tilt, degrees, of the trunk."""
+    pose = sample.msg.pose.pose
+    upright = 1 - 2 * (pose.orientation.x**2 + pose.orientation.y**2)
+    return sample.received, pose.position.z, float(np.degrees(np.arccos(np.clip(upright, -1, 1))))
 
 
 def outlive(world: SimpleNamespace) -> float:
@@ -265,6 +274,18 @@ def test_robot_that_was_silent_is_damped(walk: SimpleNamespace) -> None:
     assert walk.env.loop.stopped.startswith("stale state"), walk.env.loop.stopped
     walk.env.reset(seed=1)
     assert walk.height() > 0.25 and (walk.env.falls, walk.env.stalls) == (0, 1), "no fall of the policy"
+
+
+def test_low_battery_lays_the_robot_down(walk: SimpleNamespace) -> None:
+    """The guard does it alone: the policy's process has only latched its stop."""
+    walk.twin._report["bms_state"]["soc"] = 9
+    outlive(walk)
+    begin = next(at for at, report in walk.guard if report.damping == "battery at 9 %")
+    assert walk.env.loop.stopped == "the guard damps the robot: battery at 9 %"
+    clock.sleep(max(0.0, begin + 4.0 - clock.now()))
+    heights = np.array([height for at, height, _ in walk.motion if at > begin])
+    assert heights[-1] < 0.12 and np.diff(heights).min() > -0.0023, "0.15 m/s, against 0.33 m/s of damping"
+    assert max(tilt for at, _, tilt in walk.motion if at > begin) < 10, "4 degrees, against 22 of damping"
 
 
 # ---- single ticks ------------------------------------------------------------------------------------------------

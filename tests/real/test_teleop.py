@@ -223,7 +223,7 @@ def test_input_over_dds(node: Node) -> None:
     inputs, publisher = OperatorInput(node, "panda"), node.publisher(TYPE, joy_topic("panda"), QOS)
     assert node.wait_for(lambda: inputs.devices == 1 and publisher.matched == 2, WAIT)
     publisher.publish(to_joy(FULL))
-    heard = inputs._subscriptions[1]
+    heard = inputs.subscriptions[1]
     assert heard.wait(WAIT, after=0)
     received = heard.latest.received  # type: ignore[union-attr]
     end = time.monotonic() + WAIT
@@ -462,13 +462,13 @@ def test_press_from_any_publisher_is_reported_once(private_domain: int, reliable
         publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10, reliable=reliable))
         assert robot.wait_for(lambda: inputs.devices == 1 and publisher.matched == 1 + reliable, 30)
         assert not robot.incompatible(), "one of the two subscriptions suffices"
-        heard = inputs._subscriptions[1]
+        heard = inputs.subscriptions[1]
         for count in range(1, 6):
             publisher.publish(to_joy(Operator(reset=True, stop=count == 1)))
             publisher.publish(to_joy(RELEASED))
             assert heard.wait(30, after=2 * count - 1)
             if reliable:
-                assert inputs._subscriptions[0].wait(30, after=2 * count - 1)
+                assert inputs.subscriptions[0].wait(30, after=2 * count - 1)
             pressed = eventually(lambda: inputs._pressed.copy(), "the press")
             assert "reset" in pressed and ("stop" in pressed) == (count == 1)
             inputs.read()

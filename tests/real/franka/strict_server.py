@@ -1,10 +1,12 @@
 """franka-sim with all its limits, whose state on the wire can be changed: run with the simulators' own Python.
 
 Each line of stdin is JSON: fields of the robot's state that replace the simulated ones. `abort`: end the motion as the
-robot does, with these numbers of errors. `version`: refuse new clients, as a robot of this version does.
+robot does, with these numbers of errors. `version`: refuse new clients, as a robot of this version does. `cut`: end the
+connection.
 """
 
 import json
+import socket
 import sys
 import threading
 
@@ -25,10 +27,10 @@ def packed(state):
         state.state.update(true)
 
 
-def responded(self, client, command, number, status, version):
+def responded(self, *words, **fields):
     if refused["version"]:
-        status, version = ConnectStatus.kIncompatibleLibraryVersion, refused["version"]
-    respond(self, client, command, number, status, version)
+        fields |= {"status": ConnectStatus.kIncompatibleLibraryVersion, "version": refused["version"]}
+    respond(self, *words, **fields)
 
 
 def listen(server):
@@ -36,6 +38,8 @@ def listen(server):
         fields = json.loads(line)
         refused["version"] = fields.pop("version", None)
         abort = fields.pop("abort", None)
+        if fields.pop("cut", False):
+            server.client_socket.shutdown(socket.SHUT_RDWR)
         said.clear()
         said.update(fields)
         if abort is not None:

@@ -103,7 +103,7 @@ def test_franka_ros2_moves_by_trajectories_and_grips_by_an_action(
     mock = start_fr3("fr3_arm_controller", "trajectory", gripper_action="franka_gripper/gripper_action")
     env = open_env(spec_of("fr3", "franka_ros2"))
     asked = move(env, mock, "fr3_arm_controller", 1.0)
-    assert asked["names"] == PREFIXED and asked["ahead"] == 4 * 5_000_000, "four periods at 200 Hz, ns"
+    assert asked["names"] == PREFIXED and asked["ahead"] == 4 * 10_000_000, "four periods at 100 Hz, ns"
     eventually(lambda: mock.grips() == [0.04], "one goal: each finger opens by half of the width")
     mock.hold(False)
     for _ in range(10):  # the gripper does not answer: the arm goes on

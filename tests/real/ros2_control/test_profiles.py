@@ -53,7 +53,7 @@ WRONG = (
     (BASE + "state_rate: 10\nsafety: {state_timeout: 0.1}\n", r"less than two periods.*at 10 Hz.*set 0\.3"),
     (BASE + "safety: {state_timout: 1}\n", r"no field safety\.state_timout; did you mean state_timeout"),
     (BASE + "safety: 3\n", "safety is 3; give its fields"),
-    (BASE + "controllers: x\n", "controllers is 'x'; it must be a valid tuple"),
+    (BASE + "controllers: x\n", "controllers is 'x'; it must be a tuple"),
     (BASE + "stop: damp\n", "stop is 'damp', for robots that sink down"),
     ("robots: [ur5e]\ndriver: forward_positon\n", "unknown driver 'forward_positon'; did you mean forward_position"),
     ("robots: [ur5e]\ndriver: franka\n", "unknown driver 'franka'"),

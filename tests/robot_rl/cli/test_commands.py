@@ -21,19 +21,21 @@ from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
-from robot_rl.cli.deploy import limited
+from robot_rl.cli.deploy import limited, slowed
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import JointShield
 from robot_rl.learning.parts.critics import Critic
 from robot_rl.learning.parts.heads import Scalar
 from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
 from robot_rl.training.run import Run as RunFolder
+from robot_rl.util.errors import ConfigError
 from sim.scenes import robot_model
 from sim.tasks import task_of, tasks
 
@@ -230,6 +232,25 @@ def test_settings_with_an_effect_are_recorded(run: Run, fails: Fails, dataset: P
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, LIFT.horizon), (1e-3, 1), (5.0, round(5 * LIFT.controller.rate))])
 def test_episode_seconds_become_control_periods(seconds: float, steps: int) -> None:
     assert limited(LIFT, seconds).horizon == steps
+
+
+def test_a_first_run_is_slow() -> None:
+    """At --speed 0.05 no command exceeds a twentieth of the policy's speed."""
+    panda = robots.get("panda")
+    full, slow = (JointShield(panda, slowed(LIFT, panda, share).shield) for share in (1.0, 0.05))
+    home = torch.tensor([panda.home])
+    goal = home + 0.5
+    speeds = []
+    for shield in (full, slow):
+        command, velocity, fastest = home, torch.zeros_like(home), torch.zeros_like(home)
+        for _ in range(100):
+            command, velocity = shield.follow(command, velocity, goal, torch.zeros_like(home), 0.005)
+            fastest = fastest.maximum(velocity)
+        speeds.append(fastest)
+    assert (speeds[1] <= 0.05 * 0.5 * panda.limit("velocity") + 1e-6).all() and speeds[1].max() > 0
+    assert (speeds[0] > 5 * speeds[1]).all()
+    with pytest.raises(ConfigError, match="would fall"):
+        slowed(LIFT, robots.get("go2"), 0.05)
 
 
 # ---- bundles -----------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """`robot-rl launch` refuses wrong arguments before it starts a process."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import robot_rl.cli.launch as launch
-from policies.bundle import save_bundle
+from policies.bundle import load_bundle, save_bundle
 from real.teleop import joystick
 from robot_rl.cli.bench.loop import acting
 from robot_rl.cli.main import main
@@ -80,3 +81,13 @@ def test_missing_gamepad_is_refused_early(bundles: None, started: list[str], cap
 ])  # fmt: skip
 def test_valid_launch_starts_its_processes(bundles: None, started: list[str], words: str, names: list[str]) -> None:
     assert main(["launch", *words.split()]) == 0 and started == names
+
+
+def test_variant_of_a_robot_is_launched_with_its_policies(
+    bundles: None, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant = replace(robots.get("panda"), name="panda-forward", variant_of="panda")
+    monkeypatch.setitem(robots.entries, variant.name, variant)  # type: ignore[index]
+    assert main(["launch", "arm", "policy:=arm", "robot:=panda-forward", "twin:=true"]) == 0
+    load_bundle(Path("arm")).check_robot(variant)
+    assert started == ["twin", "deploy"]

@@ -123,5 +123,24 @@ OWN, GONE = replace(PANDA, model="models/own.xml"), replace(PANDA, model="models
     (folder / "models" / "own.xml").write_text("<mujoco/>")
     assert robot_model(robots.get("own")) == robot_model(robots.get("j_lab_robots:OWN")) == folder / "models/own.xml"
     assert robot_model(robots.get("j_lab_robots:SHIPPED")) == robot_model(robots.get("panda"))
-    with pytest.raises(Exception, match="models/gone.xml is not beside the spec"):
+    with pytest.raises(Exception, match=rf"models/gone.xml is not beside the spec of .* \({folder}/models/gone.xml\)"):
         robot_model(robots.get("j_lab_robots:GONE"))
+
+
+@pytest.mark.parametrize(("spec", "message"), [
+    ("Joint('turn', -1.0, 1.0, velocty=3.0, acceleration=1.0, effort=1.0)",
+     r"line 3: Joint has no field 'velocty'; did you mean velocity"),
+    ("Joint('turn', -1.0, 1.0, 3.0)",
+     r"line 3: Joint lacks acceleration, effort; it needs name, low, high, velocity, acceleration, effort"),
+    ("replace(PANDA, hom=())", r"line 3: RobotSpec has no field 'hom'; did you mean home"),
+    ("Tool('tip', (0.0, 0.0, 0.0), *range(9))", r"line 3: Tool takes from .*; its fields are name, position, quat"),
+    ("replace(PANDA, home=(9.0,) * 7)", r"line 3: robot 'panda', joint1: home 9.0 rad is outside"),
+])  # fmt: skip
+def test_wrong_fields_are_named_with_file_and_line(install: Install, spec: str, message: str) -> None:
+    from robot_rl.robots import robots
+
+    imports = "from dataclasses import replace; from robot_rl.robots.panda import PANDA\n"
+    imports += "from robot_rl.interface.robot import Joint, RobotSpec, Tool\n"
+    folder = install("l-lab", "[robot_rl.robots]\nwrong = l_lab_robots:ARM\n", l_lab_robots=f"{imports}ARM = {spec}\n")
+    with pytest.raises(ConfigError, match=f"{folder}/l_lab_robots.py: {message}"):
+        robots.get("wrong")

@@ -1,6 +1,7 @@
 """`robot-rl robots check` reports differences between spec and model file, and exits with status 2."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from robot_rl.cli.main import main
-from robot_rl.interface.robot import Joint
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec
 from robot_rl.robots import robots
+from sim.engines.limit_check import check_rates
 from sim.engines.robot_check import check_robot
 from sim.scenes import robot_model
 
@@ -66,6 +68,86 @@ def test_errors_are_reported_first_and_with_a_remedy(build: Callable[[], Any], w
 def test_a_smaller_effort_in_the_file_is_a_warning() -> None:
     (effort,) = [f for f in check_robot(joint(0, effort=100.0)()) if f.what == "effort"]
     assert effort.severity == "warning" and "joint1 87 of 100" in effort.found and effort.remedy
+
+
+def every(robot: Any, **changes: Callable[[Joint], Any]) -> Any:
+    """Return the robot with changes of every joint."""
+    return replace(robot, joints=tuple(replace(j, **{k: to(j) for k, to in changes.items()}) for j in robot.joints))
+
+
+def far(joint: Joint) -> Any:
+    return tuple(1000 * x for x in joint.position)
+
+
+IN_MM = ((300.0, -300.0, 100.0), (600.0, 300.0, 500.0))
+
+
+@pytest.mark.parametrize(("build", "what", "found", "remedy"), [
+    (lambda: every(PANDA, velocity=lambda j: 150.0), "speed", "cannot be rad/s: joint1 150", "rad/s, not degrees/s"),
+    (lambda: every(GO2, velocity=lambda j: math.degrees(30.1)), "speed", "FL_hip_joint 1724", "rad/s, not degrees/s"),
+    (lambda: every(PANDA, effort=lambda j: 1000 * j.effort), "effort", "87 of 87000", "N m, not N mm"),
+    (lambda: every(PANDA, low=lambda j: -166.0, high=lambda j: 166.0, velocity=lambda j: 2.0), "limits", "-166",
+     "rad, not degrees"),
+    (lambda: every(PANDA, position=far), "frames", "off by", "m, not mm"),
+    (lambda: replace(PANDA, tool=replace(PANDA.tool, workspace=IN_MM)), "tool", "outside", "m, not mm"),
+    (lambda: replace(PANDA, gripper=replace(PANDA.gripper, width=80.0)), "gripper", "0 to 80 m", "m, not mm"),
+    (lambda: replace(GO2, base=replace(GO2.base, height=300.0)), "feet", "above the ground", "m, not mm"),
+])  # fmt: skip
+def test_other_units_are_refused_and_the_remedy_begins_with_them(
+    build: Callable[[], Any], what: str, found: str, remedy: str
+) -> None:
+    errors = [f for f in check_robot(build()) if f.severity == "error" and f.what == what]
+    assert any(found in f.found and f.remedy.startswith(f"write {remedy}, in the spec") for f in errors), errors
+
+
+URDF = """<robot name="turn"><link name="base"/><link name="arm"><inertial><mass value="1"/>
+<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="turn" type="revolute">
+<parent link="base"/><child link="arm"/><axis xyz="0 0 1"/>
+<limit lower="-2" upper="2" effort="50" velocity="{speed}"/></joint></robot>"""
+
+
+@pytest.mark.parametrize(("speed", "theirs", "severity", "words"), [
+    (3.1416, 3.14, "ok", "within the file's"),
+    (180.0, 3.14, "error", "turn 180 of 3.14"),
+    (6.0, 3.14, "warning", "allows more than the file, rad/s: turn 6 of 3.14"),
+    (3.14, 180.0, "warning", "far above the spec's"),
+    (3.14, 0.0, "ok", "none to compare"),
+])  # fmt: skip
+def test_speeds_are_compared_with_a_urdfs(
+    tmp_path: Any, speed: float, theirs: float, severity: str, words: str
+) -> None:
+    (tmp_path / "turn.urdf").write_text(URDF.format(speed=theirs))
+    robot = RobotSpec("turn", (Joint("turn", -2.0, 2.0, speed, 10.0, 50.0),), (0.0,), str(tmp_path / "turn.urdf"))
+    (found,) = [f for f in check_robot(robot) if f.what == "speed"]
+    assert found.severity == severity and words in found.found, found
+    assert bool(found.remedy) == (severity != "ok")
+
+
+@pytest.mark.parametrize(("rate", "severity", "found", "remedy"), [
+    (200.0, "ok", "10 in a control period at 20 Hz", ""),
+    (125.0, "warning", "125 Hz are no whole number in a control period at 20 Hz", "to 5, 25 Hz"),
+    (83.3333, "warning", "nor at any other whole number of Hz", "to 20.8333 Hz"),
+    (120.0, "warning", "1.667 physics steps", "Scene(timestep=...)"),
+])  # fmt: skip
+def test_rates_that_do_not_fit_tasks_are_reported(rate: float, severity: str, found: str, remedy: str) -> None:
+    (rates,) = check_rates(replace(PANDA, command_rate=rate))
+    assert rates.severity == severity and found in rates.found and remedy in rates.remedy, rates
+
+
+def test_jerk_limited_commands_without_a_limit_of_jerk_are_refused() -> None:
+    smooth = replace(PANDA, driver=replace(PANDA.driver, follow="jerk_limited"))
+    errors = [f for f in check_robot(smooth) if f.severity == "error"]
+    assert len(errors) == 1 and "joint1, joint2" in errors[0].found and "rad/s^3" in errors[0].remedy
+    assert check_robot(every(smooth, jerk=lambda j: 5000.0))[0].severity != "error"
+
+
+def test_a_gripper_without_fingers_is_a_warning(tmp_path: Any) -> None:
+    (tmp_path / "turn.urdf").write_text(URDF.format(speed=3.0))
+    arm = RobotSpec("turn", (Joint("turn", -2.0, 2.0, 3.0, 10.0, 50.0),), (0.0,), str(tmp_path / "turn.urdf"))
+    for robot in (PANDA, arm):
+        found = check_robot(replace(robot, gripper=Gripper((), width=0.08, force=20.0)))
+        assert found[0].severity == "warning", found[0]
+        assert any(f.what == "gripper" and "no finger joints" in f.found for f in found)
 
 
 LINK0, LINK1 = '<body name="link0" childclass="panda">', '<body name="link1" pos="0 0 0.333">'

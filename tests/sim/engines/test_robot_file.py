@@ -63,7 +63,8 @@ def test_compile_errors_have_a_remedy(go2: Any, tmp_path: Path) -> None:
 def arm(panda: Any) -> Any:
     """Robot with one joint of +-10 degrees."""
     turn = replace(panda.joints[0], name="turn", low=-0.1745, high=0.1745)
-    return replace(panda, joints=(turn,), home=(0.0,), tool=None, gripper=None, collision_bodies=())
+    without = {"tool": None, "gripper": None, "collision_bodies": (), "spheres": (), "collision_pairs": ()}
+    return replace(panda, joints=(turn,), home=(0.0,), **without)
 
 
 def written(**changes: str) -> str:

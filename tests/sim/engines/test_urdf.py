@@ -111,6 +111,8 @@ def test_a_missing_visual_mesh_is_omitted_and_reported(tmp_path: Path) -> None:
     ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
     ({"kind": "prismatic"}, "joint 'turn' does not turn"),
     ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
+    ({"geometry": "<xacro:box/>"}, "xacro file; run `xacro turn.urdf"),
+    ({"geometry": '<box size="${size} 1 1"/>'}, "xacro file; run `xacro turn.urdf"),
 ])  # fmt: skip
 def test_unreadable_urdfs_are_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     (tmp_path / "turn.dae").touch()
