@@ -65,6 +65,7 @@ class MotionLog:
         facts = {
             "robot": robot.name, "task": self._task, "command": loop.pipeline.controller.command.__name__,
             "command_rate": robot.command_rate, "period": self._period, "lockstep": clock.in_lockstep(),
+            "whole": self.count <= self._ticks,
             "state_rate": getattr(robot.driver, "state_rate", None) or robot.state_rate,
         }  # fmt: skip
         write_motion(folder, facts, {name: column[order] for name, column in self._rows.items()})

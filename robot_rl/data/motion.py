@@ -24,7 +24,7 @@ class Motion:
 
     facts: dict[str, Any]
     """`robot`, `task`, `command` (kind of the set-points), `command_rate` and `state_rate`, Hz, `period`, s,
-    `lockstep`."""
+    `lockstep`, and whether the log is `whole`: a longer run has only its end."""
     time: np.ndarray
     """Time of each tick, (N,) s, from the first on."""
     received: np.ndarray
