@@ -4,9 +4,9 @@
     python -m benchmarks.shaking
     python -m benchmarks.shaking --only motor-delay --tasks ur5e-reach
 
-Policies are slow sines on every action, so no training is needed. `--limits` prints the largest measures of runs without
-a fault, which are in `robot_rl.diagnosis.limits`; their seeds are others than those of the table. It says in how many
-runs of each fault its cause was named first, named later, or missed, and goes to benchmarks/results/shaking.json.
+Policies are slow sines on every action, so no training is needed. `--limits` prints the largest measures of runs
+without a fault, which are in `robot_rl.diagnosis.limits`; their seeds are others than those of the table. The table
+says in how many runs of each fault its cause was named first, named later, or missed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.recording.motion import MotionLog
 from real.twin.composed import composed_twin
+from robot_rl.data.motion import NAME
 from robot_rl.diagnosis import find, measure, read_motion
 from robot_rl.training.run import provenance, write_json
 from sim.tasks import tasks
@@ -40,7 +41,7 @@ SECONDS = 6.0
 LIMIT_SEEDS, CLEAN_SEEDS, SEEDS = (1, 2, 3), (200, 201, 202), (100, 101)
 FAULTS = (
     "motor-delay=0.04", "velocity-noise=0.5", "joint-order=2,4", "position-offset=2:0.08", "position-scale=1:1.3",
-    "position-sign=2", "stiffness=4", "damping=3", "armature=10", "switch-jump=0.1", "state-rate=30",
+    "position-sign=2", "stiffness=6", "damping=3", "armature=10", "switch-jump=0.1", "state-rate=30",
 )  # fmt: skip
 
 
@@ -74,15 +75,17 @@ def record(task_name: str, folder: Path, faults: tuple[str, ...] = (), seed: int
     return env.loop.stopped
 
 
-def judged(task: str, faults: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """Record and judge one run; return what it found."""
+def judged(task: str, faults: tuple[str, ...], seed: int, logs: Path) -> dict[str, Any]:
+    """Judge one run, which is recorded if it is not in the folder of logs; return what was found."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        ended = record(task, Path(folder), faults, seed)
-        motion = read_motion(Path(folder))
+    folder = logs / "-".join([task, *faults, str(seed)])
+    if not (folder / NAME).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        record(task, folder, faults, seed)
+    motion = read_motion(folder)
     measures = measure(motion)
     causes = [cause.name for cause in find(motion, measures)]
-    return {"causes": list(dict.fromkeys(causes)), "ended": ended, "evidence": measures.evidence()}
+    return {"causes": list(dict.fromkeys(causes)), "evidence": measures.evidence()}
 
 
 def apart(*run: Any) -> dict[str, Any]:
@@ -91,9 +94,9 @@ def apart(*run: Any) -> dict[str, Any]:
         return pool.apply(judged, run)
 
 
-def case(task: str, fault: str, seeds: tuple[int, ...]) -> dict[str, Any]:
+def case(task: str, fault: str, seeds: tuple[int, ...], logs: Path) -> dict[str, Any]:
     """Return how often a fault's cause was named; without a fault, how often any was."""
-    runs = [apart(task, (fault,) if fault else (), seed) for seed in seeds]
+    runs = [apart(task, (fault,) if fault else (), seed, logs) for seed in seeds]
     if not fault:
         return {"runs": len(runs), "false_alarms": sum(bool(run["causes"]) for run in runs)}
     name = fault.partition("=")[0]
@@ -101,19 +104,22 @@ def case(task: str, fault: str, seeds: tuple[int, ...]) -> dict[str, Any]:
     later = sum(name in run["causes"][1:] for run in runs)
     return {
         "runs": len(runs), "first": first, "found": later, "missed": len(runs) - first - later,
-        "causes": [run["causes"] for run in runs], "ended_early": sum(bool(run["ended"]) for run in runs),
+        "causes": [run["causes"] for run in runs],
     }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--tasks", nargs="+", default=TASKS)
-    parser.add_argument("--limits", action="store_true", help="only runs without a fault; print their largest measures")
+    parser.add_argument("--limits", action="store_true", help="print the largest measures without a fault")
     parser.add_argument("--only", help="begin of a fault")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1), help="runs per fault")
+    parser.add_argument("--logs", type=Path, help="folder for the runs; those in it are judged again, not recorded")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    logs = args.logs or Path(tempfile.mkdtemp())
     if args.limits:
-        runs = [apart(task, (), seed)["evidence"] for task in CLEAN_TASKS for seed in LIMIT_SEEDS]
+        runs = [apart(task, (), seed, logs)["evidence"] for task in CLEAN_TASKS for seed in LIMIT_SEEDS]
         largest = {name: max(run[name] for run in runs) for name in runs[0]}
         sys.stdout.write(json.dumps(largest, indent=1) + "\n")
         return 0
@@ -123,7 +129,7 @@ def main() -> int:
             if args.only and not fault.startswith(args.only) or (task, fault) == ("ur5e-reach", "armature=10"):
                 continue  # the UR5e's model has no armature
             name = f"{task}: {fault or 'no fault'}"
-            table[name] = case(task, fault, SEEDS if fault else CLEAN_SEEDS)
+            table[name] = case(task, fault, SEEDS[: args.seeds] if fault else CLEAN_SEEDS, logs)
             sys.stderr.write(f"{name}: {table[name]}\n")
             write_json(args.out, {"provenance": provenance(), "seconds": SECONDS, "results": table})
     return 0

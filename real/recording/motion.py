@@ -34,12 +34,9 @@ class MotionLog:
     def add(self, now: float, reading: JointReading) -> None:
         """Record a tick at `now`, s, after its command was sent; called by the command thread."""
         loop = self.loop
-        goal = loop.goal
         row: dict[str, Any] = {
             "time": now, "received": reading.received, "position": reading.position, "velocity": reading.velocity,
-            "setpoint": loop.setpoint[0].numpy(), "goal": goal[0].numpy(), "gripper": loop.sent_width,
-            "stiffness": 0.0 if loop.is_damped else getattr(loop.driver.commands, "stiffness_scale", 1.0),
-            "follows": not loop.holding,
+            "setpoint": loop.setpoint[0].numpy(), "gripper": loop.sent_width, "follows": not loop.holding,
         }  # fmt: skip
         for name in ("quat", "gyroscope"):  # of a legged robot
             if (value := getattr(reading, name, None)) is not None:

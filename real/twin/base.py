@@ -22,7 +22,7 @@ from real.control.timing import STALL, Ticker, prefer_realtime
 from real.topics import FAULTS_TOPIC, INT, NUMBER, RESET_TOPIC, STALL_TOPIC, TEXT
 from real.twin.faults import SCALES, Fault, Faults
 from robot_rl.robots import robots
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Scene
 from sim.tasks.base import Task
@@ -53,6 +53,8 @@ class Twin(ABC):
         self.robot = robots.get(task.interface.robot)
         self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
         self.seed, self.rng = seed, np.random.default_rng(seed)
+        if any(fault.name == "armature" for fault in faults) and not self.engine.model.dof_armature.any():
+            raise ConfigError(f"fault armature multiplies the model's, and the model of {self.robot.name} has none")
         self._given = faults
         self.faults = Faults(faults, self.robot.command_rate, self.rng)
         self._faults = node.publisher(TEXT, FAULTS_TOPIC, qos.LATCHED)

@@ -10,20 +10,19 @@ from robot_rl.cli.console import console, print_table, show
 
 def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
     """Compare a run with its replay, and print the likely causes with their remedies; return 1 if there are any."""
-    from robot_rl.diagnosis import find, measure, read_motion
+    from robot_rl.diagnosis import LONGEST, find, measure, read_motion, replayable
 
     motion = read_motion(run)
     measures = measure(motion, mjcf)
     causes, notes = find(motion, measures), []
-    seconds = min(motion.time[-1], 20.0)
-    if motion.quat is not None:
+    seconds = min(motion.time[-1], LONGEST)
+    if not replayable(motion):
         notes.append(
-            "of a legged robot only joint order, signs, rates, noise and orientation are judged: loads do the rest"
+            f"not replayed, as only arms that take joint positions are ({motion.facts['robot']}: "
+            f"{motion.facts['command']}): rates, noise and orientation were judged"
         )
-    elif motion.facts["command"] != "JointPositions":
-        notes.append(f"not replayed: its commands are {motion.facts['command']}, the replay takes joint positions")
     elif measures.fitted is None:
-        notes.append("no joint moved by more than 0.02 rad: delay, gains and inertia are unknown; record a longer run")
+        notes.append("no joint moved enough to tell delay and gains: record a run with motion")
     if json:
         found = {"ok": not causes, "causes": [asdict(cause) for cause in causes], "notes": notes}
         show(found | {"measures": asdict(measures), "seconds": round(float(seconds), 3)}, True)

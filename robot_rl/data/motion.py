@@ -14,7 +14,7 @@ from robot_rl.util.errors import UserError
 from robot_rl.util.files import replacing
 
 NAME, FORMAT = "motion.npz", 1
-COLUMNS = ("time", "received", "position", "velocity", "setpoint", "goal", "gripper", "stiffness", "follows")
+COLUMNS = ("time", "received", "position", "velocity", "setpoint", "gripper", "follows")
 """Columns of every log."""
 
 
@@ -35,12 +35,8 @@ class Motion:
     """Measured joint velocities, (N, J) rad/s."""
     setpoint: np.ndarray
     """Set-points that were sent, (N, D)."""
-    goal: np.ndarray
-    """Goals of the policy, or of the motion between episodes, that the set-points follow, (N, D)."""
     gripper: np.ndarray
     """Finger distance that was sent, (N,) m."""
-    stiffness: np.ndarray
-    """Commanded multiple of the spec's stiffness, (N,); 0: damped."""
     follows: np.ndarray
     """Whether set-points follow the goal, (N,); False: held or stopped."""
     quat: np.ndarray | None = None

@@ -5,6 +5,7 @@
 
 from robot_rl.data.motion import read_motion
 from robot_rl.diagnosis.findings import Cause, find
-from robot_rl.diagnosis.measures import Measures, measure
+from robot_rl.diagnosis.measures import Measures, measure, replayable
+from robot_rl.diagnosis.replay import LONGEST
 
-__all__ = ["Cause", "Measures", "find", "measure", "read_motion"]
+__all__ = ["LONGEST", "Cause", "Measures", "find", "measure", "read_motion", "replayable"]

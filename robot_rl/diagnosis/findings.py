@@ -94,8 +94,8 @@ class _Said:
     def _unlike_simulation(self) -> tuple[str, str]:
         return (
             f"no simulation with any delay or gains is near: joints are {self._m.residual:.2f} rad away",
-            "move one joint at a time and look which one is reported: order, signs and units of the driver's joints; or "
-            "the robot was stopped, or touches something",
+            "move one joint at a time and look which one is reported: order, signs and units of the driver's joints; "
+            "or the robot was stopped, or touches something",
         )
 
     def _position_scale(self) -> Iterator[tuple[str, str]]:
@@ -141,8 +141,8 @@ class _Said:
 
     def _stiffness(self) -> tuple[str, str]:
         return (
-            f"motors are stiffer than in simulation: damping over stiffness is {1 / self._m.evidence()['stiffness']:.2f} "
-            f"times the spec's; without a fault at least {1 / LIMITS['stiffness']:.2f}",
+            f"motors are stiffer than in simulation: stiffness over damping is "
+            f"{self._m.evidence()['stiffness']:.1f} times the spec's; without a fault up to {LIMITS['stiffness']:.1f}",
             f"lower the gains, or widen robot.stiffness_scale{self._trained('robot.stiffness_scale')}",
         )
 
@@ -155,8 +155,8 @@ class _Said:
 
     def _switch_jump(self) -> tuple[str, str]:
         return (
-            f"the robot jumps by {self._m.jump:.2f} rad at the switch {self._m.jump_at:.1f} s after the start, which the "
-            "commands do not ask for",
+            f"the robot jumps by {self._m.jump:.2f} rad at the switch {self._m.jump_at:.1f} s after the start, which "
+            "the commands do not ask for",
             "begin the other controller's set-points at the measured joints; let only one program command the motors",
         )
 

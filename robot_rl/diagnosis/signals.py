@@ -48,8 +48,8 @@ def _scatter(series: np.ndarray) -> np.ndarray:
 
 
 def orientation(motion: Motion) -> tuple[float, float] | None:
-    """Return the correlation of the orientation's turns with the gyroscope, as w x y z and as x y z w; None if the robot
-    has none, or hardly turns."""
+    """Return the correlation of the orientation's turns with the gyroscope, as w x y z and as x y z w; None if the
+    robot has none, or hardly turns."""
     if motion.quat is None or motion.gyroscope is None:
         return None
     new, (interval, _) = fresh(motion), intervals(motion)

@@ -1,16 +1,12 @@
 """Faults of a twin: how they are written, and how they act on commands and states."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from real.recording import motion
 from real.twin import open_twin
 from real.twin.faults import FAULTS, Faults, parse_fault
-from robot_rl.data.motion import read_motion
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from sim.tasks import task_of
@@ -95,24 +91,6 @@ def test_faults_are_kept_with_the_hidden_parameters_and_in_the_summary(nodes: An
     assert abs(twin._report["imu_state"]["quaternion"][3]) > 0.9 < abs(plain._report["imu_state"]["quaternion"][0])
 
 
-def test_log_keeps_the_end_of_a_long_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
-    import torch
-
-    monkeypatch.setattr(motion, "SECONDS", 0.05)
-    still = torch.zeros(1, 7)
-    pipeline = SimpleNamespace(robot=replace(PANDA), controller=SimpleNamespace(command=SimpleNamespace(__name__="X")))
-    driver = SimpleNamespace(dry_run=False, commands=None)
-    loop: Any = SimpleNamespace(pipeline=pipeline, driver=driver, setpoint=still, goal=still, sent_width=0.0,
-                                is_damped=False, holding="")  # fmt: skip
-    log = motion.MotionLog(loop)
-    log.write(tmp_path)
-    assert not list(tmp_path.iterdir()), "nothing was sent"
-    for k in range(25):
-        reading = SimpleNamespace(received=0.005 * k - 0.001, position=np.full(7, k), velocity=np.zeros(7))
-        loop.record(0.005 * k, reading)
-    log.write(tmp_path)
-    kept = read_motion(tmp_path)
-    assert kept.position[:, 0].tolist() == list(range(15, 25)) and kept.time[0] == 0
-    assert kept.received[0] == pytest.approx(-0.001)
+def test_armature_is_refused_where_the_model_has_none(nodes: Any) -> None:
+    with pytest.raises(UserError, match="the model of ur5e has none"):
+        open_twin(nodes("twin", namespace="/bare"), task_of("ur5e"), fault=("armature=3",), cameras=False)
