@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--limits", action="store_true", help="print the largest measures without a fault")
     parser.add_argument("--only", help="begin of a fault")
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1), help="runs per fault")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1), help="of each fault")
     parser.add_argument("--logs", type=Path, help="folder for the runs; those in it are judged again, not recorded")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()

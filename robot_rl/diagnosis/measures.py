@@ -99,7 +99,7 @@ def _compare(replay: Replay, found: Measures) -> None:
     moving = np.flatnonzero(nominal[mask].std(0) > MOVES)
     nearest = nominal
     if len(moving):
-        nearest, found.fitted = fit(replay, q, nominal, moving)
+        nearest, found.fitted = fit(replay, q, moving)
     found.scale, found.offset, left = stretched(mask, q, nearest)
     found.place = np.where(nominal[mask].std(0) > MOVES, 0.0, nearest[mask].mean(0)).tolist()
     found.residual = max(left, _blocked(replay, nearest))

@@ -52,7 +52,7 @@ def arm(runs: Any) -> Motion:
 @pytest.fixture(scope="module")
 def dog(runs: Any) -> Motion:
     """Run of a quadruped without a fault."""
-    return read_motion(runs(DOG))
+    return read_motion(runs(DOG, seconds=0.5))
 
 
 @pytest.fixture(scope="module")
