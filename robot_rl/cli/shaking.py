@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from robot_rl.cli.console import console, print_table, show
+from robot_rl.cli.console import console, print_table, printer, show
 
 
 def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
@@ -32,7 +32,7 @@ def diagnose(run: Path, json: bool, mjcf: str = "") -> int:
         head = ("cause", "found", "remedy")
         print_table(f"{run}, the likeliest cause first", head, rows, left=head)
     else:
-        console.print(f"{run}: nothing found in {seconds:.0f} s of commands and states", soft_wrap=True)
+        printer().print(f"{run}: nothing found in {seconds:.0f} s of commands and states", soft_wrap=True)
     for note in notes:
         console.print(note, soft_wrap=True)
     return int(bool(causes))

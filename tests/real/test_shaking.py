@@ -167,6 +167,14 @@ def test_doctor_prints_causes_and_measures(late: Path, capsys: pytest.CaptureFix
     assert "robot.action_delay" in found["causes"][0]["remedy"]
 
 
+def test_doctor_says_that_nothing_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts, rows = _log()
+    write_motion(tmp_path, facts, rows)
+    assert main(["doctor", "--log", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "nothing found in 2 s" in said.out and "not replayed" in said.err
+
+
 def test_log_keeps_the_end_of_a_long_run(late: Path, arm: Motion) -> None:
     kept = read_motion(late)
     assert len(kept.time) == 4.0 * kept.facts["command_rate"] and not kept.facts["whole"] and arm.facts["whole"]
