@@ -12,6 +12,7 @@ from robot_rl.data.motion import read_motion
 from robot_rl.robots import robots
 
 
+@pytest.mark.usefixtures("private_domain")
 def test_policy_drives_the_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bundle(acting(robots.get("fr3"), None), tmp_path / "bundle")
     words = ["deploy", tmp_path / "bundle", "--robot", "fr3", "--twin", "--episodes", 1, "--seconds", 1]
@@ -23,6 +24,7 @@ def test_policy_drives_the_twin(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert motion.facts["task"] and motion.facts["whole"] and len(motion.setpoint) >= 100, "1 s and the way home"
 
 
+@pytest.mark.usefixtures("private_domain")
 def test_run_with_a_fault_says_so_and_doctor_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bundle(acting(robots.get("fr3"), None), tmp_path / "bundle")
     files = [str(tmp_path / "bundle"), "--out", str(tmp_path / "run")]
