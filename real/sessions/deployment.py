@@ -169,8 +169,8 @@ class Deployment:
             self.lifecycle.end()
             self.bundle.close()
             self.journal.close()
-            self.motion.write(self._run.folder)
             self.journal.drop_rows_from(len(self.result.success))  # a signal may arrive after a row, before its result
+            self.motion.write(self._run.folder)
 
     @property
     def failed(self) -> bool:

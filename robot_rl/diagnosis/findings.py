@@ -46,6 +46,7 @@ def find(motion: Motion, measures: Measures) -> list[Cause]:
     said = _Said(motion, measures)
     if "position-scale" not in found and "position-offset" in found and list(said.of("position-scale")):
         found.append("position-scale")  # of a joint at rest
+        strength["position-scale"] = strength["position-offset"]
     # A joint in the wrong place spoils the comparison of how motors move, and slow states that of when.
     motors = [] if found else over(MOTORS)
     arrival = over(ARRIVAL)
