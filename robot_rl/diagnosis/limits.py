@@ -8,7 +8,7 @@ CLEAN = {
     "velocity-noise": 0.74, "quaternion-order": 0.0, "unlike-simulation": 0.0009,
 }  # fmt: skip
 """Largest values of 14 runs of twins without a fault: seeds 1 to 4, five tasks, not all pairs; `python -m
-benchmarks.shaking --limits` records such runs. The twins' delays and gains are outside of what tasks are trained for."""
+benchmarks.shaking --limits` records such runs. Delays and gains of twins are outside of the range of training."""
 HARMLESS = {
     "motor-delay": 0.055, "damping": 1.9, "stiffness": 1.9,  # the range of training of arms, and a tenth
     "joint-order": 1.5, "position-sign": 1.5,  # times nearer
