@@ -74,6 +74,8 @@ class CommandLoop:
         """Called with an event and its details at stops and resets, from any thread."""
         self.watchdog: Callable[[float], str] = lambda _now: ""
         """Called in each tick with the time, s; returns a reason to latch a stop, or an empty text."""
+        self.record: Callable[[float, JointReading], None] | None = None
+        """Called at the end of each tick with its time, s, and the state that it used."""
         self.resting = False
         """No goals are expected between episodes: for lack of goals, a robot that sinks then does so without a stop."""
         self.sent_width = 0.0
@@ -285,9 +287,11 @@ class CommandLoop:
         self.holding = reason
         if reason:
             self.safe_stop.hold(now, reading, goal, reason)
-            return
-        self.safe_stop.follows(now)
-        self.advance(*self.follower.follow(goal, now, self.setpoint, self.rate), goal.gripper)
+        else:
+            self.safe_stop.follows(now)
+            self.advance(*self.follower.follow(goal, now, self.setpoint, self.rate), goal.gripper)
+        if self.record is not None:
+            self.record(now, reading)
 
     def advance(self, at: Tensor, rate: Tensor, width: float) -> None:
         """Move the set-point through the shield towards a goal `at` (1, D) that moves at `rate` (1, E), and send it."""

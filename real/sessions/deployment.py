@@ -15,16 +15,18 @@ from policies.bundle import Bundle
 from policies.errors import RemoteFailure
 from policies.execution import Execution, InferenceHung, Mode, warm_up
 from real import clock
-from real.bus import Node
+from real.bus import Node, qos
 from real.control import timing
 from real.drivers.state import NotReady
 from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.steering import Schedule
 from real.recording.journal import Journal
+from real.recording.motion import MotionLog
 from real.recording.session import VideoRecorder
 from real.sessions.lifecycle import Lifecycle, Requested
 from real.teleop.commands import OperatorInput
+from real.topics import FAULTS_TOPIC, TEXT
 from robot_rl.evaluation import Evaluation, evaluate
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Interface, Pipeline
@@ -82,6 +84,8 @@ class Deployment:
         self.env.warmups.append(lambda: rehearse(bundle, seen, execution))
         film.attach(self.env)
         self.journal = Journal(run.folder, self.env)
+        self._faults = node.subscribe(TEXT, FAULTS_TOPIC, qos.LATCHED)
+        self.motion = MotionLog(self.env.loop, interface.task, self.env.period)
         self.result, self.ended = Evaluation(), ""
         """Results of the finished episodes; reason for which the session ended early, empty if it did not."""
         self.interrupt: KeyboardInterrupt | None = None
@@ -166,6 +170,7 @@ class Deployment:
             self.bundle.close()
             self.journal.close()
             self.journal.drop_rows_from(len(self.result.success))  # a signal may arrive after a row, before its result
+            self.motion.write(self._run.folder)
 
     @property
     def failed(self) -> bool:
@@ -185,6 +190,8 @@ class Deployment:
                 "standing": sum(result.success), "falls": env.falls, "stalls": env.stalls, "fall_rate_low": low,
                 "fall_rate_high": high,
             }  # fmt: skip
+        if (faults := self._faults.latest) is not None:
+            summary["twin_faults"] = faults.msg.data
         summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
         summary |= {"ended": self.ended} if self.ended else {}
         self._run.write("evaluation.json", summary | {"takeovers": result.takeovers})

@@ -5,12 +5,15 @@ Additional topics begin with `twin/`. `twin/reset` (std_msgs/Int64, a seed) rese
 in place of a person. `twin/stall` reports stalls; the other topics carry true poses.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from real.bus import Node
 from real.drivers import parts_of
 from real.twin.arm import ArmTwin, HiddenArm
 from real.twin.base import Twin
+from real.twin.faults import parse_fault
 from real.twin.quadruped import HiddenQuadruped, QuadrupedTwin
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
@@ -20,9 +23,12 @@ from sim.tasks.base import Task
 __all__ = ["ArmTwin", "HiddenArm", "HiddenQuadruped", "QuadrupedTwin", "Twin", "open_twin"]
 
 
-def open_twin(node: Node, task: Task, **options: Any) -> Twin:
-    """Build the twin of the task's robot, which its driver names."""
+def open_twin(node: Node, task: Task, fault: Sequence[str] = (), **options: Any) -> Twin:
+    """Build the twin of the task's robot, which its driver names, with faults written as in `real.twin.faults`."""
     robot = robots.get(task.interface.robot)
+    if fault:
+        hidden = options.pop("hidden", None) or (HiddenQuadruped() if robot.base else HiddenArm())
+        options["hidden"] = replace(hidden, faults=tuple(parse_fault(text, robot) for text in fault))
     path = parts_of(robot).twin
     if not path:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Twin of an arm: joints, gripper, and an object tracker with errors."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from real.bus.layout import template
 from real.bus.stamps import stamped
 from real.drivers.names import driver_names, frames
 from real.twin.base import STATE, Twin, pose
+from real.twin.faults import SILENCE, Fault
 from robot_rl.interface.driver import ForwardPosition, JointTopics
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
@@ -47,6 +49,8 @@ class HiddenArm:
     object_latency: float = 0.06  # delay of the object tracker, s; in training at most 0.05
     joint_noise: float = 0.0006  # standard deviation of joint positions' noise, rad; in training at most 0.0005
     object_rate: float = 30.0  # rate of the object tracker, Hz; in training a new pose every control period (20 Hz)
+    faults: tuple[Fault, ...] = ()
+    """Faults beyond these: a run with any says nothing about the policy."""
 
 
 class ArmTwin(Twin):
@@ -64,8 +68,8 @@ class ArmTwin(Twin):
         # In real time, one engine tick must last one command period of the robot.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
-        super().__init__(node, task, scene, seed, cameras, mjcf)
         self.hidden = hidden or HiddenArm()
+        super().__init__(node, task, scene, seed, cameras, mjcf, self.hidden.faults)
         ros = self.robot.driver
         if not isinstance(ros, JointTopics):
             raise ConfigError(
@@ -89,6 +93,11 @@ class ArmTwin(Twin):
         self.target = torch.tensor(self.robot.home).view(1, 1, -1)
         """Joint positions that the servos follow, (1, 1, J) rad."""
         self.width = torch.full((1, 1, 1), self.robot.gripper.width if self.robot.gripper else 0.0)
+        self._delayed = deque([(self.target, self.width)], maxlen=self.faults.delay + 1)
+        """Commands of the last ticks; the oldest of them is applied."""
+        self._newest: Any = None
+        self._commanded = -math.inf
+        """Newest command, and the tick in which it arrived."""
         rate = self.robot.command_rate
         self._every_object = round(rate / self.hidden.object_rate)
         self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * rate))
@@ -160,7 +169,13 @@ class ArmTwin(Twin):
         """Follow the newest command; publish the joint state, and object poses at the tracker's rate."""
         self.target = self._latest(self.command, self.positions, self.target)
         self.width = self._latest(self.gripper, self.opening, self.width)
-        self.engine.step(self.target, self.width)
+        if (newest := self.command.latest) is not self._newest:
+            if count - self._commanded > SILENCE * self.robot.command_rate:
+                self.faults.switch(count)
+            self._newest, self._commanded = newest, count
+        self._delayed.append((self.target, self.width))
+        target, width = self._delayed[0]
+        self.engine.step(target + self.faults.shift(count), width)
         self.publish(count)
 
     def begin(self) -> None:
@@ -169,7 +184,8 @@ class ArmTwin(Twin):
 
     def publish(self, count: int) -> None:
         """Publish joints, and at the tracker's rate objects."""
-        self._publish_joints()
+        if self.faults.due(count):
+            self._publish_joints()
         self._seen.append({name: self.engine.object_pose(name)[0].numpy().copy() for name in self.poses})
         if count % self._every_object == 0:
             self._publish_objects(self._seen[0])
@@ -195,8 +211,9 @@ class ArmTwin(Twin):
         fingers = self.robot.fingers
         half = float(self.engine.gripper_width()[0]) / max(1, len(fingers))
         noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
-        position = np.concatenate([q[0].double().numpy() + noise, np.full(len(fingers), half)])
-        velocity = np.concatenate([v[0].double().numpy(), np.zeros(len(fingers))])
+        joints, speeds = self.faults.observe(q[0].double().numpy() + noise, v[0].double().numpy())
+        position = np.concatenate([joints, np.full(len(fingers), half)])
+        velocity = np.concatenate([speeds, np.zeros(len(fingers))])
         self.states.publish(self._layout.write(position=position, velocity=velocity, **stamped()))
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:

@@ -20,9 +20,10 @@ from real.bus.stamps import stamp
 from real.conductor import Conductor
 from real.control.memory import lock_memory
 from real.control.timing import STALL, Ticker, prefer_realtime
-from real.topics import INT, NUMBER, RESET_TOPIC, STALL_TOPIC
+from real.topics import FAULTS_TOPIC, INT, NUMBER, RESET_TOPIC, STALL_TOPIC, TEXT
+from real.twin.faults import SCALES, Fault, Faults
 from robot_rl.robots import robots
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Scene
 from sim.tasks.base import Task
@@ -46,11 +47,20 @@ class Twin(ABC):
     command: Subscription
     """Subscription of the robot's commands."""
 
-    def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
+    def __init__(
+        self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str, faults: Sequence[Fault] = ()
+    ):
         self.node, self.task = node, task
         self.robot = robots.get(task.interface.robot)
         self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
         self.seed, self.rng = seed, np.random.default_rng(seed)
+        if any(fault.name == "armature" for fault in faults) and not self.engine.model.dof_armature.any():
+            raise ConfigError(f"fault armature multiplies the model's, and the model of {self.robot.name} has none")
+        self._given = faults
+        self.faults = Faults(faults, self.robot.command_rate, self.rng)
+        self._faults = node.publisher(TEXT, FAULTS_TOPIC, qos.LATCHED)
+        if faults:
+            self._faults.publish(make(TEXT, data=str(self.faults)))
         self._every_image = round(self.robot.command_rate / self.camera_rate)
         names = [c.name for c in scene.cameras] if cameras else []
         image = self.robot.driver.image
@@ -77,6 +87,7 @@ class Twin(ABC):
     def begin(self) -> None:
         """Forget earlier publications of the first state: their number depends on how fast the others connect."""
         self.rng = np.random.default_rng(self.seed)
+        self.faults = Faults(self._given, self.robot.command_rate, self.rng)
 
     @abstractmethod
     def publish(self, count: int) -> None:
@@ -176,7 +187,10 @@ class Twin(ABC):
         return self._draining < math.inf and (not self.command.matched or time.monotonic() > self._draining)
 
     def summary(self) -> str:
-        """Return a summary of the run in one line: ticks, lateness, stalls; in lockstep ticks and speed."""
+        """Return a summary of the run in one line: faults, ticks, lateness, stalls; in lockstep ticks and speed."""
+        return (f"with the faults {self.faults}: " if self.faults else "") + self._summary()
+
+    def _summary(self) -> str:
         if "speed" in self.timing:
             return f"{self.timing['ticks']} ticks in lockstep, {self.timing['speed']:.1f} times real time"
         late = self.timing["lateness_us"]
@@ -190,7 +204,11 @@ class Twin(ABC):
         self._requests.append(int(sample.msg.data))
 
     def _set(self, values: dict[str, float]) -> None:
-        """Set hidden parameters in the engine, effective from its next reset."""
+        """Set hidden parameters, and those that faults change, in the engine, effective from its next reset."""
+        for name in SCALES:
+            key = f"robot.{name}_scale"
+            if key in values or self.faults.scale(name) != 1:
+                values[key] = values.get(key, 1.0) * self.faults.scale(name)
         for name, value in values.items():
             self.engine.parameters[name](np.array([0]), np.array([value]))
 

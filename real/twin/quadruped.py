@@ -16,6 +16,7 @@ from real.drivers.lowlevel import Motors
 from real.drivers.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import TRUTH_TOPIC
 from real.twin.base import STATE, Twin, pose
+from real.twin.faults import Fault
 from robot_rl.interface.driver import UnitreeLowLevel
 from sim.tasks.base import Task
 
@@ -58,6 +59,8 @@ class HiddenQuadruped:
     accelerometer_noise: float = 0.2  # m/s^2; not observed by policies
     tilt_noise: float = 0.022  # rad per axis; in training at most 0.02
     tilt_bias: float = 0.031  # largest bias per axis, rad; in training at most 0.03
+    faults: tuple[Fault, ...] = ()
+    """Faults beyond these: a run with any says nothing about the policy."""
 
 
 class QuadrupedTwin(Twin):
@@ -68,10 +71,10 @@ class QuadrupedTwin(Twin):
         self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
         mjcf: str = "", push_every: float = 0.0,
     ):  # fmt: skip
-        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf)
+        self.hidden = hidden or HiddenQuadruped()
+        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.faults)
         ros, base = self.robot.driver, self.robot.base
         assert isinstance(ros, UnitreeLowLevel) and base is not None
-        self.hidden = hidden or HiddenQuadruped()
         self.motors = Motors(self.robot)
         self._motor = self.motors.motor
         self._foot = np.array([base.feet.index(name) for name in ros.feet])
@@ -106,7 +109,8 @@ class QuadrupedTwin(Twin):
         """Bytes of the last valid command, by which repeated commands are recognized and not decoded again."""
         self._wanted = self._decode(self.motors.damp())
         self._springs = self._wanted[2][:0]
-        self._delayed = deque([self._wanted], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
+        delay = max(1, round(self.hidden.action_delay / TIMESTEP)) + self.faults.delay
+        self._delayed = deque([self._wanted], maxlen=delay + 1)
         """Commands of the last ticks; the oldest of them is applied."""
         self.rejected = 0
         """Number of commands with a wrong checksum or length."""
@@ -162,19 +166,22 @@ class QuadrupedTwin(Twin):
             angle = self.rng.uniform(0, 2 * np.pi)
             direction = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
             self.engine.push(self.hidden.push_speed * direction)
-        goal = self._apply_command()
+        goal = self._apply_command(count)
         self.engine.step(goal, goal)
         self.publish(count)
 
-    def _apply_command(self) -> torch.Tensor:
+    def _apply_command(self, count: int = 0) -> torch.Tensor:
         """Set the motors' gains; return their setpoints (1, 1, J), which the engine applies one step later."""
         self._delayed.append(self._wanted)
         springs, (has_setpoint, setpoint, _) = self._delayed[0][2], self._delayed[1]
         if springs is not self._springs:
             if not np.array_equal(springs, self._springs):
+                if self._springs.size and 0 < springs[0].max() < self._springs[0].max():
+                    self.faults.switch(count)  # the robot stands, and a policy takes over
                 self.engine.set_springs(*springs)
             self._springs = springs
-        setpoint = setpoint - self._encoder_offset  # motors servo on their reported positions
+        # Motors servo on their reported positions.
+        setpoint = setpoint - self._encoder_offset + self.faults.shift(count)
         return torch.from_numpy(np.where(has_setpoint, setpoint, self._position).astype(np.float32))[None, None]
 
     def publish(self, count: int) -> None:
@@ -187,17 +194,21 @@ class QuadrupedTwin(Twin):
         self._position, joints = q, len(q)
         q = q + self._encoder_offset + h.joint_noise * noise[:joints]
         v = v + h.velocity_noise * noise[joints : 2 * joints]
+        q, v = self.faults.observe(q, v)
         order = self.motors.joint
         fields["q"][:], fields["dq"][:] = q[order], v[order]
         fields["tau_est"][:] = self.engine.joint_torque()[0].numpy()[order]
         lean = h.tilt_bias * self._offsets[2, :3] + h.tilt_noise * noise[-6:-3]
         fields["quaternion"][:] = quat = _times(orientation, (1.0, *(lean / 2).tolist()))
         fields["rpy"][:] = _roll_pitch_yaw(quat)
+        if self.faults.turned:
+            fields["quaternion"][:] = np.roll(quat, -1)
         fields["accelerometer"][:] = self._acceleration(orientation, speed[:3]) + h.accelerometer_noise * noise[-9:-6]
         fields["gyroscope"][:] = np.array(spin) + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
         self._report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
         self._report["tick"] = round(count * 1000 / self.robot.command_rate)
-        self.states.publish(self._state.seal(self._report))
+        if self.faults.due(count):
+            self.states.publish(self._state.seal(self._report))
         if count % self._every_truth == 0:
             self._publish_truth(position, orientation, velocity, spin)
 
@@ -214,8 +225,8 @@ class QuadrupedTwin(Twin):
             numbers |= {f"twist.twist.{name}.{axis}": speed for axis, speed in zip("xyz", speeds, strict=True)}
         self.truth.publish(self._truth.write(**stamped(), **numbers))
 
-    def summary(self) -> str:
-        return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"
+    def _summary(self) -> str:
+        return f"{super()._summary()}; commands with a wrong checksum: {self.rejected}"
 
 
 def _roll_pitch_yaw(quat: Numbers) -> Numbers:

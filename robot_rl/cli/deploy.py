@@ -47,6 +47,7 @@ class Deploy:
     profile: opt.Profile = ""
     twin: bool = False
     """Run the robot's twin, and its guard, in this process, in lockstep: no other program is needed."""
+    fault: opt.TwinFaults = ()
     episodes: PositiveInt = 10
     """Number of episodes."""
     seed: Seed = HELD_OUT
@@ -101,6 +102,8 @@ class Deploy:
         torch.set_num_threads(1)
         if self.profile and self.twin:
             raise ConfigError(f"--profile {self.profile} is a real robot's driver; leave out --twin")
+        if self.fault and not self.twin:
+            raise ConfigError("--fault is of the twin: add --twin, or start robot-rl twin with it")
         # Time out before an inference counts as hung: the message then names the server.
         patience = 0.9 * Execution.limit
         bundle = open_policy(self.bundle, self.runtime, self.task, self.keys, self.execute, patience)
@@ -115,7 +118,7 @@ class Deploy:
         task = task_of(self.robot, interface.task) if self.twin else None
         with (
             Run(folder, config) as run,
-            composed_twin(task, self.ros_args, cameras=films) if task else nullcontext(),
+            composed_twin(task, self.ros_args, cameras=films, fault=self.fault) if task else nullcontext(),
             open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node,
         ):
             film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)

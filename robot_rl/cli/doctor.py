@@ -1,4 +1,4 @@
-"""`robot-rl doctor` and `robots check`: check this machine, and a robot's spec against its model file."""
+"""`robot-rl doctor` and `robots check`: check this machine, a run's log, and a robot's spec against its model file."""
 
 import contextlib
 import importlib.metadata
@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robot_rl.cli.console import print_table, printer, show
-from robot_rl.cli.options import Json
+from robot_rl.cli.options import Json, Mjcf
 from robot_rl.util.errors import INSTALL, UserError
 
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
@@ -41,11 +41,19 @@ class Diagnosis:
 
 @dataclass
 class Doctor:
-    """Check this machine and print remedies for missing or broken parts; takes under 10 s."""
+    """Check this machine and print remedies for missing or broken parts; takes under 10 s. With --log, find out why a
+    robot shakes although its policy works in simulation."""
 
+    log: Path | None = None
+    """Run folder of `robot-rl deploy`: its commands are replayed in simulation and compared with what was measured."""
+    mjcf: Mjcf = ""
     json: Json = False
 
     def run(self) -> int:
+        if self.log is not None:
+            from robot_rl.cli.shaking import diagnose
+
+            return diagnose(self.log, self.json, self.mjcf)
         found = list(run_all())
         failed = any(check.status == "fail" for check in found)
         if self.json:

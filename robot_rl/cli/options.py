@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, Suppress, arg
+from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt, Seed
 
@@ -20,6 +20,14 @@ Without = Annotated[tuple[str, ...], arg(help="Randomized parameters to keep at 
 Instructions = Annotated[str, arg(help="The task's instructions to use: training, held-out, all, or a common prefix.")]
 Changes = Annotated[Fraction, arg(help="Fraction of episodes in which the instruction changes midway.")]
 Mjcf = Annotated[str, arg(help="Model file of the robot, MJCF or URDF; default: the `model` of its spec.")]
+TwinFaults = UseAppendAction[
+    Annotated[
+        tuple[str, ...],
+        arg(help="Fault of the twin, NAME=VALUE, such as motor-delay=0.04, or NAME=JOINT:VALUE; may be repeated; see "
+            "docs/shaking.md."),
+    ]
+]  # fmt: skip
+"""See `real.twin.faults`."""
 EpisodeSteps = Annotated[
     PositiveInt | None,
     arg(help="Time limit of a gym: task, steps; required if the environment has none. Default: the environment's."),

@@ -2,6 +2,7 @@
 writes a legged robot's motor commands."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from robot_rl.cli import options as opt
 from robot_rl.util.limits import NonNegativeFloat, Seed
@@ -24,6 +25,7 @@ class Twin:
     """Interval between pushes of a legged robot, s; 0: no pushes."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
+    fault: opt.TwinFaults = ()
     lockstep: tuple[str, ...] = ()
     """Nodes that take part in lockstep, for example: deploy. They run with the ROS parameter use_sim_time; the twin's
     time, on the topic /clock, goes on when all of them have done what is due."""
@@ -49,7 +51,8 @@ class Twin:
         task = task_of(self.robot, self.task)
         with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
             conductor = Conductor(node, self.lockstep, 1 / robot.command_rate, self.speed) if self.lockstep else None
-            options = {"push_every": self.push_every} if robot.base else {}
+            options: dict[str, Any] = {"push_every": self.push_every} if robot.base else {}
+            options["fault"] = self.fault
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
             twin.check_single_publisher()
 
@@ -65,6 +68,7 @@ class Twin:
                 timer.start()
             console.print(
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
+                + (f"; FAULTS: {twin.faults}" if twin.faults else "")
             )
             twin.run(conductor)
         console.print(f"twin: {twin.summary()}", soft_wrap=True)

@@ -136,16 +136,27 @@ class MujocoEngine(Engine):
         return torch.from_numpy(~sane | (self.batch.warning[:, _BAD, 1] > 0).any(1))
 
     def step(self, joints: Tensor, gripper: Tensor) -> None:
+        control = self._control(joints, gripper)
+        if self._recorded is not None:
+            self._recorded.append(control)
+        self.batch.rollout(control.shape[1], control=control, record=())
+
+    def track(self, joints: Tensor, gripper: Tensor) -> np.ndarray:
+        """Do as `step`, and return the joint positions (n, T, J), rad, at the end of each of the T commands."""
+        control = self._control(joints, gripper)
+        places = self.batch.rollout(control.shape[1], control=control, record=("qpos",))["qpos"]
+        every: np.ndarray = places[:, self._substeps - 1 :: self._substeps, self._at]
+        return every
+
+    def _control(self, joints: Tensor, gripper: Tensor) -> np.ndarray:
+        """Return the actuators' controls (n, physics steps, actuators)."""
         control = np.empty((self.num_envs, joints.shape[1], self._substeps, self.model.nu))
         control[..., self._driven] = joints.numpy()[:, :, None]
         if self._gripper_actuators:
             assert self.robot.gripper is not None
             scale = self.model.actuator_ctrlrange[self._gripper_actuators, 1] / self.robot.gripper.width
             control[..., self._gripper_actuators] = (gripper.numpy() * scale)[:, :, None]
-        control = control.reshape(self.num_envs, -1, self.model.nu)
-        if self._recorded is not None:
-            self._recorded.append(control)
-        self.batch.rollout(control.shape[1], control=control, record=())
+        return control.reshape(self.num_envs, -1, self.model.nu)
 
     @contextmanager
     def recording(self, commands: list[np.ndarray]) -> Iterator[None]:

@@ -175,7 +175,7 @@ def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
         "sensor.object_delay": hidden.object_latency,
     }
     assert not [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
-    assert len(values) + 1 == len(fields(HiddenArm)), "all except the tracker's rate"
+    assert len(values) + 2 == len(fields(HiddenArm)), "all except the tracker's rate, and faults"
 
 
 def test_object_sizes_change_only_where_training_randomizes_them(build: Build) -> None:
