@@ -136,8 +136,9 @@ def until(holds: Any, policy: subprocess.Popen[bytes], log: Path) -> None:
 def met(cell: Cell, found: dict[str, Any]) -> bool:
     """Return whether the robot did what is documented."""
     safe = found["speed"] <= 1.05 and found["kept"]
-    if cell.state == "goes on":
-        return bool(safe and found["seconds"] is None and found["status"] is None)
+    if cell.state in ("goes on", "keeps"):
+        stopped = bool(found["stops"]) or found["status"] is not None
+        return bool(safe and found["seconds"] is None and stopped == (cell.state == "keeps"))
     return bool(safe and found["seconds"] is not None and found["seconds"] <= cell.within)
 
 

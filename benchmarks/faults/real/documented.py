@@ -12,7 +12,8 @@ class Cell:
     what: str
     """Process, or word."""
     state: str = "rests"
-    """"rests": an arm stands still; "damped": a legged robot; "goes on": the policy moves it on."""
+    """"rests": an arm stands still; "damped": a legged robot; "goes on": the policy moves it on; "keeps": the motors keep
+    their last command, and the policy's process has stopped."""
     within: float = 0.5
     """Longest time until then, s."""
 
@@ -36,8 +37,9 @@ DOCUMENTED: dict[str, dict[str, Cell]] = {
     "SIGKILL 1 kHz loop": cells("SIGKILL", "arm", fr3=("rests", 0.5)),
     "SIGSTOP 1 kHz loop": cells("SIGSTOP", "arm", fr3=("rests", 0.5)),
     "SIGKILL hand": cells("SIGKILL", "hand", fr3=("rests", 0.6)),
-    "SIGKILL guard": cells("SIGKILL", "guard", go2=("goes on", 0.0)),
-    "SIGSTOP guard": cells("SIGSTOP", "guard", go2=("goes on", 0.0)),
+    # The hazard that docs/safety.md names first: nothing replaces the guard.
+    "SIGKILL guard": cells("SIGKILL", "guard", go2=("keeps", 0.0)),
+    "SIGSTOP guard": cells("SIGSTOP", "guard", go2=("keeps", 0.0)),
     "states cut": cells("tell", "silent", fr3=("rests", 0.5), ur5e=("rests", 0.3), go2=("damped", 0.15)),
     "states 200 ms late": cells("tell", "delayed", fr3=("rests", 0.5), ur5e=("rests", 0.3), go2=("damped", 0.15)),
     "states frozen": cells("tell", "frozen", fr3=("rests", 0.5), ur5e=("rests", 0.3), go2=("damped", 0.15)),
