@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from real.control.follow import Goal
-from real.drivers.state import JointReading
+from real.drivers.state import MANY, JointReading
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.robot import RobotSpec
 
@@ -56,6 +56,8 @@ class BrakeAndHold:
         self.loop = loop
         self._last_tracking_ok = math.inf
         """Last time at which the held arm was at its held position, s."""
+        self._refused = 0
+        """States that had been refused as jumps when a state was last near the command."""
 
     def violated(self, now: float, reading: JointReading) -> str:
         """Return the latched stop of the robot's own process."""
@@ -77,8 +79,13 @@ class BrakeAndHold:
         current = now - reading.received <= safety.state_timeout
         rests = not loop.shield.moving(loop.setpoint, loop.rate)
         joints = torch.from_numpy(reading.position).float()[None]
-        if not (current and rests and loop.shield.mismatch(loop.setpoint, joints, 0.0, safety)):
+        away, refused = loop.shield.mismatch(loop.setpoint, joints, 0.0, safety), loop.driver.state.jumps.count
+        if current and not away:
+            self._refused = refused
+        if not (current and rests and away):
             self._last_tracking_ok = now
+        elif refused - self._refused >= MANY:
+            return  # no arm moves like that: a command that went where such states are would be a jump itself
         elif now - self._last_tracking_ok > safety.moved_patience:
             loop.events.add("moved while held")
             measured = loop.shield.hold(joints)

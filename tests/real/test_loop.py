@@ -56,7 +56,7 @@ class FakeDriver:
         self.widths: list[float] = []
         self.follows, self.guard = True, ""
         self.arrived = threading.Condition()
-        self.state = SimpleNamespace(next_reading=lambda timeout: self.reading())
+        self.state = SimpleNamespace(next_reading=lambda timeout: self.reading(), jumps=SimpleNamespace(count=0))
 
     def recover(self) -> None:
         pass
@@ -241,6 +241,19 @@ def test_path_after_a_hold_begins_at_the_measured_position(b: Bench) -> None:
     b.loop.set_goal(turned(0.06), 0.08, 1.0)
     b.run(0.5)
     assert b.sent[-1][0] == pytest.approx(0.055, abs=1e-3), "halfway from 0.05 to 0.06"
+
+
+def test_stopped_arm_stays_at_its_command_if_its_encoder_jumps(b: Bench) -> None:
+    """The states are refused at first, and accepted once an arm could have moved so far."""
+    b.loop.stop("operator")
+    b.driver.follows = False
+    b.run(0.1)
+    b.driver.received, b.driver.state.jumps.count = b.now, 50
+    b.run(0.3)
+    b.driver.received = None
+    b.driver.position[0] += 1.0
+    b.run(1.0)
+    assert (b.sent - HOME).abs().max() < 1e-6, "no jump of the command"
 
 
 def test_stopped_arm_moved_by_hand_is_held_there(b: Bench) -> None:
