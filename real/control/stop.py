@@ -56,8 +56,8 @@ class BrakeAndHold:
         self.loop = loop
         self._last_tracking_ok = math.inf
         """Last time at which the held arm was at its held position, s."""
-        self._refused = 0
-        """States that had been refused as jumps when a state was last near the command."""
+        self._near, self._refused = -math.inf, 0
+        """Arrival of the last state near the command, s, and the number of states that had been refused as jumps."""
 
     def violated(self, now: float, reading: JointReading) -> str:
         """Return the latched stop of the robot's own process."""
@@ -80,8 +80,8 @@ class BrakeAndHold:
         rests = not loop.shield.moving(loop.setpoint, loop.rate)
         joints = torch.from_numpy(reading.position).float()[None]
         away, refused = loop.shield.mismatch(loop.setpoint, joints, 0.0, safety), loop.driver.state.jumps.count
-        if current and not away:
-            self._refused = refused
+        if reading.received > self._near and not away:
+            self._near, self._refused = reading.received, refused
         if not (current and rests and away):
             self._last_tracking_ok = now
         elif refused - self._refused >= MANY:
