@@ -36,8 +36,14 @@ ENDS = 2.0
 """Time for a policy's process to end after a fault, s."""
 STILL = 0.02
 """Joint speed below which an arm is at rest, rad/s."""
+TRIES = 3
+"""Attempts to get a robot moving."""
 SPAN = 0.02
 """Time over which speeds are taken, s."""
+
+
+class NotMoving(Exception):
+    """The robot did not come so far as the fault: on a busy machine a Go2's guard damps late commands."""
 
 
 def settled(trace: list[tuple[float, np.ndarray, bool]], begin: float) -> float | None:
@@ -100,6 +106,8 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         record = out / "events.jsonl"
         until(lambda: record.exists() and '"running"' in record.read_text(), policy, log)
         time.sleep(1.5)
+        if not (stand.trace and stand.trace[-1][2]):
+            raise NotMoving(f"{kind.robot} is damped before the fault")
         before = record.read_text()
         with ExitStack() as closers:
             begin = inject(stand, cell, policy, closers)
@@ -119,23 +127,47 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
             "fault": fault, "robot": kind.robot, "documented": cell.state, "within": cell.within,
             "seconds": None if seconds is None else round(seconds, 3),
             "speed": round(jump(trace + later, begin, kind.robot), 2),
-            "status": status, "said": log.read_text().strip().splitlines()[-1:], "stops": stops[-1:], "kept": kept,
+            "status": status, "said": said_last(log, folder), "stops": stops[-1:], "kept": kept,
         }  # fmt: skip
     found["met"] = met(cell, found)
     return found
+
+
+def tried(kind: type[Stand], fault: str, cell: Cell, bundle: Path) -> dict[str, Any]:
+    """Return the row of a fault; try again if the robot does not come so far."""
+    os.environ.update(private_domain())
+    cpus = os.sched_getaffinity(0)
+    row: dict[str, Any] = {}
+    for _ in range(TRIES):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                return attempt(kind, fault, cell, bundle, Path(folder))
+            except NotMoving as error:
+                row = {"fault": fault, "robot": kind.robot, "met": False, "said": str(error)}
+            finally:
+                os.sched_setaffinity(0, cpus)
+    return row
+
+
+def said_last(log: Path, folder: Path) -> str:
+    """Return the last line of a log, without the folder's name."""
+    return "".join(log.read_text().strip().splitlines()[-1:]).replace(str(folder), "").strip()
 
 
 def until(holds: Any, policy: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + LONGEST
     while not holds():
         said = [each.read_text()[-800:] for each in (log, *log.parent.glob("*-*"))]
-        assert policy.poll() is None and time.monotonic() < end, (policy.poll(), said)
+        if policy.poll() is not None or time.monotonic() > end:
+            raise NotMoving(f"the policy has not begun (status {policy.poll()}): {said}")
         time.sleep(0.02)
 
 
 def met(cell: Cell, found: dict[str, Any]) -> bool:
     """Return whether the robot did what is documented."""
     safe = found["speed"] <= 1.05 and found["kept"]
+    if cell.state == "safe":
+        return bool(safe)
     if cell.state in ("goes on", "keeps"):
         stopped = bool(found["stops"]) or found["status"] is not None
         return bool(safe and found["seconds"] is None and stopped == (cell.state == "keeps"))
@@ -146,29 +178,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", nargs="+", default=[kind.robot for kind in STANDS], help="robots")
     parser.add_argument("--faults", nargs="+", default=list(DOCUMENTED), help="faults")
+    parser.add_argument("--again", action="store_true", help="only rows of the file that are not met")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
-    rows = []
+    rows = {(row["fault"], row["robot"]): row for row in json.loads(a.out.read_text())["rows"]} if a.again else {}
     with tempfile.TemporaryDirectory() as root:
         bundles = {kind.robot: save(kind.robot, Path(root) / kind.robot) for kind in STANDS if kind.robot in a.robots}
         for fault in a.faults:
             for kind in STANDS:
                 cell = DOCUMENTED[fault].get(kind.robot)
-                if kind.robot not in a.robots or cell is None:
+                known = rows.get((fault, kind.robot), {})
+                if kind.robot not in a.robots or cell is None or known.get("met"):
                     continue
-                os.environ.update(private_domain())
-                with tempfile.TemporaryDirectory() as folder:
-                    cpus = os.sched_getaffinity(0)
-                    try:
-                        rows.append(attempt(kind, fault, cell, bundles[kind.robot], Path(folder)))
-                    except AssertionError as error:  # it did not come so far as the fault
-                        rows.append({"fault": fault, "robot": kind.robot, "met": False, "said": str(error)})
-                    finally:
-                        os.sched_setaffinity(0, cpus)
-                print(json.dumps(rows[-1]), flush=True)
-    write_json(a.out, {"rows": rows, "provenance": provenance()})
-    print(f"{sum(row['met'] for row in rows)} of {len(rows)} as documented")
-    return int(not all(row["met"] for row in rows))
+                row = rows[fault, kind.robot] = tried(kind, fault, cell, bundles[kind.robot])
+                print(json.dumps(row), flush=True)
+    write_json(a.out, {"rows": list(rows.values()), "provenance": provenance()})
+    kept = [row["met"] for row in rows.values()]
+    print(f"{sum(kept)} of {len(kept)} as documented")
+    return int(not all(kept))
 
 
 if __name__ == "__main__":
