@@ -42,7 +42,7 @@ SPAN = 0.02
 """Time over which speeds are taken, s."""
 
 
-class NotMoving(Exception):
+class NotMovingError(Exception):
     """The robot did not come so far as the fault: on a busy machine a Go2's guard damps late commands."""
 
 
@@ -107,7 +107,7 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         until(lambda: record.exists() and '"running"' in record.read_text(), policy, log)
         time.sleep(1.5)
         if not (stand.trace and stand.trace[-1][2]):
-            raise NotMoving(f"{kind.robot} is damped before the fault")
+            raise NotMovingError(f"{kind.robot} is damped before the fault")
         before = record.read_text()
         with ExitStack() as closers:
             begin = inject(stand, cell, policy, closers)
@@ -142,7 +142,7 @@ def tried(kind: type[Stand], fault: str, cell: Cell, bundle: Path) -> dict[str, 
         with tempfile.TemporaryDirectory() as folder:
             try:
                 return attempt(kind, fault, cell, bundle, Path(folder))
-            except NotMoving as error:
+            except NotMovingError as error:
                 row = {"fault": fault, "robot": kind.robot, "met": False, "said": str(error)}
             finally:
                 os.sched_setaffinity(0, cpus)
@@ -159,7 +159,7 @@ def until(holds: Any, policy: subprocess.Popen[bytes], log: Path) -> None:
     while not holds():
         said = [each.read_text()[-800:] for each in (log, *log.parent.glob("*-*"))]
         if policy.poll() is not None or time.monotonic() > end:
-            raise NotMoving(f"the policy has not begun (status {policy.poll()}): {said}")
+            raise NotMovingError(f"the policy has not begun (status {policy.poll()}): {said}")
         time.sleep(0.02)
 
 
