@@ -200,7 +200,9 @@ class Go2(Stand):
         self.node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
 
     def _on_command(self, sample: Any) -> None:
-        motors = self.wire.open(sample.raw)["motor_cmd"]
+        if (command := self.wire.open(sample.raw)) is None:  # of the second writer
+            return
+        motors = command["motor_cmd"]
         self.trace.append((time.time(), motors["q"][:12].copy(), bool(motors["kp"].any())))
 
     def interfere(self, fault: str) -> list[Any]:
