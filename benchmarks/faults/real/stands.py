@@ -123,8 +123,9 @@ class Arm(Stand):
             names = [f"other_{k}" for k in range(6)]
             message = make("sensor_msgs/msg/JointState", name=names, position=np.zeros(6))
             return [Forger(self.node.publisher(message.__msgtype__, spec.driver.joint_states, qos.DEFAULT), message)]
-        numbers = {"second writer": spec.home, "NaN command": [math.nan] * len(spec.joints), "wrong size": [0.0]}[fault]
-        return [Forger(self.node.publisher(ARRAY, spec.driver.command, qos.COMMAND), make(ARRAY, data=list(numbers)))]
+        # The other program wants the arm to stay: what it is sent is told from a jump of ours.
+        message = make(ARRAY, data=self.trace[-1][1].tolist())
+        return [Forger(self.node.publisher(ARRAY, spec.driver.command, qos.COMMAND), message)]
 
     def close(self) -> None:
         super().close()
