@@ -116,13 +116,12 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         with suppress(subprocess.TimeoutExpired):  # a stopped process goes on
             policy.wait(ENDS)
         later = [each for each in stand.trace if each[0] > begin + WATCHED]
-        status = policy.poll()
+        status, events = policy.poll(), record.read_text()
         policy.send_signal(signal.SIGINT)
         policy.wait(LONGEST)
         seconds = damped(trace, begin) if kind.robot == "go2" else settled(trace, begin)
-        kept = record.read_text().startswith(before)
-        events = [json.loads(line) for line in record.read_text().splitlines()]
-        stops = [event for event in events if event.get("event") == "stop"]
+        kept = record.read_text().startswith(before) and all(map(json.loads, record.read_text().splitlines()))
+        stops = [event for event in map(json.loads, events.splitlines()) if event.get("event") == "stop"]
         found = {
             "fault": fault, "robot": kind.robot, "documented": cell.state, "within": cell.within,
             "seconds": None if seconds is None else round(seconds, 3),
