@@ -106,8 +106,10 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         record = out / "events.jsonl"
         until(lambda: record.exists() and '"running"' in record.read_text(), policy, log)
         time.sleep(1.5)
-        if not (stand.trace and stand.trace[-1][2]):
-            raise NotMovingError(f"{kind.robot} is damped before the fault")
+        now = time.time()
+        moves = [each for each in stand.trace if each[0] > now - 0.5]
+        if not moves or not moves[-1][2] or (kind.robot != "go2" and jump(moves, now - 0.5, kind.robot) < STILL):
+            raise NotMovingError(f"{kind.robot} does not move before the fault")
         before = record.read_text()
         with ExitStack() as closers:
             begin = inject(stand, cell, policy, closers)
@@ -191,7 +193,7 @@ def main() -> int:
                     continue
                 row = rows[fault, kind.robot] = tried(kind, fault, cell, bundles[kind.robot])
                 print(json.dumps(row), flush=True)
-    write_json(a.out, {"rows": list(rows.values()), "provenance": provenance()})
+                write_json(a.out, {"rows": list(rows.values()), "provenance": provenance()})
     kept = [row["met"] for row in rows.values()]
     print(f"{sum(kept)} of {len(kept)} as documented")
     return int(not all(kept))
