@@ -81,6 +81,7 @@ def write_demos() -> Callable[..., Path]:
                     "observation.state": pipeline.observer.spec.to_physical(state), "action": action,
                     "action.policy": action, "next.reward": last.float(), "next.success": last, "next.done": last,
                     "intervention": torch.zeros(steps, 1, dtype=torch.bool),
+                    "shield": torch.zeros(steps, 1, dtype=torch.long), "state_age": torch.zeros(steps, 1),
                 }  # fmt: skip
                 writer.add_episode(episode, task.instruction)
         return root

@@ -81,6 +81,7 @@ def test_fingerprint_ignores_topics_frames_and_driver_names(panda: Any) -> None:
     names = {"joint_names": (("joint1", "a1"),), "base_frames": ("world",)}
     names |= {"safety": SafetyConfig(tilt=30.0), "follow": "direct", "stop": "robot_holds"}
     names |= {"gripper_unit": "finger", "state_rate": 500.0, "controllers": ("one", "other")}
+    names |= {"force_limit": 20.0, "torque_limit": 5.0}
     assert {*texts, *names} == {f.name for f in fields(panda.driver)}
     for change in (*({name: text} for name, text in texts.items()), *({n: v} for n, v in names.items())):
         assert replace(panda, driver=replace(panda.driver, **change)).fingerprint() == panda.fingerprint(), change

@@ -58,6 +58,7 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
     columns = {"observation.state": state, "action": action, "action.policy": action, "next.done": last}
     columns |= {"next.reward": (last & success).float(), "next.success": last & success}
     columns["intervention"] = torch.tensor(flags)[:, None]
+    columns |= {"shield": torch.zeros(n, 1, dtype=torch.long), "state_age": torch.zeros(n, 1)}
     if (root / "meta" / "info.json").exists():
         writer = DatasetWriter.append(root)
     else:
