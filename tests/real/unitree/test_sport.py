@@ -235,13 +235,34 @@ def test_program_that_commands_too_is_named_and_ends_in_stop_move(
     eventually(lambda: halted(robot))
 
 
-def test_person_drives_and_stops(robot: SdkRobot, nodes: Build, drive: Build, eventually: Build) -> None:
+def test_person_drives_stops_and_resets(
+    robot: SdkRobot, nodes: Build, drive: Build, eventually: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     with closing(Planner(nodes("pad"), Operator())) as pad:
         run = drive()
         pad.operator = Operator(held=True, motion=(1.0, 0.0, -1.0))
         eventually(lambda: moves(robot)[-1:] == [(0.6, 0.0, -1.0)])
         pad.operator = Operator(held=True, motion=(1.0, 0.0, -1.0), stop=True)
         eventually(lambda: halted(robot) and run.driving.env.loop.stopped == "operator")
+        count = len(moves(robot))
+
+        def refused() -> bool:
+            pad.operator = Operator(reset=not pad.operator.reset)  # type: ignore[union-attr]
+            return "a joint moves at 0.11 rad/s" in caplog.text
+
+        eventually(refused)  # as the SDK's state says
+        assert run.driving.env.loop.stopped == "operator"
+        robot.tell(mode="normal", motor={"dq": {str(k): 0.0 for k in range(12)}})
+
+        def presses_reset() -> bool:  # a press before the enable button counts as released has no effect
+            pad.operator = Operator(reset=not pad.operator.reset)  # type: ignore[union-attr]
+            return not run.driving.env.loop.stopped
+
+        eventually(presses_reset)
+        assert len(moves(robot)) == count, "nothing moves before the reset"
+        pad.operator = Operator(held=True, motion=(1.0, 0.0, 0.0))
+        eventually(lambda: moves(robot)[-1:] == [(0.6, 0.0, 0.0)])
+        assert robot.asked("sport").count(BALANCE_STAND) == 2
 
 
 def test_service_that_does_not_answer_is_named(nodes: Build, eventually: Build) -> None:
