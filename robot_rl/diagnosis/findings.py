@@ -43,8 +43,8 @@ def find(motion: Motion, measures: Measures) -> list[Cause]:
     found = over(WIRING)
     if not found:
         found = over(PLACES[:1]) or over(PLACES[1:])
-    said = _Said(motion, measures)
-    if "position-scale" not in found and "position-offset" in found and list(said.of("position-scale")):
+    texts = _Texts(motion, measures)
+    if "position-scale" not in found and "position-offset" in found and list(texts.of("position-scale")):
         found.append("position-scale")  # of a joint at rest
         strength["position-scale"] = strength["position-offset"]
     # A joint in the wrong place spoils the comparison of how motors move, and slow states that of when.
@@ -52,11 +52,11 @@ def find(motion: Motion, measures: Measures) -> list[Cause]:
     arrival = over(ARRIVAL)
     if "state-rate" in arrival:
         motors = [name for name in motors if name != "motor-delay"]
-    return [Cause(name, strength[name], *words) for name in (*found, *arrival, *motors) for words in said.of(name)]
+    return [Cause(name, strength[name], *words) for name in (*found, *arrival, *motors) for words in texts.of(name)]
 
 
-class _Said:
-    """What is said of each cause: what was found, with figures, and the remedy."""
+class _Texts:
+    """Texts of each cause: the finding with its figures, and the remedy."""
 
     def __init__(self, motion: Motion, measures: Measures):
         self._task, self._m = motion.facts["task"], measures
