@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.faults.real import messages
-from benchmarks.faults.real.__main__ import WATCHED, attempt, damped, jump, settled
+from benchmarks.faults.real.__main__ import attempt
 from benchmarks.faults.real.documented import DOCUMENTED
+from benchmarks.faults.real.judge import WATCHED, damped, jump, settled
 from benchmarks.faults.real.messages import FLOOD, JOINT_STATE, LATE, Faulty
 from benchmarks.faults.real.policy import save
 from benchmarks.faults.real.stands import STANDS, Ur5e

@@ -19,57 +19,21 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.faults.real.documented import DOCUMENTED, Cell
+from benchmarks.faults.real.judge import STILL, WATCHED, damped, jump, met, settled
 from benchmarks.faults.real.policy import save
 from benchmarks.faults.real.stands import LONGEST, PROGRAM, STANDS, Stand
 from real.bus import open_node
 from robot_rl.cli.launch import private_domain
-from robot_rl.robots import robots
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parents[2] / "results" / "real_faults.json"
-WATCHED = 2.5
-"""Time for which a robot is watched after a fault, s."""
 ENDS = 2.0
 """Time for a policy's process to end after a fault, s."""
-STILL = 0.02
-"""Joint speed below which an arm is at rest, rad/s."""
 TRIES = 3
 """Attempts to get a robot moving."""
-SPAN = 0.02
-"""Time over which speeds are taken, s."""
-
-
 class NotMovingError(Exception):
     """The robot did not come so far as the fault: on a busy machine a Go2's guard damps late commands."""
-
-
-def settled(trace: list[tuple[float, np.ndarray, bool]], begin: float) -> float | None:
-    """Return the seconds from `begin` until the arm rests; None if it still moves."""
-    last = begin
-    at = np.array([t for t, *_ in trace])
-    for k, (t, q, _) in enumerate(trace):
-        before = int(np.searchsorted(at, t - SPAN, "right")) - 1
-        if t > begin and k > before >= 0 and np.abs(q - trace[before][1]).max() > STILL * (t - at[before]):
-            last = t
-    return None if last > begin + WATCHED - 0.3 else max(0.0, last - begin)
-
-
-def damped(trace: list[tuple[float, np.ndarray, bool]], begin: float) -> float | None:
-    """Return the seconds from `begin` until the robot is damped for good; None if it is not."""
-    held = [t for t, _, up in trace if up and t > begin]
-    return None if trace[-1][2] else (held[-1] - begin if held else 0.0)
-
-
-def jump(trace: list[tuple[float, np.ndarray, bool]], begin: float, robot: str) -> float:
-    """Return the largest speed after `begin`, as a share of the robot's limits."""
-    moves = [(t, q) for t, q, up in trace if t > begin - SPAN and up]
-    limit, worst = robots.get(robot).limit("velocity").numpy(), 0.0
-    for (t, q), (later, after) in zip(moves, moves[4:], strict=False):
-        worst = max(worst, float((np.abs(after - q) / limit).max()) / max(later - t, SPAN))
-    return worst
 
 
 def inject(stand: Stand, cell: Cell, policy: subprocess.Popen[bytes], closers: ExitStack) -> float:
@@ -108,7 +72,7 @@ def attempt(kind: type[Stand], fault: str, cell: Cell, bundle: Path, folder: Pat
         time.sleep(1.5)
         now = time.time()
         moves = [each for each in stand.trace if each[0] > now - 0.5]
-        if not moves or not moves[-1][2] or (kind.robot != "go2" and jump(moves, now - 0.5, kind.robot) < STILL):
+        if not moves or not moves[-1][2] or (kind.robot != "go2" and jump(moves, now - 0.5, kind.robot) < MOVES):
             raise NotMovingError(f"{kind.robot} does not move before the fault")
         before = record.read_text()
         with ExitStack() as closers:
@@ -162,17 +126,6 @@ def until(holds: Any, policy: subprocess.Popen[bytes], log: Path) -> None:
         if policy.poll() is not None or time.monotonic() > end:
             raise NotMovingError(f"the policy has not begun (status {policy.poll()}): {said}")
         time.sleep(0.02)
-
-
-def met(cell: Cell, found: dict[str, Any]) -> bool:
-    """Return whether the robot did what is documented."""
-    safe = found["speed"] <= 1.05 and found["kept"]
-    if cell.state == "safe":
-        return bool(safe)
-    if cell.state in ("goes on", "keeps"):
-        stopped = bool(found["stops"]) or found["status"] is not None
-        return bool(safe and found["seconds"] is None and stopped == (cell.state == "keeps"))
-    return bool(safe and found["seconds"] is not None and found["seconds"] <= cell.within)
 
 
 def main() -> int:
