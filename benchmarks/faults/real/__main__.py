@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.real.documented import DOCUMENTED, Cell
-from benchmarks.faults.real.judge import WATCHED, damped, jump, met, settled
+from benchmarks.faults.real.judge import MOVES, WATCHED, damped, jump, met, settled
 from benchmarks.faults.real.policy import save
 from benchmarks.faults.real.stands import LONGEST, PROGRAM, STANDS, Stand
 from real.bus import open_node
