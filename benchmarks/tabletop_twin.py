@@ -75,7 +75,7 @@ def twin_of(task: Task, hidden: HiddenArm) -> Task:
         "sensor.joint_noise": hidden.joint_noise,
     }  # fmt: skip
     for thing in task.scene.objects:
-        if thing.shape != "tray":
+        if "size" in thing.parameters:
             fixed |= {f"{thing.name}.mass": hidden.object_mass, f"{thing.name}.friction": hidden.object_friction}
     placed = {f"{thing.name}.{what}" for thing in task.scene.objects for what in PLACE}
     places = [r for r in task.randomization if r.parameter in placed]

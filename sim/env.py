@@ -18,7 +18,7 @@ from robot_rl.interface.environment import Demonstrator, EnvInfo
 from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import Field, VectorSpec
-from robot_rl.interface.state import RobotState
+from robot_rl.interface.state import OF_JOINTS, RobotState
 from robot_rl.robots import robots
 from robot_rl.util.devices import find_device, known_device
 from robot_rl.util.errors import ConfigError
@@ -138,11 +138,17 @@ class TaskEnv(VectorEnv):
     @cached_property
     def true_spec(self) -> VectorSpec:
         """Return the fields of the true state, with which the privileged observation begins. A pose is x y z in m and a
-        quaternion."""
+        quaternion; joints of objects follow all poses."""
         wide = ((-math.inf,) * 7, (math.inf,) * 7)
         axes = ("x", "y", "z", "qw", "qx", "qy", "qz")
-        poses = (Field(box.name, axes, "m, 1", *wide, "base") for box in self.task.scene.objects)
-        return VectorSpec((*self.episodes.privileged.spec.fields, *poses))
+        scene, bound = self.task.scene, math.inf
+        poses = (Field(name, axes, "m, 1", *wide, "base") for name in scene.poses)
+        joints = (
+            Field(thing.name + OF_JOINTS, thing.joints, "m or rad", (-bound,) * n, (bound,) * n)
+            for thing in scene.objects
+            if (n := len(thing.joints))
+        )
+        return VectorSpec((*self.episodes.privileged.spec.fields, *poses, *joints))
 
     @cached_property
     def info(self) -> EnvInfo:

@@ -7,51 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from robot_rl.interface.robot import RobotSpec, command_ticks, is_whole
+from robot_rl.interface.state import OF_JOINTS
 from robot_rl.robots import folder_of
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
+from sim.objects.base import Object
 
 Cone = Literal["elliptic", "pyramidal"]
-Shape = Literal["box", "ball", "cylinder", "tray"]
 SCENE = "scene/"
 """Prefix of the names of objects, cameras, table and light in MuJoCo's model: a robot's file may use the same names."""
-TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
-"""Height of a tray and thickness of its walls, m."""
-
-
-@dataclass(frozen=True)
-class Object:
-    """A free object that rests on the table unless the task places it."""
-
-    name: str
-    size: float
-    """Half of the object's width, m; for a tray, half of the inner width."""
-    mass: float
-    """Mass, kg."""
-    friction: float = 1.0
-    """Sliding friction coefficient."""
-    rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
-    shape: Shape = "box"
-    """A cube, a ball, a cylinder of equal height and width, or a square tray that objects are put into."""
-    solid: bool = True
-    """False: the object is a fixed marker without collisions."""
-
-    def __post_init__(self) -> None:
-        if not self.name or ":" in self.name:  # a colon separates the arguments of a term
-            raise ValueError(f"object {self.name!r}: its name is empty or has a colon; choose another")
-        for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
-            if not 0 < value < math.inf:
-                raise ValueError(f"object {self.name!r}: {name} {value} {unit} is not positive")
-        if not 0 <= self.friction < math.inf:
-            raise ValueError(f"object {self.name!r}: friction {self.friction} is not zero or a positive number")
-        if self.shape not in get_args(Shape):
-            known = nearest(self.shape, get_args(Shape))
-            raise ValueError(f"object {self.name!r}: unknown shape {self.shape!r}; {known}")
-
-    @property
-    def rest(self) -> float:
-        """Return the height of the object's centre when it rests on the table, m."""
-        return TRAY_HEIGHT / 2 if self.shape == "tray" else self.size
 
 
 @dataclass(frozen=True)
@@ -106,7 +70,25 @@ class Scene:
                 raise ValueError(f"scene: {len(twice)} {kind}s are named {twice[0]!r}; name each differently")
         if self.places and len(self.places) != len(self.objects):
             raise ValueError(f"scene: {len(self.places)} places for {len(self.objects)} objects; give one for each")
+        poses = [name for thing in self.objects for name in thing.poses]
+        if twice := [name for name in poses if poses.count(name) > 1]:
+            raise ValueError(f"scene: {twice[0]!r} is the name of an object and of a part; name the object differently")
         validate(self, "scene: ")
+
+    @property
+    def poses(self) -> tuple[str, ...]:
+        """Return the names of all tracked poses, of objects and of their parts."""
+        return tuple(name for thing in self.objects for name in thing.poses)
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Return the names of all views of objects: poses, and joints."""
+        return (*self.poses, *(name + OF_JOINTS for name in self.joints))
+
+    @property
+    def joints(self) -> dict[str, int]:
+        """Return the number of own joints of each object that has any."""
+        return {thing.name: len(thing.joints) for thing in self.objects if thing.joints}
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:

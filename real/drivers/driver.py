@@ -15,7 +15,7 @@ from real.drivers.scene import Scene
 from real.drivers.state import JointReading, StateReader
 from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.state import ABSENT, RobotState
+from robot_rl.interface.state import ABSENT, OF_JOINTS, RobotState
 from robot_rl.util.errors import ConfigError
 
 
@@ -76,7 +76,9 @@ class Driver:
         joints, speeds = (torch.from_numpy(v).float()[None] for v in (reading.position, reading.velocity))
         width = torch.tensor([[reading.gripper]]) if self.robot.gripper else ABSENT
         views = self.state.views(reading)
-        return RobotState(joints, speeds, last_action, gripper_width=width, objects=poses, **views)
+        own = {"joint_position": joints, "joint_velocity": speeds, "last_action": last_action, "gripper_width": width}
+        tracked = [name for name in poses if not name.endswith(OF_JOINTS)]
+        return RobotState.from_views({**own, **views, **poses}, tracked)
 
     def send(self, command: Command, rate: Tensor, gripper: GripperCommand) -> None:
         """Publish a command (n = 1) with its `rate` (1, E), and the gripper's; nothing in a dry run."""

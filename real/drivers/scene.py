@@ -12,6 +12,7 @@ from real.bus import Node, Stamped, qos
 from real.bus.stamps import Delay, seconds
 from real.drivers.names import frames
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.state import OF_JOINTS
 from robot_rl.util.errors import UserError
 
 UNIT = 0.1
@@ -19,32 +20,42 @@ UNIT = 0.1
 
 
 class Scene:
-    """Subscriber of object poses and cameras."""
+    """Subscriber of cameras and of views of objects: poses, and joints of those named with `.joints`."""
 
     def __init__(self, node: Node, robot: RobotSpec, objects: Sequence[str], cameras: Sequence[str]):
         self.node = node
         self.accepted = dict.fromkeys(objects, 0)
-        """Number of accepted poses of each object."""
+        """Number of accepted messages of each view."""
         self.rejected = self.repeated = 0
-        """`rejected`: number of object poses that are non-finite, without orientation, or in another frame. `repeated`:
+        """`rejected`: number of messages that are non-finite, without orientation, or in another frame. `repeated`:
         number of those that were ignored because they repeat the previous stamp."""
         self.needed: tuple[str, ...] = ()
         """Cameras that the policy sees; the robot is not ready before their first pictures."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
-        """Newest accepted pose (1, 7) of each object, and its arrival less the delay that its stamp tells, s."""
+        """Newest accepted pose (1, 7) or joints (1, J) of each view, and its arrival less the delay that its stamp
+        tells, s."""
         self._delays = {name: Delay() for name in objects}
         self._stamps: dict[str, float] = {}
-        """Stamp of the newest pose of each object, s."""
+        """Stamp of the newest message of each view, s."""
         self._frames = frames(node, robot)
         self._foreign: dict[str, str] = {}
         """Error message about the frame of each object's poses; empty if the frame is valid."""
         image, pose, kind = robot.driver.image, robot.driver.object_pose, "geometry_msgs/msg/PoseStamped"
         self.images = {c: node.subscribe("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in cameras}
-        # Poses may arrive during the next statement.
+        jointed, joints = [name for name in objects if name.endswith(OF_JOINTS)], robot.driver.object_joints
+        # Messages may arrive during the next statements.
         self.poses = {
             name: node.subscribe(kind, pose.format(object=name), qos.SENSOR, partial(self._on_pose, name))
             for name in objects
+            if name not in jointed
         }
+        self.poses |= {
+            name: node.subscribe(
+                "sensor_msgs/msg/JointState", joints.format(object=name.removesuffix(OF_JOINTS)), qos.SENSOR,
+                partial(self._on_joints, name),
+            )
+            for name in jointed
+        }  # fmt: skip
 
     def _on_pose(self, name: str, sample: Stamped) -> None:
         p, q = sample.msg.pose.position, sample.msg.pose.orientation
@@ -53,17 +64,25 @@ class Scene:
         if foreign and foreign != self._foreign.get(name):
             self.node.log("warn", f"refused the pose of {name}: {foreign}")
         self._foreign[name] = foreign
+        norm = pose[:, 3:].norm(dim=1, keepdim=True)
+        valid = not foreign and bool(pose.isfinite().all()) and bool(abs(norm - 1.0) < UNIT)
+        self._accept(name, sample, torch.cat([pose[:, :3], pose[:, 3:] / norm], 1), valid)
+
+    def _on_joints(self, name: str, sample: Stamped) -> None:
+        joints = torch.tensor(np.asarray(sample.msg.position), dtype=torch.float32)[None]
+        self._accept(name, sample, joints, joints.numel() > 0 and bool(joints.isfinite().all()))
+
+    def _accept(self, name: str, sample: Stamped, values: Tensor, valid: bool) -> None:
+        """Keep the newest message of a view unless it repeats the last one or is not valid."""
         stamp = seconds(sample.msg.header.stamp)
         if stamp > 0 and stamp == self._stamps.get(name):
             self.repeated += 1
             return
         self._stamps[name] = stamp
-        norm = pose[:, 3:].norm(dim=1, keepdim=True)
-        if foreign or not (pose.isfinite().all() and abs(norm - 1.0) < UNIT):
+        if not valid:
             self.rejected += 1
             return
-        pose[:, 3:] /= norm
-        self._seen[name] = pose, sample.received - self._delays[name](stamp, sample.received)
+        self._seen[name] = values, sample.received - self._delays[name](stamp, sample.received)
         self.accepted[name] += 1
 
     def _foreign_frame(self, frame: str) -> str:
@@ -76,8 +95,8 @@ class Scene:
         )
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
-        """Return each object's pose (1, 7), position and quaternion w x y z, and the oldest arrival, s. The dict is
-        empty until the poses of all objects are known."""
+        """Return each object's pose (1, 7), position and quaternion w x y z, or joints (1, J), and the oldest arrival,
+        s. The dict is empty until all of them are known."""
         seen = {name: self._seen[name] for name in self.poses if name in self._seen}
         if len(seen) < len(self.poses):
             return {}, -float("inf")
@@ -105,5 +124,6 @@ class Scene:
         missing = []
         for name, s in self.poses.items():
             why = f" ({self._foreign[name]})" if self._foreign.get(name) else ""
-            missing += [] if self.accepted[name] else [f"pose on {s.topic}{why}"]
+            what = "joints" if name.endswith(OF_JOINTS) else "pose"
+            missing += [] if self.accepted[name] else [f"{what} on {s.topic}{why}"]
         return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from real.bus import Node, Subscription, qos
+from real.bus import Node, Subscription, make, qos
 from real.bus.layout import template
-from real.bus.stamps import stamped
+from real.bus.stamps import stamp, stamped
 from real.drivers.names import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from real.twin.faults import SILENCE, Fault
@@ -82,10 +82,15 @@ class ArmTwin(Twin):
         zero = np.zeros(len(self.names))
         fields = {"name": self.names, "position": zero, "velocity": zero, "effort": zero}
         self._layout = template("sensor_msgs/msg/JointState", header={"frame_id": self.frame}, **fields)
-        kind, names = "geometry_msgs/msg/PoseStamped", [box.name for box in task.scene.objects]
+        kind, names = "geometry_msgs/msg/PoseStamped", task.scene.poses
         self._pose = template(kind, header={"frame_id": self.frame})
         self.poses = {name: node.publisher(kind, ros.object_pose.format(object=name), STATE) for name in names}
         self.truths = {name: node.publisher(kind, TRUTH_TOPIC.format(object=name), STATE) for name in names}
+        self.joints = {
+            name: node.publisher("sensor_msgs/msg/JointState", ros.object_joints.format(object=name), STATE)
+            for name in task.scene.joints
+        }
+        """Publishers of the own joints of objects, such as a drawer's slide."""
         self.gripper = None
         self._ignored: list[Subscription] = []
         """Subscriptions with a command that was not valid, of which a warning told."""
@@ -103,13 +108,15 @@ class ArmTwin(Twin):
         self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * rate))
         varied = {r.parameter for r in task.randomization}
         self.sizes = {
-            b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.size for b in task.scene.objects
+            b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.width
+            for b in task.scene.objects
+            if "size" in b.parameters
         }
         """Half edge of each object, m."""
         self._bias: dict[str, np.ndarray] = {}
         """Constant error of the tracker for each object, (3,) m."""
         x, y, z = self.hidden.object_bias
-        for k, name in enumerate(self.sizes):
+        for k, name in enumerate(names):
             cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)
             self._bias[name] = np.array([x * cos - y * sin, x * sin + y * cos, z])
         self._hide()
@@ -139,7 +146,7 @@ class ArmTwin(Twin):
         names = ("action_delay", "stiffness_scale", "damping_scale", "joint_friction")
         values = {f"robot.{name}": getattr(h, name) for name in names}
         for box in self.task.scene.objects:
-            if box.shape == "tray":
+            if box.name not in self.sizes:
                 continue
             values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": self.sizes[box.name]}
             values[f"{box.name}.friction"] = h.object_friction
@@ -156,8 +163,10 @@ class ArmTwin(Twin):
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
             spot, default = (shuffled[k], (0.0, 0.0)) if shuffled else ((0.0, 0.0), (DEFAULT_X, 0.0))
             x, y = (spot[n] + drawn.get(f"{box.name}.{axis}", default[n]) for n, axis in enumerate("xy"))
-            z = drawn.get(f"{box.name}.z", box.rest if box.shape == "tray" else self.sizes[box.name])
-            objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
+            grown = self.sizes[box.name] / box.width if box.name in self.sizes else 1.0
+            z = drawn.get(f"{box.name}.z", box.rest * grown)
+            joints = [drawn.get(f"{box.name}.joint", 0.0)] if box.joints else []
+            objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2), *joints]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
         else:
@@ -189,6 +198,12 @@ class ArmTwin(Twin):
         self._seen.append({name: self.engine.object_pose(name)[0].numpy().copy() for name in self.poses})
         if count % self._every_object == 0:
             self._publish_objects(self._seen[0])
+            for name, moved in self.engine.object_joints().items():
+                names = list(next(o.joints for o in self.task.scene.objects if o.name == name))
+                position = moved[0].double().tolist()
+                fields = {"name": names, "position": position, "velocity": [], "effort": []}
+                stamps = {"stamp": stamp(), "frame_id": self.frame}
+                self.joints[name].publish(make("sensor_msgs/msg/JointState", header=stamps, **fields))
 
     def _latest(
         self, subscription: Subscription | None, read: Callable[[Any], ArrayLike], current: torch.Tensor

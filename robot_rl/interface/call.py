@@ -1,8 +1,8 @@
 """Parse terms and tests written as text: `lifted:cube:0.12`, `object_to_object:cube:bowl`, `my_lab.terms:angle:drawer`.
 
 The text is a name or import path, followed by arguments separated by colons. Parameters are converted by annotation:
-`ObjectName` is an object of the scene; float, int or a type of `robot_rl.util.limits` is a number within its range;
-`str` or `Literal[...]` is a word. Trailing parameters with defaults are optional.
+`ObjectName` or `JointedName` is an object of the scene; float, int or a type of `robot_rl.util.limits` is a number
+within its range; `str` or `Literal[...]` is a word. Trailing parameters with defaults are optional.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from robot_rl.interface.state import ObjectName
+from robot_rl.interface.state import OF_JOINTS, JointedName, ObjectName
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import find_problem
 from robot_rl.util.registry import Registry
@@ -23,7 +23,7 @@ class Call:
     function: Callable[..., Any]
     arguments: dict[str, Any]
     objects: tuple[str, ...]
-    """Scene objects among the arguments, in order."""
+    """Views of scene objects that the arguments name, in order: `cube` is a pose, `drawer.joints` are joints."""
 
     def __call__(self) -> Any:
         return self.function(**self.arguments)
@@ -49,19 +49,20 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
     arguments = {p: given[hints[p]] for p in parameters if isinstance(hints.get(p), type) and hints[p] in given}
     open_ = [p for p in parameters if p not in arguments]
     needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
-    objects = [p for p in open_ if hints.get(p) is ObjectName]
+    views = {ObjectName: "", JointedName: OF_JOINTS}
+    objects = [p for p in open_ if hints.get(p) in views]
     if not needed <= len(words) <= len(open_) or not all(words):
         shown = ["object" if [p] == objects else p for p in open_]
         raise ConfigError(f"{what} is written {':'.join([name, *(f'<{p}>' for p in shown)])}")
     for parameter, word in zip(open_, words, strict=False):
         arguments[parameter] = _value(word, hints.get(parameter), f"{what}: {parameter}")
-    return Call(function, arguments, tuple(arguments[p] for p in objects if p in arguments))
+    return Call(function, arguments, tuple(arguments[p] + views[hints[p]] for p in objects if p in arguments))
 
 
 def _value(word: str, hint: Any, what: str) -> Any:
     """Convert a word of the text to the type in a parameter's annotation `hint`."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if kind in (ObjectName, str):
+    if kind in (ObjectName, JointedName, str):
         return word
     if kind in (float, int):
         try:

@@ -80,6 +80,8 @@ class DriverConfig:
     """sensor_msgs/Image."""
     object_pose: str = "objects/{object}/pose"
     """geometry_msgs/PoseStamped in the robot's base frame, for example from a tag tracker."""
+    object_joints: str = "objects/{object}/joint_states"
+    """sensor_msgs/JointState of an object's own joints, for example from an encoder at a drawer."""
     base_frames: tuple[str, ...] = ("base", "base_link")
     """tf names of the robot's base frame; the twin uses the first. Object poses in other frames are refused;
     poses with an empty frame name are accepted."""

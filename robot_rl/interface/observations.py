@@ -18,8 +18,9 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, VectorSpec, box
-from robot_rl.interface.state import ObjectName, RobotState, is_commanded
+from robot_rl.interface.state import JointedName, ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeInt
 from robot_rl.util.registry import Registry
 
 
@@ -121,6 +122,12 @@ def object_in_tool(on: Context, name: ObjectName) -> Term:
     return Term(box(f"{name}_in_tool", "xx xy xz yx yy yz", "1", -1.0, 1.0, "tool"), compute)
 
 
+def object_joint(name: JointedName, joint: NonNegativeInt = 0) -> Term:
+    """Position of a joint of an object, by default its first, m or rad."""
+    field = box(f"{name}_joint{joint or ''}", "position", "m or rad", -math.pi, math.pi)
+    return Term(field, lambda s: s.object_joints[name][:, joint, None])
+
+
 def _kinematics(on: Context) -> Kinematics:
     if on.robot.tool is None:
         raise ConfigError(f"robot {on.robot.name!r} has no tool to observe")
@@ -189,8 +196,8 @@ TERMS: dict[str, Callable[..., Term]] = {
     f.__name__: f
     for f in (
         joint_position, joint_velocity, tool_position, tool_rotation, gripper_width, last_action, object_position,
-        object_to_tool, object_to_object, object_in_tool, angular_velocity, projected_gravity, instruction, command,
-        gait_clock, base_velocity, base_height, foot_force,
+        object_to_tool, object_to_object, object_in_tool, object_joint, angular_velocity, projected_gravity,
+        instruction, command, gait_clock, base_velocity, base_height, foot_force,
     )
 }  # fmt: skip
 
@@ -214,7 +221,7 @@ class Observer:
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
-        """Names of the objects whose poses the terms read."""
+        """Names of the views of objects that the terms read, such as `cube` and `drawer.joints`."""
 
     def __call__(self, state: RobotState) -> Tensor:
         """Return `observation.state` (n, spec.size) float32 of n robots."""

@@ -187,12 +187,12 @@ class Pipeline:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Return the names of the objects to track: those that observation terms read and, for tasks with pictures,
-        also those that tests read."""
+        """Return the names of the views of objects to track: those that observation terms read and, for tasks with
+        pictures, also those that tests read."""
         return self.tracked(self.interface.tests if self.interface.pictures else ())
 
     def tracked(self, tests: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the objects that the observation terms and `tests` read."""
+        """Return the names of the views of objects that the observation terms and `tests` read."""
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> Target:

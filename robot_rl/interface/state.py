@@ -18,6 +18,10 @@ ABSENT = torch.empty(0, 0)
 
 ObjectName = NewType("ObjectName", str)
 """Key of `RobotState.objects`; annotation of the parameters of terms and tests that name an object."""
+JointedName = NewType("JointedName", str)
+"""Key of `RobotState.object_joints`; annotation as `ObjectName`, of objects whose joints are read."""
+OF_JOINTS = ".joints"
+"""End of the name of a view with the joints of an object."""
 
 
 @dataclass
@@ -40,6 +44,8 @@ class RobotState:
     """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)
     """Pose (n, 7) of each tracked object in the base frame: position, m, and quaternion."""
+    object_joints: dict[str, Tensor] = field(default_factory=dict)
+    """Positions (n, J) of the joints of each object that has any, such as a drawer's slide, rad and m."""
 
     base_quat: Tensor = ABSENT
     """(n, 4) orientation of the trunk in the world from an IMU; on a real robot the heading drifts."""
@@ -69,12 +75,17 @@ class RobotState:
     @classmethod
     def from_views(cls, views: dict[str, Tensor], objects: Sequence[str]) -> RobotState:
         """Return the state with the given views; `objects` names the views that are poses of objects."""
-        return cls(**{k: v for k, v in views.items() if k not in objects}, objects={k: views[k] for k in objects})
+        joints = {k.removesuffix(OF_JOINTS): v for k, v in views.items() if k.endswith(OF_JOINTS)}
+        own = {k: v for k, v in views.items() if k not in objects and not k.endswith(OF_JOINTS)}
+        return cls(**own, objects={k: views[k] for k in objects}, object_joints=joints)
 
     @property
     def views(self) -> dict[str, Tensor]:
-        """Return all existing views by name, including the poses of the objects."""
-        return {k: v for k, v in vars(self).items() if k != "objects" and v is not ABSENT} | self.objects
+        """Return all existing views by name, including poses and joints of the objects."""
+        own = {k: v for k, v in vars(self).items() if not isinstance(v, dict) and v is not ABSENT}
+        if not self.object_joints:
+            return own | self.objects
+        return own | self.objects | {k + OF_JOINTS: v for k, v in self.object_joints.items()}
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> RobotState:
         """Return a state with change(name, view) in place of each view."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from robot_rl.interface.call import read_call
 from robot_rl.interface.observations import down
-from robot_rl.interface.state import ABSENT, ObjectName, RobotState
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat
+from robot_rl.interface.state import ABSENT, JointedName, ObjectName, RobotState
+from robot_rl.util.limits import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from robot_rl.util.registry import Registry
 from robot_rl.util.rows import Rows
 
@@ -109,8 +109,58 @@ def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
     return test
 
 
+def stacked(name: ObjectName, under: ObjectName, distance: PositiveFloat) -> Test:
+    """Test that an object lies on another: its centre within `distance`, m, of the vertical through the other's and
+    above its centre by 2 to 12 cm, and the tool over 4 cm from it."""
+
+    def test(state: RobotState) -> Tensor:
+        one, other = (state.objects[key][:, :3] for key in (name, under))
+        gap = one - other
+        away = (one - state.tool_position).norm(dim=-1) > 0.04
+        return (gap[:, :2].norm(dim=-1) < distance) & (gap[:, 2] > 0.02) & (gap[:, 2] < 0.12) & away
+
+    return test
+
+
+def inserted(name: ObjectName, socket: ObjectName, distance: PositiveFloat, depth: float) -> Test:
+    """Test that a peg is in its socket: its centre within `distance`, m, of the socket's axis, and at most `depth`, m,
+    above the socket's centre."""
+
+    def test(state: RobotState) -> Tensor:
+        gap = state.objects[name][:, :3] - state.objects[socket][:, :3]
+        return (gap[:, :2].norm(dim=-1) < distance) & (gap[:, 2] < depth)
+
+    return test
+
+
+def matched(
+    name: ObjectName, goal: ObjectName, distance: PositiveFloat, angle: Annotated[float, Interval(gt=0, le=180)]
+) -> Test:
+    """Test that an object is within `distance`, m, horizontally, and `angle`, degrees, of yaw of the pose of a goal."""
+
+    def test(state: RobotState) -> Tensor:
+        one, other = state.objects[name], state.objects[goal]
+        turned = (yaw(one[:, 3:]) - yaw(other[:, 3:])).remainder(2 * math.pi)
+        off = torch.minimum(turned, 2 * math.pi - turned)
+        return ((one - other)[:, :2].norm(dim=-1) < distance) & (off < math.radians(angle))
+
+    return test
+
+
+def opened(name: JointedName, least: float, joint: NonNegativeInt = 0) -> Test:
+    """Test that a joint of the object, by default its first, is beyond `least`, m or rad."""
+    return lambda state: state.object_joints[name][:, joint] > least
+
+
+def yaw(quat: Tensor) -> Tensor:
+    """Return the yaw angles (n,), rad, of orientations (n, 4), w x y z."""
+    w, x, y, z = quat.unbind(-1)
+    return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+
 TESTS: dict[str, Callable[..., Test]] = {
-    f.__name__: f for f in (lifted, reached, together, beyond, beside, inside, fallen)
+    f.__name__: f
+    for f in (lifted, reached, together, beyond, beside, inside, fallen, stacked, inserted, matched, opened)
 }
 
 tests = Registry("test", TESTS)
@@ -123,5 +173,5 @@ def state_test(text: str) -> Test:
 
 
 def objects_of(text: str) -> tuple[str, ...]:
-    """Return the names of the objects whose poses a test reads."""
+    """Return the names of the views of objects that a test reads, such as `cube` and `drawer.joints`."""
     return read_call(tests, text, Test).objects

@@ -12,6 +12,7 @@ from real.drivers import open_driver
 from real.drivers.state import JointReading
 from real.topics import EPISODE_TOPIC, STATUS, TRUTH_TOPIC, Episode
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.state import OF_JOINTS
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView
@@ -40,7 +41,7 @@ class LiveView:
         self.node, self.robot = node, robot
         self.model = model = compile_model(robot, scene, mjcf)
         names = tuple(c.name for c in scene.cameras) if cameras else ()
-        self.driver = open_driver(node, robot, tuple(box.name for box in scene.objects), names, dry_run=True)
+        self.driver = open_driver(node, robot, scene.views, names, dry_run=True)
         self._base: tuple[np.ndarray, float] = np.zeros(3), -math.inf
         """Position of the trunk (3,), m, and its arrival time, monotonic s."""
         if robot.base:
@@ -49,7 +50,8 @@ class LiveView:
         self._joints = [model.joint(name).qposadr[0] for name in robot.joint_names]
         self._qpos[self._joints] = robot.home
         self._fingers = [model.joint(n).qposadr[0] for n in robot.fingers]
-        self._objects = {box.name: model.joint(SCENE + box.name).qposadr[0] for box in scene.objects}
+        self._objects = {thing.name: model.joint(SCENE + thing.name).qposadr[0] for thing in scene.objects}
+        self._objects |= {name + OF_JOINTS: self._objects[name] + 7 for name in scene.joints}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.asked = ""
         """Current instruction; empty while no policy runs on the robot."""
@@ -99,9 +101,9 @@ class LiveView:
         self._qpos[self._joints] = reading.position
         if self._fingers:
             self._qpos[self._fingers] = reading.gripper / len(self._fingers)
-        for name, pose in self.driver.scene.object_poses()[0].items():
-            start = self._objects[name]
-            self._qpos[start : start + 7] = pose[0].numpy()
+        for name, values in self.driver.scene.object_poses()[0].items():
+            if (start := self._objects.get(name)) is not None:  # not the poses of parts, which follow from the joints
+                self._qpos[start : start + values.shape[1]] = values[0].numpy()
         if self.robot.base:
             start = self._trunk
             self._qpos[start + 3 : start + 7] = getattr(reading, "quat", (1.0, 0.0, 0.0, 0.0))

@@ -18,6 +18,7 @@ from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import SCENE, Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
+    from sim.objects.parts import PartPoses
     from sim.rendering.gl import mujoco
     from sim.rendering.looks import Appearance
     from sim.rendering.render import Renderers
@@ -55,15 +56,17 @@ class Engine(ABC):
     longest_delay: ClassVar[float] = 0.08
     """Maximum action delay, s."""
     object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
+    """Randomizable parameters of objects."""
+    part_parameters: ClassVar[tuple[str, ...]] = ("mass", "friction", "joint_friction", "joint_damping")
+    """Randomizable parameters of objects with joints of their own."""
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
         """Return the names of the parameters that affect this robot and scene; the scene is not built for this."""
         base = cls.base_parameters if robot.base else ()
-        contact = ("mass", "friction")  # no effect on objects without collisions
         objects = {
-            f"{o.name}.{n}" for o in scene.objects if o.shape != "tray"
-            for n in cls.object_parameters if o.solid or n not in contact
+            f"{o.name}.{n}" for o in scene.objects for n in o.acting
+            if n in (cls.part_parameters if o.joints else cls.object_parameters)
         }  # fmt: skip
         return {*cls.robot_parameters, *base} | objects
 
@@ -115,8 +118,19 @@ class Engine(ABC):
         """Add velocities (n, 3), m/s, world frame, to the robots' trunks; a row of zeros has no effect."""
 
     @abstractmethod
+    def object_qpos(self, name: str) -> Tensor:
+        """Return the positions (n, 7 + J) of an object: position, m, quaternion w x y z, and its J own joints."""
+
     def object_pose(self, name: str) -> Tensor:
-        """Return the poses (n, 7) of an object: position, m, and quaternion w x y z."""
+        """Return the poses (n, 7) of an object, or of a tracked part: position, m, and quaternion w x y z."""
+        if name in self._object_qpos:
+            return self.object_qpos(name)[:, :7]
+        whole, poses = self._parts[name]
+        return poses(name, self.object_qpos(whole))
+
+    def object_joints(self) -> dict[str, Tensor]:
+        """Return the positions (n, J), rad and m, of the own joints of each object that has any."""
+        return {name: self.object_qpos(name)[:, 7:] for name in self.scene.joints}
 
     @abstractmethod
     def step(self, joints: Tensor, gripper: Tensor) -> None:
@@ -131,7 +145,7 @@ class Engine(ABC):
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
         """Reset environments `ids`: robots at rest at joint positions (k, J), gripper open, trunk upright; objects at
-        poses (k, 7)."""
+        poses (k, 7), or positions (k, 7 + J) as of `object_qpos`."""
 
     def clone(self) -> Engine | None:
         """Return a second engine with n simulations of the scene, which are not reset and have nominal gains; None if
@@ -151,7 +165,7 @@ class Engine(ABC):
             qpos[:, self._finger_qpos] = self.robot.gripper.width / len(self._finger_qpos)
         for name, pose in objects.items():
             start = self._object_qpos[name]
-            qpos[:, start : start + 7] = pose
+            qpos[:, start : start + pose.shape[1]] = pose
         return qpos
 
     def _qpos_of(self, joints: Iterable[str]) -> np.ndarray:
@@ -170,9 +184,17 @@ class Engine(ABC):
         names = [thing.name for thing in self.scene.objects]
         return dict(zip(names, self._qpos_of(SCENE + name for name in names).tolist(), strict=True))
 
+    @cached_property
+    def _parts(self) -> dict[str, tuple[str, PartPoses]]:
+        """Return the object of each tracked part, and the kinematics of its parts."""
+        from sim.objects.parts import PartPoses
+
+        made = {thing.name: PartPoses(thing) for thing in self.scene.objects if thing.tracked}
+        return {name: (whole, poses) for whole, poses in made.items() for name in poses.parts}
+
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Move an object to poses (n, 7) and stop the object; the robots keep their state."""
+        """Move an object to poses (n, 7), or positions (n, 7 + J), and stop it; the robots keep their state."""
 
     @abstractmethod
     def diverged(self) -> Tensor:

@@ -45,6 +45,7 @@ class GenesisEngine(Engine):
 
     takes_device = True
     object_parameters = ("mass", "friction")
+    part_parameters = ("friction",)
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -116,7 +117,7 @@ class GenesisEngine(Engine):
     def joint_torque(self) -> Tensor:
         return self._torque.clone()
 
-    def object_pose(self, name: str) -> Tensor:
+    def object_qpos(self, name: str) -> Tensor:
         return self.world.objects[name].get_qpos().clone()
 
     def diverged(self) -> Tensor:
@@ -180,7 +181,9 @@ class GenesisEngine(Engine):
         self.solver.set_dofs_velocity(self.solver.get_dofs_velocity(dofs) + velocity.float(), dofs)
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        self.world.objects[name].set_qpos(torch.from_numpy(pose).float().to(self.device), zero_velocity=True)
+        entity = self.world.objects[name]
+        moved = torch.cat([torch.from_numpy(pose).float().to(self.device), entity.get_qpos()[:, pose.shape[1] :]], 1)
+        entity.set_qpos(moved, zero_velocity=True)
 
     def close(self) -> None:
         super().close()

@@ -13,8 +13,9 @@ from sim.engines.genesis_world import World
 from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
+from sim.objects.base import Object
 from sim.rendering.gl import mujoco
-from sim.scenes import SCENE, Object, Scene
+from sim.scenes import SCENE, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
@@ -44,7 +45,8 @@ class Parameters:
         for thing in scene.objects:
             name = f"{thing.name}.friction"
             writers[(name,)] = partial(self._friction, name, world.objects[thing.name].geoms)
-            writers[(f"{thing.name}.mass",)] = partial(self._mass, thing)
+            if not thing.joints:
+                writers[(f"{thing.name}.mass",)] = partial(self._mass, thing)
         self._writers = writers
         names = [name for group in writers for name in group]
         self.values = {name: np.full(num_envs, _TOGETHER.get(name, np.nan)) for name in names}

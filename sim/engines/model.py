@@ -1,7 +1,6 @@
 """MuJoCo model of a scene with the robot's own model file; all engines are built from this model."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,9 @@ from sim.engines.read_robot import read_robot_file, root_body
 from sim.engines.robot_file import check_robot_file, compiling
 from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
 from sim.engines.urdf import exclude_base
+from sim.objects.base import Object
 from sim.rendering.gl import mujoco
-from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
+from sim.scenes import SCENE, Camera, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 BONE = 0.014
@@ -21,8 +21,10 @@ BONE = 0.014
 ROLLING = 1e-4
 """Damping of objects that roll, N s/m."""
 STUCK = 1e6
-"""Damping of an object without collisions, N s/m. The damping alone, without gravity compensation, would let the object
-sink by micrometres."""
+"""Damping of a fixed object or marker, N s/m and N m s/rad. With a free joint, damped like this, every environment can
+place the object elsewhere in the same model. A force of 100 N moves it by 0.1 mm/s; gravity is compensated."""
+HEAVY = 1e4
+"""Inertia added to fixed objects, kg and kg m^2, since the contact solver does not know their damping."""
 OVERSPEED = 10.0
 """Maximum plausible speed of a joint as a multiple of its speed limit; falls and impacts stay below this speed."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
@@ -132,44 +134,21 @@ def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def object_model_spec(thing: Object) -> mujoco.MjSpec:
-    """Return the model of one object alone, for engines that build their scene from single bodies."""
-    spec = mujoco.MjSpec()
-    spec.modelname = thing.name
-    _add_object(spec.worldbody, thing)
-    return spec
-
-
-_SHAPES = {
-    "box": mujoco.mjtGeom.mjGEOM_BOX, "ball": mujoco.mjtGeom.mjGEOM_SPHERE, "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
-}  # fmt: skip
-
-
-def _add_object(world: mujoco.MjsBody, thing: Object) -> None:
-    body = world.add_body(name=thing.name, pos=[0.5, 0, thing.rest])
+    """Return the model of one object with the free joint by which a scene places it."""
+    spec = thing.spec()
+    body = spec.body(thing.name)
+    body.pos = [0.5, 0, thing.rest]
     joint = body.add_freejoint(name=thing.name)
-    rough = dict(condim=4, friction=[thing.friction, 0.02, 0.001], solref=[0.01, 1], rgba=thing.rgba, priority=1)
-    if thing.shape == "tray":
-        _add_tray(body, thing, rough)
-    else:
-        body.add_geom(name=thing.name, type=_SHAPES[thing.shape], size=[thing.size] * 3, mass=thing.mass, **rough)
-    if thing.shape in ("ball", "cylinder"):
+    if thing.rolls:
         joint.damping = [ROLLING, 0, 0]  # rolling objects come to rest on the table
     if not thing.solid:
-        for geom in body.geoms:
+        for geom in spec.geoms:
             geom.contype = geom.conaffinity = 0
+    if thing.fixed or not thing.solid:
         body.gravcomp, joint.damping = 1.0, [STUCK, 0, 0]
-
-
-def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> None:
-    """Add the tray's floor and four walls, each with a fifth of the tray's mass."""
-    inside, wall, high = thing.size, TRAY_WALL / 2, TRAY_HEIGHT / 2
-    out = inside + 2 * wall
-    parts = [((0.0, 0.0, wall - high), (out, out, wall))]
-    parts += [((side * (inside + wall), 0.0, 0.0), (wall, out, high)) for side in (-1, 1)]
-    parts += [((0.0, side * (inside + wall), 0.0), (out, wall, high)) for side in (-1, 1)]
-    for k, (pos, size) in enumerate(parts):
-        name = thing.name if k == 0 else f"{thing.name}.{k}"
-        body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_BOX, pos=pos, size=size, mass=thing.mass / 5, **rough)
+    if thing.fixed and thing.solid:
+        joint.armature = HEAVY
+    return spec
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
@@ -182,9 +161,11 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     _add_tables(room)
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
-    for thing in scene.objects:
-        _add_object(world, thing)
     _attach(spec, room, spec.worldbody)
+    for thing in scene.objects:
+        _attach(spec, object_model_spec(thing), spec.worldbody)
+        if thing.fixed:
+            spec.add_exclude(bodyname1="world", bodyname2=SCENE + thing.name)
     mounted = mujoco.MjSpec()
     carrier, mode = _carrier(spec, robot, follows=robot.base is not None)
     mounted.worldbody.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)

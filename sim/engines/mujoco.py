@@ -126,9 +126,9 @@ class MujocoEngine(Engine):
         ids = np.flatnonzero(pushed.any(1))
         self.qvel[ids, start : start + 3] += pushed[ids]
 
-    def object_pose(self, name: str) -> Tensor:
+    def object_qpos(self, name: str) -> Tensor:
         start = self._object_qpos[name]
-        return _view(self.qpos[:, start : start + 7])
+        return _view(self.qpos[:, start : start + 7 + self.scene.joints.get(name, 0)])
 
     def diverged(self) -> Tensor:
         sane = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel) < self._max_speeds).all(1)  # False for NaN
@@ -194,8 +194,8 @@ class MujocoEngine(Engine):
 
     def place(self, name: str, pose: np.ndarray) -> None:
         start, speed = self._object_qpos[name], self.model.joint(SCENE + name).dofadr[0]
-        self.qpos[:, start : start + 7] = pose
-        self.qvel[:, speed : speed + 6] = 0
+        self.qpos[:, start : start + pose.shape[1]] = pose
+        self.qvel[:, speed : speed + 6 + self.scene.joints.get(name, 0)] = 0
 
     def _make_parameters(self) -> dict[str, Setter]:
         b, m = self.batch, self.model
@@ -211,18 +211,26 @@ class MujocoEngine(Engine):
         if self.robot.base:
             for name in self._trunk:
                 out[name] = partial(self._store, self._trunk, name)
-            others = (self.robot.base.body, *(SCENE + name for name in self._object_qpos))
-            self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
+            others = [self.robot.base.body, *(SCENE + name for name in self._object_qpos)]
+            trunk, *objects = [m.body(name).id for name in others]
+            self._links = np.setdiff1d(m.body_mass.nonzero()[0], [trunk])
+            self._links = self._links[~np.isin(m.body_rootid[self._links], objects)]
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
             out["ground.friction"] = partial(self._write, "geom_friction", (np.array(feet), 0))
-        for box in self.scene.objects:
-            body, geom = m.body(SCENE + box.name).id, m.geom(SCENE + box.name).id
-            if box.shape == "tray":
-                continue
-            out[f"{box.name}.mass"] = partial(self._mass, body)
-            out[f"{box.name}.size"] = partial(self._size, body, geom)
-            out[f"{box.name}.friction"] = partial(self._write, "geom_friction", (np.array([geom]), 0))
+        for thing in self.scene.objects:
+            root = m.body(SCENE + thing.name).id
+            bodies = np.flatnonzero(m.body_rootid == root)
+            dofs = np.flatnonzero(np.isin(m.dof_bodyid, bodies))[6:]
+            setters: dict[str, Setter] = {
+                "mass": partial(self._mass, bodies[1:] if thing.fixed and len(bodies) > 1 else bodies),
+                "friction": partial(self._write, "geom_friction", (np.isin(m.geom_bodyid, bodies).nonzero()[0], 0)),
+                "joint_friction": partial(self._write, "dof_frictionloss", (dofs,)),
+                "joint_damping": partial(self._write, "dof_damping", (dofs,)),
+            }
+            if "size" in thing.parameters:
+                setters["size"] = partial(self._size, root, thing.width)
+            out |= {f"{thing.name}.{name}": setters[name] for name in thing.parameters}
         return out
 
     def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:
@@ -276,24 +284,28 @@ class MujocoEngine(Engine):
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
 
-    def _mass(self, body: int, ids: np.ndarray, values: np.ndarray) -> None:
-        self.batch.expand("body_mass")[ids, body] = values
-        self._set_inertia(ids, body)
+    def _mass(self, bodies: np.ndarray, ids: np.ndarray, values: np.ndarray) -> None:
+        """Give the bodies of an object a total mass, with the distribution of the model."""
+        share = self.model.body_mass[bodies] / self.model.body_mass[bodies].sum()
+        self.batch.expand("body_mass")[ids[:, None], bodies] = values[:, None] * share
+        self._set_inertia(ids, bodies)
 
-    def _size(self, body: int, geom: int, ids: np.ndarray, values: np.ndarray) -> None:
-        expand, m = self.batch.expand, self.model
-        expand("geom_size")[ids, geom] = values[:, None]
-        expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
-        expand("geom_aabb")[ids, geom, 3:] = values[:, None]
-        expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
-        self._set_inertia(ids, body)
+    def _size(self, body: int, nominal: float, ids: np.ndarray, values: np.ndarray) -> None:
+        """Scale all geoms of an object to half a width."""
+        expand, m, scale = self.batch.expand, self.model, (values / nominal)[:, None, None]
+        geoms = slice(m.body_geomadr[body], m.body_geomadr[body] + m.body_geomnum[body])
+        boxes = slice(m.body_bvhadr[body], m.body_bvhadr[body] + m.body_bvhnum[body])
+        for field, rows in (("geom_size", geoms), ("geom_aabb", geoms), ("bvh_aabb", boxes)):
+            expand(field)[ids, rows] = getattr(m, field)[rows] * scale
+        expand("geom_rbound")[ids, geoms] = m.geom_rbound[geoms] * scale[..., 0]
+        self._set_inertia(ids, np.array([body]))
 
-    def _set_inertia(self, ids: np.ndarray, body: int) -> None:
-        """Scale an object's compiled inertia with its mass and squared size."""
-        m, geom = self.model, self.model.body_geomadr[body]
-        mass = self.batch.expand("body_mass")[ids, body] / m.body_mass[body]
-        size = self.batch.expand("geom_size")[ids, geom, 0] / m.geom_size[geom, 0]
-        self.batch.expand("body_inertia")[ids, body] = (mass * size**2)[:, None] * m.body_inertia[body]
+    def _set_inertia(self, ids: np.ndarray, bodies: np.ndarray) -> None:
+        """Scale the compiled inertias of an object's bodies with their masses and squared sizes."""
+        m, geoms = self.model, self.model.body_geomadr[bodies]
+        mass = self.batch.expand("body_mass")[ids[:, None], bodies] / m.body_mass[bodies]
+        size = self.batch.expand("geom_size")[ids[:, None], geoms, 0] / m.geom_size[geoms, 0]
+        self.batch.expand("body_inertia")[ids[:, None], bodies] = (mass * size**2)[..., None] * m.body_inertia[bodies]
         self._stale = True
 
     @property

@@ -36,11 +36,10 @@ def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
     """Raise ConfigError for parameters that this robot and scene lack or that the engine cannot change."""
-    boxes = [b.name for b in scene.objects]
     kind: type[Engine] = engines.get(engine)
-    own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
+    own = {f"{o.name}.{c}" for o in scene.objects for c in PLACE if c != "joint" or o.joints} | {"robot.home_offset"}
     own |= {"push.speed", "push.interval"} if robot.base else set()
-    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(boxes)) | can_look(scene) | own
+    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(scene.objects)) | can_look(scene) | own
     unknown = [r.parameter for r in used if r.parameter not in known]
     if unknown:
         typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))

@@ -61,7 +61,8 @@ class VisualRandomization:
         self.model = model
         self.nominal = {field: getattr(model, field).copy() for field in self.FIELDS}
         self.coloured = {
-            o.name: np.flatnonzero(model.geom_bodyid == model.body(SCENE + o.name).id) for o in scene.objects
+            o.name: np.flatnonzero(model.body_rootid[model.geom_bodyid] == model.body(SCENE + o.name).id)
+            for o in scene.objects
         }
         self.coloured["table"] = np.array([model.geom(f"{SCENE}table").id])
         known = np.concatenate(list(self.coloured.values()))

@@ -88,7 +88,7 @@ class Episodes(Rows):
         self.task, self.pipeline, self.engine = task, pipeline, engine
         self.num_envs, self.device = engine.num_envs, engine.device
         self.rate = task.interface.controller.rate
-        robot, boxes, n = pipeline.robot, [box.name for box in task.scene.objects], engine.num_envs
+        robot, boxes, n = pipeline.robot, task.scene.poses, engine.num_envs
         self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device)
         self.sampler = EpisodeSampler(task, robot, columns, self.sensors.biases, n, seed, self.device)
         self.chain = ActionChain(pipeline, n, tick, ticks)
@@ -192,7 +192,7 @@ class Episodes(Rows):
 
     def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
         """Return observations (k, D) from true and measured states and randomized values (k, P)."""
-        privileged = [*true.objects.values(), sampled.float()]
+        privileged = [*true.objects.values(), *true.object_joints.values(), sampled.float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
         return {
@@ -221,8 +221,9 @@ class Episodes(Rows):
             views["phase"] = pipeline.phase(steps)
         if self.task.interface.instructions:
             views["instruction"] = self.sampler.instruction(steps, ids)
-        objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.objects}
-        return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects)
+        objects = {name: rows(self.engine.object_pose(name)) for name in self.task.scene.poses}
+        joints = {name: rows(moved) for name, moved in self.engine.object_joints().items()}
+        return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects, object_joints=joints)
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -242,7 +243,7 @@ class Episodes(Rows):
         self.sampler.seed = state["seed"]
         self.sampler.next_episode[:] = state["next_episode"]
         self.engine.load_state_dict(state["engine"])
-        objects = [box.name for box in self.task.scene.objects]
+        objects = self.task.scene.poses
         for name in ("state", "true"):
             views = {k: view.to(self.device, copy=True) for k, view in state[name].items()}
             setattr(self, name, RobotState.from_views(views, objects))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.scenes import Object
+from sim.objects.base import Object
 
-PLACE = ("x", "y", "z", "yaw")
-"""A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
+PLACE = ("x", "y", "z", "yaw", "joint")
+"""A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad), and the first of
+its own joints by `.joint` (m or rad)."""
 DEFAULT_X = 0.5
 """Default coordinate x of an object, m."""
 
@@ -28,8 +29,10 @@ class Placement:
     """Parameter of the height of the centre, m; default: the object rests on the table."""
     yaw: str | None = None
     """Parameter of the yaw angle, rad; default: 0 rad."""
+    joint: str | None = None
+    """Parameter of the position of the object's first own joint, m or rad; default: 0."""
     size: str | None = None
-    """Parameter of half the edge, m; default: the size in the scene."""
+    """Parameter of half the width, m; default: the size in the scene."""
 
     @classmethod
     def by_name(cls, box: Object, parameters: tuple[str, ...]) -> Placement:
@@ -38,17 +41,21 @@ class Placement:
         return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
 
     def poses(self, values: Mapping[str, np.ndarray], count: int, place: np.ndarray | None = None) -> np.ndarray:
-        """Return poses (count, 7), m and quaternion w x y z, from sampled values (count,) of the parameters. With
-        `place` (count, 2), m, the sampled x and y are offsets from that place."""
+        """Return positions (count, 7 + J): m, quaternion w x y z, and own joints, from sampled values (count,) of the
+        parameters. With `place` (count, 2), m, the sampled x and y are offsets from that place."""
 
         def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
             return values[parameter] if parameter else np.zeros(count) + default
 
-        pose = np.zeros((count, 7))
+        pose = np.zeros((count, 7 + len(self.box.joints)))
         pose[:, 0], pose[:, 1] = value(self.x, DEFAULT_X if place is None else 0.0), value(self.y, 0.0)
         if place is not None:
             pose[:, :2] += place
-        pose[:, 2] = value(self.z, value(self.size, self.box.rest))
+        # A larger object rests higher.
+        grown = value(self.size, self.box.width) / self.box.width if self.size else 1.0
+        pose[:, 2] = value(self.z, self.box.rest * grown)
         yaw = value(self.yaw, 0.0)
         pose[:, 3], pose[:, 6] = np.cos(yaw / 2), np.sin(yaw / 2)
+        if self.box.joints:
+            pose[:, 7] = value(self.joint, 0.0)
         return pose

@@ -53,7 +53,7 @@ class EpisodeSample:
     joints: np.ndarray
     """Initial joint positions (k, J), rad."""
     objects: dict[str, np.ndarray]
-    """Initial poses (k, 7) of every object, by name."""
+    """Initial positions (k, 7 + J) of every object and its own joints, by name."""
     bias_direction: Tensor
     """Factor (k, biases) in [-1, 1] that gives every sensor bias its direction."""
 
@@ -74,8 +74,8 @@ class EpisodeSampler(Rows):
         self.declared, self.columns = len(task.randomization), columns
         self.randomization = tuple(task.randomization[k] for k in columns)
         self.names = tuple(r.parameter for r in self.randomization)
-        self.further = 3 * max(0, len(task.scene.objects) - 1)
-        """Number of bias directions of all objects except the first."""
+        self.further = 3 * max(0, len(task.scene.poses) - 1)
+        """Number of bias directions of all tracked poses except the first."""
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
         self.pushes = "push.speed" in self.names
         self.next_episode = np.zeros(num_envs, np.int64)  # number of each environment's next episode

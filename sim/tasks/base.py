@@ -53,10 +53,10 @@ class Task:
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = self.interface.tests
-        objects = [thing.name for thing in self.scene.objects]
+        views = self.scene.views
         for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
-            if name not in objects:
-                raise UnknownName("object of the scene", name, objects)
+            if name not in views:
+                raise UnknownName("object of the scene", name, views)
         check_views(self, pipeline, true)
 
     @property
@@ -107,7 +107,8 @@ class _Zeros:
     """State of one robot with zeros in all views; reading an unavailable view raises ConfigError with the reason."""
 
     def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
-        self.objects = {thing.name: torch.zeros(1, 7) for thing in task.scene.objects}
+        self.objects = {name: torch.zeros(1, 7) for name in task.scene.poses}
+        self.object_joints = {name: torch.zeros(1, count) for name, count in task.scene.joints.items()}
         for name, size in sizes.items():
             if name not in unseen:
                 setattr(self, name, torch.zeros(1, size))

@@ -1,8 +1,9 @@
 """Franka Panda lifts a cube from the table: 20 Hz end-effector control, sparse reward."""
 
 from robot_rl.interface.pipeline import Interface
+from sim.objects import Box
 from sim.randomization import Randomize
-from sim.scenes import Camera, Object, Scene
+from sim.scenes import Camera, Scene
 from sim.tasks.base import Task
 
 TASK = Task(
@@ -17,7 +18,7 @@ TASK = Task(
         success="lifted:cube:0.12",
     ),
     scene=Scene(
-        objects=(Object("cube", size=0.022, mass=0.1),),
+        objects=(Box("cube", size=0.022, mass=0.1),),
         cameras=(Camera("front", position=(1.15, 0.0, 0.55), target=(0.45, 0.0, 0.1)),),
     ),
     randomization=(

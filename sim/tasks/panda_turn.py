@@ -6,8 +6,8 @@ The cube's diagonal is wider than the open gripper, so the hand must align with 
 from dataclasses import replace
 
 from robot_rl.interface.control import ToolDeltaConfig
+from sim.objects import Box
 from sim.randomization import Randomize
-from sim.scenes import Object
 from sim.tasks.panda_lift import TASK as LIFT
 
 _OTHER = ("cube.yaw", "cube.size", "cube.mass")
@@ -25,7 +25,7 @@ TASK = replace(
         horizon=120,
         controller=ToolDeltaConfig(turn=0.1),
     ),
-    scene=replace(LIFT.scene, objects=(Object("cube", size=0.0315, mass=0.15),)),
+    scene=replace(LIFT.scene, objects=(Box("cube", size=0.0315, mass=0.15),)),
     randomization=(
         *(r for r in LIFT.randomization if r.parameter not in _OTHER),
         Randomize("cube.yaw", -0.785, 0.785, "rad"),  # a cube is symmetric every 90 degrees

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from robot_rl.interface.pipeline import Instruction, Picture
+from sim.objects import Ball, Box, Cylinder, Tray
 from sim.randomization import Randomize
-from sim.scenes import Object, Scene
+from sim.scenes import Scene
 from sim.tasks.panda_lift import TASK as LIFT
 from sim.tasks.panda_lift_cameras import PROPRIOCEPTION, WRIST
 from sim.tasks.panda_lift_cameras import TASK as CAMERAS
@@ -12,12 +13,12 @@ from sim.tasks.panda_lift_cameras import TASK as CAMERAS
 HALF = 0.055
 """Half of the tray's inner width, m."""
 OBJECTS = (
-    Object("red_cube", 0.02, 0.06, rgba=(0.85, 0.15, 0.1, 1)),
-    Object("green_ball", 0.02, 0.05, rgba=(0.1, 0.65, 0.15, 1), shape="ball"),
-    Object("blue_cylinder", 0.02, 0.06, rgba=(0.1, 0.2, 0.85, 1), shape="cylinder"),
-    Object("yellow_cube", 0.02, 0.06, rgba=(0.95, 0.8, 0.1, 1)),
+    Box("red_cube", 0.02, 0.06, rgba=(0.85, 0.15, 0.1, 1)),
+    Ball("green_ball", 0.02, 0.05, rgba=(0.1, 0.65, 0.15, 1)),
+    Cylinder("blue_cylinder", 0.02, 0.06, rgba=(0.1, 0.2, 0.85, 1)),
+    Box("yellow_cube", 0.02, 0.06, rgba=(0.95, 0.8, 0.1, 1)),
 )
-TRAY = Object("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1), shape="tray")
+TRAY = Tray("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1))
 WIDER_RANGES = {
     r.parameter: r
     for r in (

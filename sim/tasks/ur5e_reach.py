@@ -7,9 +7,10 @@ from torch import Tensor
 
 from robot_rl.interface.pipeline import Interface
 from sim import rewards as r
+from sim.objects import Box
 from sim.randomization import Randomize
 from sim.rewards import Reward, Transition
-from sim.scenes import Camera, Object, Scene
+from sim.scenes import Camera, Scene
 from sim.tasks.base import Task
 
 
@@ -34,7 +35,7 @@ TASK = Task(
         success="reached:target:0.02",
     ),
     scene=Scene(
-        objects=(Object("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
+        objects=(Box("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
         cameras=(Camera("front", position=(1.45, 0.0, 0.75), target=(0.35, 0.0, 0.25)),),
         timestep=0.002,  # the period of its joint commands
     ),

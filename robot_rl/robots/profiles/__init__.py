@@ -29,7 +29,7 @@ DRIVERS: dict[str, type[JointTopics]] = {
     kind.driver: kind for kind in (ForwardPosition, ForwardVelocity, JointTrajectory, TargetPose, ServoTwist)
 }
 """Configs by the name of their driver."""
-KEPT = ("image", "object_pose", "base_frames")
+KEPT = ("image", "object_pose", "object_joints", "base_frames")
 """Fields that a profile takes from the spec unless it gives them."""
 PERIODS = 3.0
 """Default of `safety.state_timeout` in periods of the joint states, if that is longer than `SafetyConfig`'s."""

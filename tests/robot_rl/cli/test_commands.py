@@ -356,7 +356,7 @@ def test_demonstrator_is_evaluated_like_a_policy(run: Run, tmp_path: Path) -> No
 TASK = """
 from dataclasses import replace
 from sim.randomization import Randomize
-from sim.scenes import Object
+from sim.objects import Box
 from sim.tasks.panda_lift import TASK as LIFT
 """
 
@@ -364,8 +364,8 @@ from sim.tasks.panda_lift import TASK as LIFT
 @pytest.mark.parametrize(("command", "line", "words"), [
     ("collect", "randomization=(Randomize('cube.mass', 0.3, 0.1, 'kg'),)", "cube.mass: low 0.3 is above high 0.1"),
     ("collect", "randomization=(Randomize('cube.mass', -0.1, 0.1, 'kg'),)", "cube.mass: cannot be negative"),
-    ("evaluate", "scene=replace(LIFT.scene, objects=(Object('cube', 0.02, -0.1),))", "object 'cube': mass -0.1 kg"),
-    ("train", "scene=replace(LIFT.scene, objects=(Object('cube', 0.0, 0.1),))", "object 'cube': size 0.0 m"),
+    ("evaluate", "scene=replace(LIFT.scene, objects=(Box('cube', 0.02, -0.1),))", "object 'cube': mass -0.1 kg"),
+    ("train", "scene=replace(LIFT.scene, objects=(Box('cube', 0.0, 0.1),))", "object 'cube': size 0.0 m"),
     ("collect", "scene=", "invalid syntax"),
     ("collect", "randomization=(Randomize('cube.mas', 0.1, 0.3, 'kg'),)", "did you mean cube.mass"),
 ])  # fmt: skip

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from sim.engines.mujoco import MujocoEngine
-from sim.scenes import Camera, Object, Scene
+from sim.objects import Box
+from sim.scenes import Camera, Scene
 
-SCENE = Scene((Object("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
+SCENE = Scene((Box("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
 
 
 @pytest.fixture

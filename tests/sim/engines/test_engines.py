@@ -23,7 +23,8 @@ from sim.engines.genesis import GenesisEngine
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import NOMINAL as TRUNK
-from sim.scenes import Camera, Object, Scene
+from sim.objects import Box
+from sim.scenes import Camera, Scene
 from sim.tasks import tasks
 
 N, G, DT = 6, 9.81, 0.005
@@ -31,7 +32,7 @@ ALL = np.arange(N)
 Hold = Callable[..., None]
 ROBOTS = {name: robots.get(name) for name in ("panda", "ur5e", "go2")}
 SCENES = {
-    "panda": Scene((Object("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),)),
+    "panda": Scene((Box("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),)),
     "ur5e": tasks.get("ur5e-reach").scene,
     # With the task's 4 iterations, MuJoCo's dry friction does not converge.
     "go2": replace(tasks.get("go2-velocity").scene, iterations=50, timestep=DT),

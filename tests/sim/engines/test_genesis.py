@@ -15,8 +15,9 @@ from sim.demonstrators import make_expert
 from sim.engines.genesis import GenesisEngine
 from sim.engines.genesis_world import start
 from sim.env import TaskEnv
+from sim.objects import Box
 from sim.randomization.checks import nominal
-from sim.scenes import Object, Scene, robot_model
+from sim.scenes import Scene, robot_model
 from sim.tasks.panda_lift import TASK as LIFT
 
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
@@ -59,7 +60,7 @@ def test_masses_gains_and_forces_reach_the_solver_from_a_users_model_file(tmp_pa
     spec.joint("joint2").actfrcrange = [-30, 30]
     spec.compile()
     (tmp_path / "mine.xml").write_text(spec.to_xml())
-    scene = Scene((Object("cube", size=0.02, mass=0.1),))
+    scene = Scene((Box("cube", size=0.02, mass=0.1),))
     engine = GenesisEngine(PANDA, scene, 6, mjcf=str(tmp_path / "mine.xml"), device="cpu")
     gains = engine.solver.get_dofs_act_gain(engine.world.joints)[0].tolist()
     assert gains == [4500, 4500, 3500, 3500, 2000, 2000, 1000]

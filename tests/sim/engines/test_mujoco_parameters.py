@@ -14,8 +14,9 @@ from robot_rl.util.errors import ConfigError
 from sim.engines.model import foot_shapes, robot_model_spec
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE
+from sim.objects import Box
 from sim.rendering.looks import can_randomize as looks_of
-from sim.scenes import Object, Scene
+from sim.scenes import Scene
 from sim.tasks import tasks
 from sim.tasks.base import PLACE
 
@@ -208,7 +209,7 @@ def test_ground_friction_applies_to_the_colliding_geoms_of_a_foot() -> None:
 
 
 def test_link_mass_does_not_apply_to_objects_of_the_scene() -> None:
-    crate = Object("crate", size=0.1, mass=2.0)
+    crate = Box("crate", size=0.1, mass=2.0)
     one = MujocoEngine(GO2, Scene(timestep=DT, objects=(crate,)), 1, threads=1)
     one.parameters["robot.link_mass_scale"](np.array([0]), np.array([1.2]))
     mass = one.batch.expand("body_mass")[0]

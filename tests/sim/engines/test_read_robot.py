@@ -18,10 +18,11 @@ from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.robot_check import check_robot
-from sim.scenes import Camera, Object, Scene, robot_model
+from sim.objects import Box
+from sim.scenes import Camera, Scene, robot_model
 
 PANDA = robots.get("panda")
-SCENE = Scene((Object("cube", 0.02, 0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
+SCENE = Scene((Box("cube", 0.02, 0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
 LEGS = (("FL", 0.2, 0.1), ("FR", 0.2, -0.1), ("RL", -0.2, 0.1), ("RR", -0.2, -0.1))
 FOOT = '<geom name="{leg}" class="foot"/><body name="{leg}_foot" pos="0 0 -0.2"/>'
 
