@@ -65,10 +65,11 @@ class Drawer(Object):
         spec = mujoco.MjSpec()
         spec.modelname = self.name
         cabinet = spec.worldbody.add_body(name=self.name)
-        for pos, size in (
+        boards: list[tuple[tuple[float, float, float], tuple[float, float, float]]] = [
             ((0, 0, z - b), (x, y, b)), ((0, 0, b - z), (x, y, b)), ((x - b, 0, 0), (b, y, z - 2 * b)),
             ((0, y - b, 0), (x - 2 * b, b, z - 2 * b)), ((0, b - y, 0), (x - 2 * b, b, z - 2 * b)),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        for pos, size in boards:
             cabinet.add_geom(type=box, pos=pos, size=size, mass=0.2, **self.surface())
         drawer = cabinet.add_body(name=f"{self.name}_drawer")
         drawer.add_joint(

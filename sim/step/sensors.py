@@ -148,7 +148,7 @@ class SensorModel(Rows):
             views["tool_position"] = self.kinematics.forward(views["joint_position"])[0]
         if self.robot.base:
             views["base_quat"] = _turned(views["base_quat"], error[:, self.seen :])
-        return replace(true, **views, objects=objects)
+        return RobotState.from_views(true.views | views | objects, self.objects)
 
 
 def _unit(vector: Tensor) -> Tensor:
