@@ -95,12 +95,14 @@ class Tray(Object):
     height: float = TRAY_HEIGHT
     """Height, m."""
     wall: float = TRAY_WALL
-    """Thickness of the walls and of the floor, m."""
+    """Thickness of the walls, m."""
+    floor: float = TRAY_WALL
+    """Thickness of the floor, m."""
     parameters: ClassVar[tuple[str, ...]] = ("mass", "friction")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive(size_m=self.size, mass_kg=self.mass, height_m=self.height, wall_m=self.wall)
+        self.positive(size_m=self.size, mass_kg=self.mass, height_m=self.height, wall_m=self.wall, floor_m=self.floor)
 
     @property
     def rest(self) -> float:
@@ -110,9 +112,9 @@ class Tray(Object):
         from sim.rendering.gl import mujoco
 
         spec, body = _body(self.name)
-        inside, wall, high = self.size, self.wall / 2, self.height / 2
+        inside, wall, high, low = self.size, self.wall / 2, self.height / 2, self.floor / 2
         out = inside + 2 * wall
-        parts = [((0.0, 0.0, wall - high), (out, out, wall))]
+        parts = [((0.0, 0.0, low - high), (out, out, low))]
         parts += [((side * (inside + wall), 0.0, 0.0), (wall, out, high)) for side in (-1, 1)]
         parts += [((0.0, side * (inside + wall), 0.0), (out, wall, high)) for side in (-1, 1)]
         for k, (pos, size) in enumerate(parts):

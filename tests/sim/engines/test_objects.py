@@ -194,7 +194,7 @@ def test_a_peg_fits_its_socket_and_rests_in_it() -> None:
     engine = MujocoEngine(PANDA, Scene((peg, socket), CAMERAS), 1, threads=1)
     settle(engine, {"socket": pose(0.6, 0.1, socket.rest), "peg": pose(0.6, 0.1, 0.1)})
     x, y, z = engine.object_pose("peg").numpy()[0, :3]
-    assert abs(x - 0.6) < 0.002 and abs(y - 0.1) < 0.002 and z == pytest.approx(0.04 + socket.wall, abs=1e-3)
+    assert abs(x - 0.6) < 0.002 and abs(y - 0.1) < 0.002 and z == pytest.approx(0.04 + socket.floor, abs=1e-3)
     engine.close()
 
 
