@@ -16,8 +16,8 @@ from robot_rl.interface.robot import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
-from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
+from sim.parameters import TRUNK, acting, nominal
 from sim.rendering.gl import batch, mujoco
 from sim.scenes import SCENE, Scene
 
@@ -59,7 +59,7 @@ class MujocoEngine(Engine):
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
-        self._trunk = {name: np.full(num_envs, v) for name, v in TRUNK.items()} if self.robot.base else {}
+        self._trunk = {name: np.full(num_envs, nominal(name)) for name in TRUNK} if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
         """Model fields that `copy_from` writes."""
         self._changed: set[str] = set()
@@ -218,11 +218,11 @@ class MujocoEngine(Engine):
             out["ground.friction"] = partial(self._write, "geom_friction", (np.array(feet), 0))
         for box in self.scene.objects:
             body, geom = m.body(SCENE + box.name).id, m.geom(SCENE + box.name).id
-            if box.shape == "tray":
-                continue
-            out[f"{box.name}.mass"] = partial(self._mass, body)
-            out[f"{box.name}.size"] = partial(self._size, body, geom)
-            out[f"{box.name}.friction"] = partial(self._write, "geom_friction", (np.array([geom]), 0))
+            setters = {
+                "mass": partial(self._mass, body), "size": partial(self._size, body, geom),
+                "friction": partial(self._write, "geom_friction", (np.array([geom]), 0)),
+            }  # fmt: skip
+            out |= {f"{box.name}.{name}": setters[name] for name in acting(box)}
         return out
 
     def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.parameters import DEFAULT_X, PLACE
 from sim.scenes import Object
-
-PLACE = ("x", "y", "z", "yaw")
-"""A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
-DEFAULT_X = 0.5
-"""Default coordinate x of an object, m."""
 
 
 @dataclass(frozen=True)
