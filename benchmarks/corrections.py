@@ -44,18 +44,7 @@ TRAINING = 900_000_000
 
 def twin_of(task: Task) -> Task:
     """Return the task with the twin's dynamics instead of randomized ones; objects are still placed at random."""
-    fixed = {
-        "robot.action_delay": HIDDEN.action_delay,
-        "robot.stiffness_scale": HIDDEN.stiffness_scale,
-        "robot.damping_scale": HIDDEN.damping_scale,
-        "robot.joint_friction": HIDDEN.joint_friction,
-        "sensor.object_noise": HIDDEN.object_noise,
-        "sensor.object_delay": min(HIDDEN.object_latency, 1 / task.interface.controller.rate),  # what sensors can do
-        "sensor.joint_noise": HIDDEN.joint_noise,
-    }
-    for box in task.scene.objects:
-        fixed |= {f"{box.name}.mass": HIDDEN.object_mass, f"{box.name}.size": HIDDEN.object_size}
-        fixed |= {f"{box.name}.friction": HIDDEN.object_friction}
+    fixed = HIDDEN.of(task)
 
     def of(r: Randomize) -> Randomize:
         if r.parameter.split(".")[-1] in PLACE:
@@ -83,7 +72,7 @@ class BiasedSampler(EpisodeSampler):
     def sample(self, ids: np.ndarray) -> EpisodeSample:
         sample = super().sample(ids)
         # Directions of the biases end with the objects'; with this magnitude they are the bias itself.
-        bias = sample.bias_direction.new_tensor(HIDDEN.object_bias)
+        bias = sample.bias_direction.new_tensor([HIDDEN.values[f"<object>.bias_{axis}"] for axis in "xyz"])
         size = float(bias.abs().max())
         sample.bias_direction[:, -3:] = bias / size
         sample.values["sensor.object_bias"] = np.full(len(ids), size)

@@ -86,10 +86,10 @@ class Slowed:
         return chunk
 
 
-PLAIN = HiddenArm(
-    action_delay=0.03, stiffness_scale=1.0, damping_scale=1.0, joint_friction=0.2, object_mass=0.1, object_size=0.022,
-    object_friction=1.0, object_bias=(0.0, 0.0, 0.0), object_noise=0.001, object_latency=0.03, joint_noise=0.0003,
-)  # fmt: skip
+PLAIN = HiddenArm({
+    "robot.action_delay": 0.03, "robot.joint_friction": 0.2, "<object>.mass": 0.1, "<object>.size": 0.022,
+    "sensor.object_noise": 0.001, "sensor.object_delay": 0.03, "sensor.joint_noise": 0.0003,
+})  # fmt: skip
 
 
 def serve() -> None:

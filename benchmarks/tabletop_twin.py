@@ -40,8 +40,8 @@ from robot_rl.training.run import provenance, write_json
 from robot_rl.util.files import file_name
 from robot_rl.util.statistics import wilson
 from sim.env import TaskEnv
-from sim.randomization import Randomize
-from sim.tasks.base import PLACE, Task
+from sim.randomization.ranges import with_values
+from sim.tasks.base import Task
 from sim.tasks.tabletop import TASK
 
 RESULTS = Path(__file__).parent / "results" / "tabletop_twin.json"
@@ -58,29 +58,17 @@ CHANGED_AFTER = 1.0
 SEEDS = 900_000
 """Seed of the first episode; these seeds are not held out."""
 ROBOT_RL = [sys.executable, "-m", "robot_rl.cli.main"]
-PLAIN = HiddenArm(
-    action_delay=0.03, stiffness_scale=1.0, damping_scale=1.0, joint_friction=0.2, object_mass=0.06,
-    object_friction=1.0, object_bias=(0.0, 0.0, 0.0), object_noise=0.001, object_latency=0.03, joint_noise=0.0003,
-)  # fmt: skip
+PLAIN = HiddenArm({
+    "robot.action_delay": 0.03, "robot.joint_friction": 0.2, "<object>.mass": 0.06, "sensor.object_noise": 0.001,
+    "sensor.object_delay": 0.03, "sensor.joint_noise": 0.0003,
+})  # fmt: skip
 """Dynamics of the plain twin, in the middle of the ranges that training randomizes."""
 
 
 def twin_of(task: Task, hidden: HiddenArm) -> Task:
-    """Return the task with the dynamics and objects of a twin, nominal appearance, and object places as in training."""
-    control = 1 / task.interface.controller.rate
-    fixed = {
-        "robot.action_delay": hidden.action_delay, "robot.stiffness_scale": hidden.stiffness_scale,
-        "robot.damping_scale": hidden.damping_scale, "robot.joint_friction": hidden.joint_friction,
-        "sensor.object_noise": hidden.object_noise, "sensor.object_delay": min(hidden.object_latency, control),
-        "sensor.joint_noise": hidden.joint_noise,
-    }  # fmt: skip
-    for thing in task.scene.objects:
-        if "size" in thing.parameters:
-            fixed |= {f"{thing.name}.mass": hidden.object_mass, f"{thing.name}.friction": hidden.object_friction}
-    placed = {f"{thing.name}.{what}" for thing in task.scene.objects for what in PLACE}
-    places = [r for r in task.randomization if r.parameter in placed]
-    constants = [Randomize(name, value, value, "") for name, value in fixed.items()]
-    return dataclasses.replace(task, randomization=(*places, *constants))
+    """Return the task with the dynamics and objects of a twin, nominal appearance, and object places as in training.
+    The tracker has no constant error: policies on the twin read the true poses."""
+    return with_values(task, {name: v for name, v in hidden.of(task).items() if ".bias_" not in name})
 
 
 def counted(won: int, episodes: int) -> dict[str, Any]:

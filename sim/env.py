@@ -1,7 +1,7 @@
 """Vector environment of a task: torch tensors, same-step autoreset, randomization per episode."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,14 @@ from sim.demonstrators import make_expert
 from sim.divergence import DivergenceRecorder, quiet
 from sim.engines import engines
 from sim.engines.base import Engine
-from sim.randomization.checks import check_randomization, check_supported, choose
+from sim.parameters import parameters
+from sim.randomization import Randomize
+from sim.randomization.checks import check_randomization, check_supported, check_twice, choose
+from sim.randomization.ranges import as_ranges, with_ranges
 from sim.rendering.looks import Appearance
-from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import time_grid
 from sim.step.action_chain import REASONS
+from sim.step.distribution import EpisodeDistribution
 from sim.step.episodes import Episodes, PrefetchedResets
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
@@ -70,15 +73,17 @@ class TaskEnv(VectorEnv):
     def __init__(
         self, task: Task | str, num_envs: int = 1, *, engine: str = "mujoco", seed: int = 0, threads: int = 0,
         mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
+        ranges: Mapping[str, Mapping[str, Any]] | None = None,
         diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
     ):  # fmt: skip
         """`without`: parameters that are not randomized; they are sampled all the same, so other samples do not change.
+        `ranges`: ranges that replace those of the task or are added to them, see `sim.randomization.ranges`.
         `instruction_set`: instructions that episodes draw from: "training", "held-out", "all", or a text with which
         the instructions begin. `changes`: share of episodes in which the instruction changes.
         `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
         `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: such episodes are not kept.
         """
-        self.task: Task = tasks.get(task) if isinstance(task, str) else task
+        self.task: Task = with_ranges(tasks.get(task) if isinstance(task, str) else task, ranges or {})
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
@@ -87,10 +92,11 @@ class TaskEnv(VectorEnv):
         elif device != "auto" and known_device(device).type != "cpu":
             raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         columns, without = choose(self.task, engine, randomize, without)
-        self.randomization = tuple(self.task.randomization[k] for k in columns)
+        used = [self.task.randomization[k] for k in columns]
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
-        check_supported(self.randomization, self.robot, self.task.scene, engine)
-        check_randomization(self.task.randomization, self.randomization, 1 / self.rate, kind.longest_delay)
+        check_twice(self.task.randomization)
+        check_supported(used, self.robot, self.task.scene, engine)
+        check_randomization(used, 1 / self.rate)
         quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.device = self.engine.device
@@ -106,6 +112,7 @@ class TaskEnv(VectorEnv):
         self.simulation: dict[str, Any] = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
         self.simulation |= {"changes": changes} if changes else {}
+        self.simulation |= {"ranges": as_ranges([r for r in used if r.parameter in ranges])} if ranges else {}
         """Settings of this simulation, reported with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -113,7 +120,7 @@ class TaskEnv(VectorEnv):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         self.single_observation_space = self.observation_spec.gymnasium_space()
         self.observation_space = self.observation_spec.gymnasium_space(num_envs)
-        known = can_look(self.task.scene)
+        known = parameters(self.robot, self.task.scene, "look")
         self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
         if self._looks:
             self.engine.look = self._style
@@ -233,8 +240,9 @@ class TaskEnv(VectorEnv):
 
     def _pictures(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Return pictures of the interface's cameras in environments `rows` (k,): uint8 (k, H, W, 3) by key."""
-        render, pictures = self.engine.render_batch, self.task.interface.pictures
-        frames = {p.key: render(rows, p.camera, p.height, p.width) for p in pictures}
+        render, pictures, delay = self.engine.render_batch, self.task.interface.pictures, self.episodes.pictures
+        qpos = delay.shown(rows) if delay and pictures else None
+        frames = {p.key: render(rows, p.camera, p.height, p.width, qpos) for p in pictures}
         return {key: torch.from_numpy(value).to(self.device) for key, value in frames.items()}
 
     def _requested_pictures(self) -> dict[str, Tensor]:
@@ -270,18 +278,33 @@ class TaskEnv(VectorEnv):
     @property
     def instruction_weights(self) -> Tensor:
         """Return the probability (K,) of every instruction in the instruction set."""
-        sampler = self.episodes.sampler
-        count = len(sampler.instruction_ids)
-        if sampler.instruction_weights is None:
-            return torch.full((count,), 1 / max(1, count))
-        return torch.tensor(sampler.instruction_weights)
+        count, weights = len(self.episodes.sampler.instruction_ids), self.distribution.instruction_weights
+        return torch.full((count,), 1 / max(1, count)) if weights is None else torch.tensor(weights)
 
     def set_instruction_weights(self, instruction_weights: Tensor) -> None:
         """Set the weights (K,) with which the next episodes draw instructions."""
-        shares = instruction_weights.double().numpy()
-        self.episodes.sampler.instruction_weights = shares / shares.sum()
-        if prefetched := vars(self).get("prefetched"):
-            prefetched.forget()
+        self.distribution.set_instruction_weights(instruction_weights.double().numpy())
+
+    @property
+    def distribution(self) -> EpisodeDistribution:
+        """Return what episodes are drawn from."""
+        return self.episodes.sampler.distribution
+
+    @property
+    def randomization(self) -> tuple[Randomize, ...]:
+        """Return the present ranges of the randomized parameters."""
+        return self.distribution.randomization
+
+    def set_ranges(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Change low and high of randomized parameters, from the next episodes on; they are saved with the state.
+        Raise ConfigError, and change nothing, for a range that cannot have its effect."""
+        tried = EpisodeDistribution(self.randomization)
+        try:
+            tried.set_ranges(ranges)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        check_randomization(tried.randomization, 1 / self.rate)
+        self.distribution.set_ranges(ranges)
 
     def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold each robot's position and gripper width."""
@@ -355,7 +378,9 @@ class TaskEnv(VectorEnv):
     def _description(self, index: int) -> dict[str, Any]:
         """Return the description of one environment's running episode, see `DivergenceRecorder.keep`."""
         numbers = {"seed": self.seed + index, "episode": self.episode_number(index), "begun": int(self.steps[index])}
-        return numbers | {"drawn": self.episode_record(index)}
+        moved = [r for r in self.randomization if r not in self.task.randomization]
+        ranges = self.simulation.get("ranges", {}) | as_ranges(moved)
+        return numbers | {"drawn": self.episode_record(index)} | ({"ranges": ranges} if ranges else {})
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

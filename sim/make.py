@@ -16,7 +16,7 @@ from robot_rl.util.registry import DATASET
 from sim.foreign.gym_env import GymEnv
 from sim.scenes import robot_model
 from sim.step.sampling import TRAINING
-from sim.tasks import FOREIGN, TESTBED, tasks
+from sim.tasks import FOREIGN, TESTBED, tasks, without_robot
 from sim.testbeds import base as testbed
 from sim.testbeds import testbeds
 
@@ -49,6 +49,8 @@ def make(
     _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
+    if simulation.get("ranges") and without_robot(task):
+        raise ConfigError(f"{task} has no parameters to randomize; leave out --randomization and --range")
     if instruction_set != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):

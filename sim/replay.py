@@ -60,6 +60,7 @@ def replay(file: Path, *, device: str = "", mjcf: str = "", task: Task | None = 
     env = TaskEnv(
         task or head["task"], 1, engine=head["engine"], seed=head["seed"], threads=1, mjcf=mjcf or head["mjcf"],
         device=device or head["device"], randomize=head["randomize"], without=head["without"],
+        ranges=head.get("ranges"),
         success_ends=False,  # the recorded episode did not end by success
     )  # fmt: skip
     try:

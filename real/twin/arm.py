@@ -3,8 +3,8 @@
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,37 +20,54 @@ from real.twin.faults import SILENCE, Fault
 from robot_rl.interface.driver import ForwardPosition, JointTopics
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
-from sim.randomization import episode_rng, episode_uniforms
-from sim.step.placement import DEFAULT_X
-from sim.tasks.base import PLACE, Task
+from sim.parameters import OBJECT, parameters
+from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 TRUTH_TOPIC = "twin/{object}/pose"
 """geometry_msgs/PoseStamped: true pose of an object, without the tracker's error."""
 
 
+ARM = {
+    "robot.action_delay": 0.06, "robot.stiffness_scale": 0.7, "robot.damping_scale": 1.35, "robot.joint_friction": 0.8,
+    "<object>.mass": 0.35, "<object>.size": 0.027, "<object>.friction": 0.55,
+    "<object>.bias_x": 0.018, "<object>.bias_y": -0.015, "<object>.bias_z": 0.003,
+    "sensor.object_noise": 0.0025, "sensor.object_delay": 0.06, "sensor.joint_noise": 0.0006,
+}  # fmt: skip
+"""Values of the parameters of an arm's twin, outside the ranges of panda-lift; a test compares them. `<object>` stands
+for each object of the scene."""
+
+
 @dataclass(frozen=True)
 class HiddenArm:
-    """Hidden dynamics of the arm; each value is outside the training range of panda-lift."""
+    """Hidden dynamics of an arm's twin."""
 
-    action_delay: float = 0.06  # delay of commands, s; in training at most 0.05
-    stiffness_scale: float = 0.7  # scale of servo stiffness; in training 0.75 to 1.3
-    damping_scale: float = 1.35  # scale of servo damping; in training 0.75 to 1.3
-    joint_friction: float = 0.8  # N m; in training at most 0.5
-    object_mass: float = 0.35  # kg; in training at most 0.3
-    object_size: float = 0.027
-    """Half edge of an object, m; in training 0.018 to 0.026. It applies to tasks that randomize the size, since the
-    success tests of other tasks depend on it."""
-    object_friction: float = 0.55  # scale of friction; in training 0.6 to 1.4
-    object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Constant error of the object tracker, m; in training at most 0.005 per axis. For each further object the error is
-    rotated by another third of a turn about the vertical axis, so that relative poses have errors too."""
-    object_noise: float = 0.0025  # standard deviation of the object tracker's noise, m; in training at most 0.002
-    object_latency: float = 0.06  # delay of the object tracker, s; in training at most 0.05
-    joint_noise: float = 0.0006  # standard deviation of joint positions' noise, rad; in training at most 0.0005
-    object_rate: float = 30.0  # rate of the object tracker, Hz; in training a new pose every control period (20 Hz)
+    values: Mapping[str, float] = field(default_factory=lambda: dict(ARM))
+    """Values by parameter or pattern of the table in `sim.parameters`."""
+    object_rate: float = 30.0
+    """Rate of the object tracker, Hz; in training each control period (20 Hz) has a new pose."""
     faults: tuple[Fault, ...] = ()
     """Faults beyond these: a run with any says nothing about the policy."""
+
+    def of(self, task: Task) -> dict[str, float]:
+        """Return the values by parameter for the objects of a task.
+
+        Sizes change only where the task randomizes them, since the success tests of other tasks depend on them. The
+        tracker's error of each further object is rotated by another third of a turn about the vertical axis, so that
+        relative poses have errors too.
+        """
+        known = parameters(robots.get(task.interface.robot), task.scene)
+        varied = {r.parameter for r in task.randomization}
+        values = {name: value for name, value in self.values.items() if OBJECT not in name}
+        for name in known:
+            pattern = known[name].name
+            if OBJECT in pattern and pattern in self.values and (name in varied or not name.endswith(".size")):
+                values[name] = self.values[pattern]
+        for k, thing in enumerate(task.scene.poses):
+            x, y = (values.get(f"{thing}.bias_{axis}", 0.0) for axis in "xy")
+            cos, sin = math.cos(2 * math.pi * k / 3), math.sin(2 * math.pi * k / 3)
+            values |= {f"{thing}.bias_x": x * cos - y * sin, f"{thing}.bias_y": x * sin + y * cos}
+        return values
 
 
 class ArmTwin(Twin):
@@ -69,7 +86,7 @@ class ArmTwin(Twin):
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
         self.hidden = hidden or HiddenArm()
-        super().__init__(node, task, scene, seed, cameras, mjcf, self.hidden.faults)
+        super().__init__(node, task, scene, seed, cameras, mjcf, self.hidden.of(task), self.hidden.faults)
         ros = self.robot.driver
         if not isinstance(ros, JointTopics):
             raise ConfigError(
@@ -105,21 +122,9 @@ class ArmTwin(Twin):
         """Newest command, and the tick in which it arrived."""
         rate = self.robot.command_rate
         self._every_object = round(rate / self.hidden.object_rate)
-        self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * rate))
-        varied = {r.parameter for r in task.randomization}
-        self.sizes = {
-            b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.width
-            for b in task.scene.objects
-            if "size" in b.parameters
-        }
-        """Half edge of each object, m."""
-        self._bias: dict[str, np.ndarray] = {}
+        self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self._value("sensor.object_delay") * rate))
+        self._bias = {name: np.array([self._value(f"{name}.bias_{axis}") for axis in "xyz"]) for name in names}
         """Constant error of the tracker for each object, (3,) m."""
-        x, y, z = self.hidden.object_bias
-        for k, name in enumerate(names):
-            cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)
-            self._bias[name] = np.array([x * cos - y * sin, x * sin + y * cos, z])
-        self._hide()
         self.place(seed, robot_too=True)
 
     def subscribe(self) -> None:
@@ -141,32 +146,9 @@ class ArmTwin(Twin):
         """Return the distance between the fingers, m, that the gripper's newest message commands."""
         return message.data
 
-    def _hide(self) -> None:
-        h = self.hidden
-        names = ("action_delay", "stiffness_scale", "damping_scale", "joint_friction")
-        values = {f"robot.{name}": getattr(h, name) for name in names}
-        for box in self.task.scene.objects:
-            if box.name not in self.sizes:
-                continue
-            values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": self.sizes[box.name]}
-            values[f"{box.name}.friction"] = h.object_friction
-        self._set(values)
-
     def place(self, seed: int, robot_too: bool = False) -> None:
         """Place the objects for episode `seed`; with `robot_too`, also reset the robot to its home position."""
-        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
-        u = episode_uniforms(seed, 0, len(places))
-        drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
-        objects, spots = {}, self.task.scene.places
-        shuffled = [spots[k] for k in episode_rng(seed, 1).permutation(len(spots))]
-        for k, box in enumerate(self.task.scene.objects):
-            yaw = drawn.get(f"{box.name}.yaw", 0.0)
-            spot, default = (shuffled[k], (0.0, 0.0)) if shuffled else ((0.0, 0.0), (DEFAULT_X, 0.0))
-            x, y = (spot[n] + drawn.get(f"{box.name}.{axis}", default[n]) for n, axis in enumerate("xy"))
-            grown = self.sizes[box.name] / box.width if box.name in self.sizes else 1.0
-            z = drawn.get(f"{box.name}.z", box.rest * grown)
-            joints = [drawn.get(f"{box.name}.joint", 0.0)] if box.joints else []
-            objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2), *joints]])
+        objects = self._draw(seed).objects
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
         else:
@@ -225,7 +207,7 @@ class ArmTwin(Twin):
         q, v = self.engine.joint_state()
         fingers = self.robot.fingers
         half = float(self.engine.gripper_width()[0]) / max(1, len(fingers))
-        noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
+        noise = self.rng.normal(0, self._value("sensor.joint_noise"), q.shape[1])
         joints, speeds = self.faults.observe(q[0].double().numpy() + noise, v[0].double().numpy())
         position = np.concatenate([joints, np.full(len(fingers), half)])
         velocity = np.concatenate([speeds, np.zeros(len(fingers))])
@@ -233,7 +215,7 @@ class ArmTwin(Twin):
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
         for name, true in poses.items():
-            error = self._bias[name] + self.rng.normal(0, self.hidden.object_noise, 3)
+            error = self._bias[name] + self.rng.normal(0, self._value("sensor.object_noise"), 3)
             for publisher, position in ((self.poses[name], true[:3] + error), (self.truths[name], true[:3])):
                 numbers = pose("pose", position.tolist(), true[3:].tolist())
                 publisher.publish(self._pose.write(**stamped(), **numbers))

@@ -7,8 +7,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,7 +26,10 @@ from real.twin.faults import SCALES, Fault, Faults
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.mujoco import MujocoEngine
+from sim.parameters import nominal
+from sim.randomization.ranges import with_values
 from sim.scenes import Scene
+from sim.step.sampling import EpisodeSample, EpisodeSampler
 from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -48,8 +52,11 @@ class Twin(ABC):
     """Subscription of the robot's commands."""
 
     def __init__(
-        self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str, faults: Sequence[Fault] = ()
-    ):
+        self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str,
+        values: Mapping[str, float] | None = None, faults: Sequence[Fault] = (),
+    ):  # fmt: skip
+        """`values`: hidden values of parameters in the table of `sim.parameters`. Those that the physics lacks are for
+        the twin's own sensors and delays."""
         self.node, self.task = node, task
         self.robot = robots.get(task.interface.robot)
         self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
@@ -58,6 +65,11 @@ class Twin(ABC):
             raise ConfigError(f"fault armature multiplies the model's, and the model of {self.robot.name} has none")
         self._given = faults
         self.faults = Faults(faults, self.robot.command_rate, self.rng)
+        self.values = self._faulty(values or {})
+        """Hidden values by parameter."""
+        hidden = replace(with_values(task, self.values), scene=scene)
+        every, biases = list(range(len(hidden.randomization))), 3 * max(1, len(scene.poses))
+        self._sampler = EpisodeSampler(hidden, self.robot, every, biases, 1, seed, torch.device("cpu"))
         self._faults = node.publisher(TEXT, FAULTS_TOPIC, qos.LATCHED)
         if faults:
             self._faults.publish(make(TEXT, data=str(self.faults)))
@@ -203,14 +215,24 @@ class Twin(ABC):
             return
         self._requests.append(int(sample.msg.data))
 
-    def _set(self, values: dict[str, float]) -> None:
-        """Set hidden parameters, and those that faults change, in the engine, effective from its next reset."""
-        for name in SCALES:
-            key = f"robot.{name}_scale"
-            if key in values or self.faults.scale(name) != 1:
-                values[key] = values.get(key, 1.0) * self.faults.scale(name)
-        for name, value in values.items():
-            self.engine.parameters[name](np.array([0]), np.array([value]))
+    def _faulty(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return hidden values with those that faults change."""
+        keys = {f"robot.{name}_scale": self.faults.scale(name) for name in SCALES}
+        return {**values} | {key: values.get(key, 1.0) * k for key, k in keys.items() if key in values or k != 1}
+
+    def _value(self, name: str) -> float:
+        """Return the hidden value of a parameter; without one, the nominal value."""
+        return self.values.get(name, nominal(name))
+
+    def _draw(self, seed: int) -> EpisodeSample:
+        """Draw episode `seed`: set the parameters of the physics, effective from the engine's next reset, and return
+        the initial poses."""
+        self._sampler.seed, self._sampler.next_episode[:] = seed, 0
+        sample = self._sampler.sample(np.array([0]))
+        for name, value in sample.values.items():
+            if name in self.engine.parameters:
+                self.engine.parameters[name](np.array([0]), value)
+        return sample
 
     def _header(self, frame: str) -> dict[str, Any]:
         return {"stamp": stamp(), "frame_id": frame}

@@ -2,8 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -37,28 +37,25 @@ Numbers = Sequence[float]
 """Few numbers, for which arithmetic of Python is faster than numpy's: at 500 Hz every array counts."""
 
 
+QUADRUPED = {
+    "robot.action_delay": 0.02,  # transport adds about 7 ms
+    "robot.stiffness_scale": 0.83, "robot.damping_scale": 1.35, "robot.strength_scale": 0.84,
+    "robot.joint_friction": 0.35, "payload.mass": 2.2, "base.com_x": 0.03, "ground.friction": 0.45, "push.speed": 0.5,
+    "sensor.encoder_offset": 0.021, "sensor.joint_noise": 0.011, "sensor.velocity_noise": 0.55,
+    "sensor.gyro_noise": 0.11, "sensor.gyro_bias": 0.052, "sensor.tilt_noise": 0.022, "sensor.tilt_bias": 0.031,
+}  # fmt: skip
+"""Values of the parameters of a legged robot's twin. All except push.speed are at or beyond the edge of the ranges in
+`sim/tasks/go2_velocity.py`; a test compares them."""
+
+
 @dataclass(frozen=True)
 class HiddenQuadruped:
-    """Hidden dynamics of the robot. All values except `push_speed` are at or beyond the edge of the training ranges in
-    `sim/tasks/go2_velocity.py`. Noises are standard deviations."""
+    """Hidden dynamics of a legged robot's twin."""
 
-    action_delay: float = 0.02  # delay of commands, s; in training at most 0.02. Transport adds about 7 ms
-    stiffness_scale: float = 0.83  # scale of commanded stiffness; in training 0.85 to 1.15
-    damping_scale: float = 1.35  # scale of commanded damping; in training 0.7 to 1.3
-    strength_scale: float = 0.84  # scale of motor torque; in training 0.85 to 1.1
-    joint_friction: float = 0.35  # N m; in training at most 0.3
-    payload_mass: float = 2.2  # mass added to the trunk, kg; in training at most 2
-    com_x: float = 0.03  # shift of the trunk's centre of mass, m; in training at most 0.03
-    ground_friction: float = 0.45  # friction coefficient of the ground; in training 0.5 to 1.25
-    push_speed: float = 0.5  # horizontal velocity that a push adds to the trunk, m/s; in training at most 1
-    encoder_offset: float = 0.021  # largest offset of an encoder, rad; in training at most 0.02
-    joint_noise: float = 0.011  # noise of joint positions, rad; in training at most 0.01
-    velocity_noise: float = 0.55  # noise of joint velocities, rad/s; in training at most 0.5
-    gyro_noise: float = 0.11  # noise of angular velocities, rad/s; in training at most 0.1
-    gyro_bias: float = 0.052  # largest bias per axis, rad/s; in training at most 0.05
-    accelerometer_noise: float = 0.2  # m/s^2; not observed by policies
-    tilt_noise: float = 0.022  # rad per axis; in training at most 0.02
-    tilt_bias: float = 0.031  # largest bias per axis, rad; in training at most 0.03
+    values: Mapping[str, float] = field(default_factory=lambda: dict(QUADRUPED))
+    """Values by parameter of the table in `sim.parameters`."""
+    accelerometer_noise: float = 0.2
+    """Standard deviation, m/s^2; policies do not observe the accelerometer."""
     faults: tuple[Fault, ...] = ()
     """Faults beyond these: a run with any says nothing about the policy."""
 
@@ -72,7 +69,10 @@ class QuadrupedTwin(Twin):
         mjcf: str = "", push_every: float = 0.0,
     ):  # fmt: skip
         self.hidden = hidden or HiddenQuadruped()
-        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.faults)
+        super().__init__(
+            node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.values,
+            self.hidden.faults,
+        )  # fmt: skip
         ros, base = self.robot.driver, self.robot.base
         assert isinstance(ros, UnitreeLowLevel) and base is not None
         self.motors = Motors(self.robot)
@@ -83,7 +83,9 @@ class QuadrupedTwin(Twin):
         self._every_truth = round(self.robot.command_rate / TRUTH_RATE)
         self._offsets = self.rng.uniform(-1, 1, (3, max(3, len(self.robot.joints))))
         """Biases of encoders, gyroscope and tilt (rows), as fractions -1 to 1 of their largest values."""
-        self._encoder_offset = self.hidden.encoder_offset * self._offsets[0, : len(self._motor)]
+        self._encoder_offset = self._value("sensor.encoder_offset") * self._offsets[0, : len(self._motor)]
+        errors = ("joint_noise", "velocity_noise", "gyro_noise", "gyro_bias", "tilt_noise", "tilt_bias")
+        self._errors = {name: self._value(f"sensor.{name}") for name in errors}
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._report = self._state.empty()
         self._report["head"], self._report["level_flag"] = (0xFE, 0xEF), 0xFF
@@ -109,7 +111,7 @@ class QuadrupedTwin(Twin):
         """Bytes of the last valid command, by which repeated commands are recognized and not decoded again."""
         self._wanted = self._decode(self.motors.damp())
         self._springs = self._wanted[2][:0]
-        delay = max(1, round(self.hidden.action_delay / TIMESTEP)) + self.faults.delay
+        delay = max(1, round(self._value("robot.action_delay") / TIMESTEP)) + self.faults.delay
         self._delayed = deque([self._wanted], maxlen=delay + 1)
         """Commands of the last ticks; the oldest of them is applied."""
         self.rejected = 0
@@ -117,16 +119,11 @@ class QuadrupedTwin(Twin):
         self.states = node.publisher(LOW_STATE, ros.low_state, STATE)
         self.truth = node.publisher(ODOMETRY, TRUTH_TOPIC, STATE)
         self._truth = template(ODOMETRY, header={"frame_id": "odom"}, child_frame_id="base")
-        self._hide()
+        self._draw(seed)
+        # The delay is that of `_delayed`: commands have gains, too.
+        self.engine.parameters["robot.action_delay"](np.array([0]), np.array([TIMESTEP]))
         self.place(seed)
         self.command = node.subscribe(LOW_COMMAND, ros.low_command, qos.COMMAND, self._on_command)
-
-    def _hide(self) -> None:
-        h = self.hidden
-        scales = {f"robot.{n}_scale": getattr(h, f"{n}_scale") for n in ("stiffness", "damping", "strength")}
-        others = {"robot.action_delay": TIMESTEP, "robot.joint_friction": h.joint_friction}
-        body = {"payload.mass": h.payload_mass, "base.com_x": h.com_x, "ground.friction": h.ground_friction}
-        self._set(scales | others | body)
 
     def _on_command(self, sample: Stamped) -> None:
         if not self._bus_is_realtime:
@@ -165,7 +162,7 @@ class QuadrupedTwin(Twin):
         if self._push_every and count and count % self._push_every == 0:
             angle = self.rng.uniform(0, 2 * np.pi)
             direction = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
-            self.engine.push(self.hidden.push_speed * direction)
+            self.engine.push(self._value("push.speed") * direction)
         goal = self._apply_command(count)
         self.engine.step(goal, goal)
         self.publish(count)
@@ -186,25 +183,26 @@ class QuadrupedTwin(Twin):
 
     def publish(self, count: int) -> None:
         """Publish the robot's state, and at its rate the true motion."""
-        h, noise, fields = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._fields
+        h, still, fields = self._errors, self.hidden.accelerometer_noise, self._fields
+        noise = self.rng.standard_normal(2 * len(self._motor) + 9)
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         pose, speed = (view[0].tolist() for view in self.engine.base_motion())
         position, orientation, spin = pose[:3], pose[3:], speed[3:]
         velocity = _rotated_back(orientation, speed[:3])
         self._position, joints = q, len(q)
-        q = q + self._encoder_offset + h.joint_noise * noise[:joints]
-        v = v + h.velocity_noise * noise[joints : 2 * joints]
+        q = q + self._encoder_offset + h["joint_noise"] * noise[:joints]
+        v = v + h["velocity_noise"] * noise[joints : 2 * joints]
         q, v = self.faults.observe(q, v)
         order = self.motors.joint
         fields["q"][:], fields["dq"][:] = q[order], v[order]
         fields["tau_est"][:] = self.engine.joint_torque()[0].numpy()[order]
-        lean = h.tilt_bias * self._offsets[2, :3] + h.tilt_noise * noise[-6:-3]
+        lean = h["tilt_bias"] * self._offsets[2, :3] + h["tilt_noise"] * noise[-6:-3]
         fields["quaternion"][:] = quat = _times(orientation, (1.0, *(lean / 2).tolist()))
         fields["rpy"][:] = _roll_pitch_yaw(quat)
         if self.faults.turned:
             fields["quaternion"][:] = np.roll(quat, -1)
-        fields["accelerometer"][:] = self._acceleration(orientation, speed[:3]) + h.accelerometer_noise * noise[-9:-6]
-        fields["gyroscope"][:] = np.array(spin) + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
+        fields["accelerometer"][:] = self._acceleration(orientation, speed[:3]) + still * noise[-9:-6]
+        fields["gyroscope"][:] = np.array(spin) + h["gyro_bias"] * self._offsets[1, :3] + h["gyro_noise"] * noise[-3:]
         self._report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
         self._report["tick"] = round(count * 1000 / self.robot.command_rate)
         if self.faults.due(count):

@@ -1,6 +1,6 @@
 """`robot-rl collect`: record demonstrations."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +40,8 @@ class Collect:
     engine: opt.Engine = "mujoco"
     device: opt.PhysicsDevice = "auto"
     without: opt.Without = ()
+    randomization: opt.RangeFile = None
+    range: opt.Range = ()
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
     episode_steps: opt.EpisodeSteps = None
@@ -54,13 +56,14 @@ class Collect:
         from sim.collect import collect
         from sim.divergence import report
         from sim.make import make
+        from sim.randomization.ranges import read_ranges
         from sim.tasks import without_robot
 
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, self.episode_steps, engine=self.engine, mjcf=self.mjcf,
             device=self.device, without=self.without, diverged=out / "diverged", instruction_set=self.instructions,
-            changes=self.changes,
+            changes=self.changes, ranges=read_ranges(self.randomization, self.range),
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation
         say_nominal(self.engine, where.get("without", ()), self.without)
@@ -81,7 +84,7 @@ class Collect:
             facts = summary | where | {"fps": env.info.rate}
             if result.attempts:  # 0 if a resumed dataset was already complete
                 facts["success_of_demonstrator"] = result.successes / result.attempts
-            files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization] if where else []}
+            files = {"dataset": facts, "randomization": [r.record() for r in env.randomization] if where else []}
             for name, content in (files | {"provenance": provenance()}).items():
                 for folder in places:
                     write_json(folder / f"{name}.json", content)

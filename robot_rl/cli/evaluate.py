@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
-    "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
-    "changes", "mjcf", "episode_steps",
+    "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "randomization",
+    "range", "instructions", "changes", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
 
@@ -79,6 +79,8 @@ class Evaluate:
     engine: opt.Engine = "mujoco"
     device: opt.PhysicsDevice = "auto"
     without: opt.Without = ()
+    randomization: opt.RangeFile = None
+    range: opt.Range = ()
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
     mjcf: opt.Mjcf = ""
@@ -129,6 +131,7 @@ class Evaluate:
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
         from sim.make import make
+        from sim.randomization.ranges import read_ranges
         from sim.rendering.video import filmed, record
         from sim.tasks import tasks, without_robot
 
@@ -145,6 +148,8 @@ class Evaluate:
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
         simulation |= {} if self.instructions == "training" else {"instruction_set": self.instructions}
         simulation |= {"changes": self.changes} if self.changes else {}
+        ranges = read_ranges(self.randomization, self.range)
+        simulation |= {"ranges": ranges} if ranges else {}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
         name, _, task = str(bundle_path).partition(":")
@@ -265,6 +270,8 @@ class Evaluate:
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0)
         other += [f"without-{name}" for name in self.without]
+        other += [self.randomization.stem] if self.randomization else []
+        other += list(self.range)
         return run / f"{'-'.join(['evaluation', *map(file_name, other)])}.json"
 
 

@@ -17,6 +17,18 @@ DatasetPath = Positional[Annotated[Path, arg(help="Dataset folder; it contains m
 Engine = Annotated[str, arg(help="Physics engine: mujoco or genesis.")]
 PhysicsDevice = Annotated[str, arg(help="Physics device: cpu; with genesis also cuda, or auto for cuda if available.")]
 Without = Annotated[tuple[str, ...], arg(help="Randomized parameters to keep at nominal values, such as cube.mass.")]
+RangeFile = Annotated[
+    Path | None,
+    arg(help="JSON or TOML file of ranges, {parameter: {low, high, distribution}}, that replace those of the task or "
+        "are added to them; see docs/randomization.md."),
+]  # fmt: skip
+Range = UseAppendAction[
+    Annotated[
+        tuple[str, ...],
+        arg(help="Range of one parameter, cube.mass=0.05:0.4 or cube.mass=0.05:0.4:log_uniform, or a constant, "
+            "cube.mass=0.2; after those of --randomization; may be repeated."),
+    ]
+]  # fmt: skip
 Instructions = Annotated[str, arg(help="The task's instructions to use: training, held-out, all, or a common prefix.")]
 Changes = Annotated[Fraction, arg(help="Fraction of episodes in which the instruction changes midway.")]
 Mjcf = Annotated[str, arg(help="Model file of the robot, MJCF or URDF; default: the `model` of its spec.")]

@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 HELD_OUT = 0.1
 """Fraction of a dataset's episodes that is held out if training has only the dataset and no task."""
-_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
+_SIMULATION = (
+    "engine",
+    "without",
+    "randomization",
+    "range",
+    "instructions",
+    "changes",
+    "choose",
+    "mjcf",
+    "episode_steps",
+)
 
 
 @dataclass
@@ -79,6 +89,8 @@ class Train(Generic[R]):
     """Device of the learner and of genesis physics: cpu, cuda, cuda:1, mps and the like, or auto for cuda if
     available."""
     without: opt.Without = ()
+    randomization: opt.RangeFile = None
+    range: opt.Range = ()
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
     choose: NonNegativeFloat = 0.0
@@ -167,6 +179,7 @@ class Train(Generic[R]):
         """Return the content of config.json for one seed's run."""
         from robot_rl.training.run import learner_threads
         from robot_rl.util.files import file_name
+        from sim.randomization.ranges import read_ranges
 
         recipe: Any = self.config
         dataset = self.dataset or Path("datasets") / file_name(self.task)
@@ -181,6 +194,7 @@ class Train(Generic[R]):
         if "environment" in may:
             names = ("instructions", "changes", "choose", "episode_steps")
             settings |= {name: getattr(self, name) for name in names}
+            settings |= {"ranges": read_ranges(self.randomization, self.range)}
             files = {"classifier": self.classifier, "reward": self.reward}
             settings |= {name: str(path.resolve()) if path else "" for name, path in files.items()}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
@@ -200,11 +214,13 @@ class Train(Generic[R]):
 
     def _note_task(self, run: Any, data: Dataset | None) -> None:
         """Write dataset.json and randomization.json, which describe data and simulation in the report."""
+        from sim.randomization.ranges import read_ranges, with_ranges
         from sim.tasks import tasks, without_robot
 
         if not without_robot(self.task):
-            varied = [r for r in tasks.get(self.task).randomization if r.parameter not in self.without]
-            run.write("randomization.json", [asdict(r) for r in varied])
+            task = with_ranges(tasks.get(self.task), read_ranges(self.randomization, self.range))
+            varied = [r for r in task.randomization if r.parameter not in self.without]
+            run.write("randomization.json", [r.record() for r in varied])
         if data is None:
             return
         recorded = {}

@@ -170,7 +170,7 @@ def open_job(
     device = find_device(settings["device"])
     physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
     physics |= {"instruction_set": settings["instructions"]} if "instructions" in settings else {}
-    physics |= {"changes": settings["changes"]} if "changes" in settings else {}
+    physics |= {name: settings[name] for name in ("changes", "ranges") if name in settings}
     python, steps, began = Path(python) if python else None, settings.get("episode_steps"), began or {}
     physics |= {"episode_steps": steps}
     base = load_bundle(settings["base"]) if settings.get("base") else None

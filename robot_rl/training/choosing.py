@@ -60,11 +60,9 @@ class InstructionCurriculum(EnvWrapper):
         return (-(self.rate - 0.5).abs() / self.temperature).softmax(0)
 
     def wrapper_state(self) -> dict[str, Any]:
-        """Return the instructions' success rates and present probabilities."""
-        state = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.instruction_weights.clone()}
-        return state | {"begun": list(self.begun)}
+        """Return the instructions' success rates; the environment saves their present probabilities."""
+        return {"rate": self.rate.clone(), "ended": self.ended, "begun": list(self.begun)}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `wrapper_state`."""
         self.rate, self.ended, self.begun = state["rate"].clone(), state["ended"], list(state["begun"])
-        self.env.set_instruction_weights(state["chances"])

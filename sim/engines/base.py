@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import rotate_back
-from sim.engines.trunk import NOMINAL as TRUNK
+from sim.parameters import ROWS, parameters
 from sim.scenes import SCENE, Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
@@ -46,29 +46,15 @@ class Engine(ABC):
     device: torch.device
     """Device of the simulation and of all tensors."""
     parameters: dict[str, Setter]
-    """Setters by parameter; a value takes effect at its environment's next reset. Units: see `sim.randomization`."""
-    robot_parameters: ClassVar[tuple[str, ...]] = (
-        "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
-        "robot.joint_friction", "robot.armature_scale",
-    )  # fmt: skip
-    base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
-    """Randomizable parameters of robots with a floating base, in addition to `robot_parameters`."""
-    longest_delay: ClassVar[float] = 0.08
-    """Maximum action delay, s."""
-    object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
-    """Randomizable parameters of objects."""
-    part_parameters: ClassVar[tuple[str, ...]] = ("mass", "friction", "joint_friction", "joint_damping")
-    """Randomizable parameters of objects with joints of their own."""
+    """Setters by parameter; a value takes effect at its environment's next reset. Units: see `sim.parameters`."""
+    settable: ClassVar[frozenset[str]] = frozenset(row.name for row in ROWS if row.owner == "engine")
+    """Names and patterns in the table of parameters that the engine can set."""
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
         """Return the names of the parameters that affect this robot and scene; the scene is not built for this."""
-        base = cls.base_parameters if robot.base else ()
-        objects = {
-            f"{o.name}.{n}" for o in scene.objects for n in o.acting
-            if n in (cls.part_parameters if o.joints else cls.object_parameters)
-        }  # fmt: skip
-        return {*cls.robot_parameters, *base} | objects
+        rows = parameters(robot, scene, "engine")
+        return {name for name, row in rows.items() if row.name in cls.settable}
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -200,11 +186,14 @@ class Engine(ABC):
     def diverged(self) -> Tensor:
         """Return (n,) bool: True where physics diverged: a value is not finite, or a speed exceeds `max_speeds`."""
 
-    def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
-        """Render environments `ids` (k,) on all cores; return RGB images (k, height, width, 3) uint8, fast quality."""
+    def render_batch(
+        self, ids: np.ndarray, camera: str, height: int, width: int, qpos: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Render environments `ids` (k,) on all cores; return RGB images (k, height, width, 3) uint8, fast quality.
+        `qpos` (k, nq): positions to draw instead of the present ones."""
         sizes, looks = self.geom_sizes, None if self.look is None else [self.look(int(i)) for i in ids]
         sizes = None if sizes is None else sizes[ids]
-        return self._renderers.batch(self.qpos[ids], camera, height, width, sizes, looks)
+        return self._renderers.batch(self.qpos[ids] if qpos is None else qpos, camera, height, width, sizes, looks)
 
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
         """Return an RGB image (height, width, 3) uint8 of one environment, in the quality "fast" (policies), "video" or

@@ -44,8 +44,7 @@ class GenesisEngine(Engine):
     """Genesis physics in float32; MuJoCo renders the same scene at the same joint positions."""
 
     takes_device = True
-    object_parameters = ("mass", "friction")
-    part_parameters = ("friction",)
+    settable = Engine.settable - {"<object>.size", "<object>.joint_friction", "<object>.joint_damping"}
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"

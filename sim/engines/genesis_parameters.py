@@ -11,15 +11,15 @@ from torch import Tensor
 from sim.engines.base import Setter
 from sim.engines.genesis_world import World
 from sim.engines.servos import find_servos
-from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.objects.base import Object
+from sim.parameters import TRUNK, nominal
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
-_TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
-"""Nominal values of the parameters that are written in groups, because they determine the same quantity."""
+_TOGETHER = (*_SERVO, *TRUNK)
+"""Parameters that are written in groups, because they determine the same quantity."""
 
 
 class Parameters:
@@ -39,17 +39,19 @@ class Parameters:
         }
         if base := world.robot.base:
             feet = [g for name in base.feet for g in world.body.get_link(name).geoms]
-            writers[tuple(TRUNK)] = self._trunk
+            writers[TRUNK] = self._trunk
             writers[("robot.link_mass_scale",)] = self._links
             writers[("ground.friction",)] = partial(self._friction, "ground.friction", feet)
         for thing in scene.objects:
-            name = f"{thing.name}.friction"
-            writers[(name,)] = partial(self._friction, name, world.objects[thing.name].geoms)
-            if not thing.joints:
-                writers[(f"{thing.name}.mass",)] = partial(self._mass, thing)
+            friction, mass = f"{thing.name}.friction", f"{thing.name}.mass"
+            own = {
+                friction: partial(self._friction, friction, world.objects[thing.name].geoms),
+                mass: partial(self._mass, thing),
+            }
+            writers |= {(name,): write for name, write in own.items() if name.rpartition(".")[2] in thing.acting}
         self._writers = writers
         names = [name for group in writers for name in group]
-        self.values = {name: np.full(num_envs, _TOGETHER.get(name, np.nan)) for name in names}
+        self.values = {name: np.full(num_envs, nominal(name) if name in _TOGETHER else np.nan) for name in names}
         self._due = {name: np.zeros(num_envs, bool) for name in names}
         self.setters: dict[str, Setter] = {name: partial(self._put, name) for name in names}
 

@@ -6,16 +6,16 @@ import numpy as np
 
 from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
-from sim.engines.base import Engine
 from sim.engines.read_robot import read_robot_file, root_body
 from sim.engines.robot_file import check_robot_file, compiling
 from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
 from sim.engines.urdf import exclude_base
 from sim.objects.base import Object
+from sim.parameters import LONGEST_ACTION_DELAY
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Camera, Scene, robot_model
 
-MAX_ACTION_DELAY = Engine.longest_delay
+MAX_ACTION_DELAY = LONGEST_ACTION_DELAY
 BONE = 0.014
 """Radius of the rods drawn between the joints of a leg, m."""
 ROLLING = 1e-4

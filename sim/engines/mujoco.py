@@ -16,8 +16,8 @@ from robot_rl.interface.robot import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
 from sim.engines.servos import find_servos
-from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
+from sim.parameters import TRUNK, nominal
 from sim.rendering.gl import batch, mujoco
 from sim.scenes import SCENE, Scene
 
@@ -59,7 +59,7 @@ class MujocoEngine(Engine):
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
-        self._trunk = {name: np.full(num_envs, v) for name, v in TRUNK.items()} if self.robot.base else {}
+        self._trunk = {name: np.full(num_envs, nominal(name)) for name in TRUNK} if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
         """Model fields that `copy_from` writes."""
         self._changed: set[str] = set()
@@ -230,7 +230,7 @@ class MujocoEngine(Engine):
             }
             if "size" in thing.parameters:
                 setters["size"] = partial(self._size, root, thing.width)
-            out |= {f"{thing.name}.{name}": setters[name] for name in thing.parameters}
+            out |= {f"{thing.name}.{name}": setters[name] for name in thing.acting}
         return out
 
     def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}
 PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])
 """Position of the payload in the trunk's frame, m."""
 PAYLOAD_EDGE = 0.15
@@ -14,8 +13,8 @@ def trunk_inertia(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return masses (k,) kg, centres of mass (k, 3) m, inertias (k, 3, 3) kg m^2 about these centres, in trunk frame.
 
-    `mass`, `com` (3,) and `inertia` (3, 3) are nominal; `values` (k,) have the names in NOMINAL. The mass scale applies
-    to the inertia as well; a shift of the centre of mass does not change the inertia about that centre.
+    `mass`, `com` (3,) and `inertia` (3, 3) are nominal; `values` (k,) have the names in `parameters.TRUNK`. The
+    mass scale applies to the inertia as well; a shift of the centre of mass does not change the inertia about it.
     """
     scale, load = values["base.mass_scale"], values["payload.mass"]
     own, own_com = mass * scale, com + np.stack([values[f"base.com_{axis}"] for axis in "xyz"], 1)

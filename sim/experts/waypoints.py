@@ -58,10 +58,10 @@ class WaypointExpert(ScriptedExpert):
         self.things = [observations.slice(f"{name}_position") for name in objects]
         longest = max(map(len, paths))
         table = [[*path, *[path[-1]] * (longest - len(path))] for path in paths]
-        self.near, self.offset, self.gripper, self.hold, self.fixed, self.carries, self.moves, self.near_by, self.slow = (
-            torch.tensor([[getattr(waypoint, field.name) for waypoint in path] for path in table])
-            for field in fields(Waypoint)
-        )
+        names = [field.name for field in fields(Waypoint)]
+        columns = [torch.tensor([[getattr(p, name) for p in path] for path in table]) for name in names]
+        self.near, self.offset, self.gripper, self.hold, *more = columns
+        self.fixed, self.carries, self.moves, self.near_by, self.slow = more
         self.at = torch.zeros(num_envs, dtype=torch.long)
         """Index (n,) of the current waypoint."""
         self.since = torch.zeros(num_envs, dtype=torch.long)
@@ -97,7 +97,8 @@ class WaypointExpert(ScriptedExpert):
         goal -= torch.where(self.moves[instruction, self.at][:, None], carried, tool)
         self.since = self.since + 1
         distance, late = goal.norm(dim=1), self.since > PATIENCE + self.hold[instruction, self.at]
-        arrived = (distance < self.near_by[instruction, self.at]) | (late & (distance < 2.5 * self.near_by[instruction, self.at]))
+        near = self.near_by[instruction, self.at]
+        arrived = (distance < near) | (late & (distance < 2.5 * near))
         done = arrived & (self.since > self.hold[instruction, self.at])
         gripper = self.gripper[instruction, self.at]
         step = self.step * self.slow[instruction, self.at][:, None]

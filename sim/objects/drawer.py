@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -38,8 +38,8 @@ class Drawer(Object):
     """Dry friction of the slide, N."""
     joint_damping: float = 5.0
     """Damping of the slide, N s/m."""
-    fixed: bool = True
-    rgba: tuple[float, float, float, float] = (0.55, 0.42, 0.3, 1.0)
+    fixed: bool = field(default=True, kw_only=True)
+    rgba: tuple[float, float, float, float] = field(default=(0.55, 0.42, 0.3, 1.0), kw_only=True)
 
     parameters: ClassVar[tuple[str, ...]] = ("mass", "friction", "joint_friction", "joint_damping")
     tracked: ClassVar[tuple[str, ...]] = ("handle",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -77,7 +77,7 @@ class Model(Object):
     """Height of the body's origin when it rests on the table, m."""
     parts: tuple[str, ...] = ()
     """Bodies of the file whose poses a tracker reports, by their names in the file."""
-    fixed: bool = True
+    fixed: bool = field(default=True, kw_only=True)
 
     parameters: ClassVar[tuple[str, ...]] = ("mass", "friction", "joint_friction", "joint_damping")
 

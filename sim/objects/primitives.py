@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from sim.objects.base import Object
@@ -98,7 +98,7 @@ class Tray(Object):
     """Thickness of the walls, m."""
     floor: float = TRAY_WALL
     """Thickness of the floor, m."""
-    parameters: ClassVar[tuple[str, ...]] = ("mass", "friction")
+    parameters: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,5 +132,5 @@ class Socket(Tray):
     mass: float = 1.0
     height: float = 0.04
     wall: float = 0.02
-    fixed: bool = True
+    fixed: bool = field(default=True, kw_only=True)
     parameters: ClassVar[tuple[str, ...]] = ("friction",)

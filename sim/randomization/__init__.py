@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
+
+from sim.parameters import find
 
 
 @dataclass(frozen=True)
@@ -13,10 +15,10 @@ class Randomize:
     episode is thus a point of the unit cube: reproducible from (seed, episode), and easy to sweep or stratify."""
 
     parameter: str
-    """Name of the parameter, for example "cube.mass"."""
+    """Name of the parameter in the table of `sim.parameters`, for example "cube.mass"."""
     low: float
+    """Bounds, in the unit of the table."""
     high: float
-    unit: str
     distribution: str = "uniform"
     """uniform, log_uniform, or normal; low and high of normal are two standard deviations from the mean."""
     optional: bool = False
@@ -25,7 +27,8 @@ class Randomize:
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             raise ValueError(
-                f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)}"
+                f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)} (the "
+                "table of parameters knows the unit: leave it out)"
             )
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise ValueError(f"{self.parameter}: low {self.low} and high {self.high} must be finite")
@@ -33,14 +36,15 @@ class Randomize:
             raise ValueError(f"{self.parameter}: low {self.low} is above high {self.high}")
         if self.distribution == "log_uniform" and self.low <= 0:
             raise ValueError(f"{self.parameter}: log_uniform needs a positive low, not {self.low}")
-        if self._positive and self.low < 0:
-            raise ValueError(f"{self.parameter}: cannot be negative, low is {self.low} {self.unit}")
-        if self.parameter.endswith("_scale") and self.low == 0:
-            raise ValueError(f"{self.parameter}: a scale of 0 leaves nothing; give a positive low")
+        row = find(self.parameter)  # None: `check_supported` says so, which knows the scene
+        if row and (why := row.invalid(self.low)):
+            raise ValueError(f"{self.parameter}: {why}")
 
     @property
-    def _positive(self) -> bool:
-        return self.parameter.endswith((".mass", ".size", "friction", "_scale", "_noise", "_bias", "_delay"))
+    def unit(self) -> str:
+        """Return the unit of `low` and `high`."""
+        row = find(self.parameter)
+        return row.unit if row else ""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -52,7 +56,12 @@ class Randomize:
         """Return the values at uniform numbers `u` in [0, 1)."""
         values = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
         # The tails of a normal distribution exceed low and high: positive parameters are clipped at low / 2.
-        return np.maximum(values, self.low / 2) if self._positive else values
+        row = find(self.parameter)
+        return np.maximum(values, self.low / 2) if row and row.low == 0 else values
+
+    def record(self) -> dict[str, str | float | bool]:
+        """Return the range with its unit, for files and reports."""
+        return asdict(self) | {"unit": self.unit}
 
 
 def quantiles(parameters: Sequence[Randomize], u: np.ndarray) -> np.ndarray:

@@ -7,11 +7,10 @@ from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
+from sim.parameters import find, parameters
 from sim.randomization import Randomize
-from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import Scene
-from sim.step.sensors import can_randomize
-from sim.tasks.base import PLACE, Task
+from sim.tasks.base import Task
 
 
 def nominal(task: Task, engine: str) -> list[str]:
@@ -37,12 +36,11 @@ def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
     """Raise ConfigError for parameters that this robot and scene lack or that the engine cannot change."""
     kind: type[Engine] = engines.get(engine)
-    own = {f"{o.name}.{c}" for o in scene.objects for c in PLACE if c != "joint" or o.joints} | {"robot.home_offset"}
-    own |= {"push.speed", "push.interval"} if robot.base else set()
-    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(scene.objects)) | can_look(scene) | own
+    had = parameters(robot, scene)
+    known = {name for name, row in had.items() if row.owner != "engine" or row.name in kind.settable}
     unknown = [r.parameter for r in used if r.parameter not in known]
     if unknown:
-        typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))
+        typos = sorted(set(unknown) - set(had))
         remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
         raise ConfigError(
             f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
@@ -50,24 +48,26 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
         )
 
 
-def check_randomization(
-    declared: Sequence[Randomize], used: Sequence[Randomize], period: float, longest: float
-) -> None:
-    """Raise ConfigError for parameters that cannot have their effect. `declared`: parameters of the task. `used`: those
-    that are randomized. `period`: control period, s. `longest`: largest action delay that the engine supports, s."""
-    for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
+def check_twice(declared: Sequence[Randomize]) -> None:
+    """Raise ConfigError for a parameter that a task randomizes more than once."""
+    names = [r.parameter for r in declared]
+    for name in names:
+        if (count := names.count(name)) > 1:
+            raise ConfigError(f"{name} is randomized {count} times; name it once in the task's `randomization`")
+
+
+def check_randomization(used: Sequence[Randomize], period: float) -> None:
+    """Raise ConfigError for parameters that cannot have their effect. `period`: control period, s."""
+    for fault in _faults({r.parameter: r for r in used}, period):
         raise ConfigError(fault)
 
 
-def _faults(names: list[str], used: dict[str, Randomize], period: float, longest: float) -> Iterator[str]:
-    for name in names:
-        if names.count(name) > 1:
-            yield f"{name} is randomized {names.count(name)} times; name it once in the task's `randomization`"
+def _faults(used: dict[str, Randomize], period: float) -> Iterator[str]:
     for name, parameter in used.items():
-        most = {"robot.action_delay": longest}.get(name, period)
-        if name.endswith("_delay") and parameter.ends[1] > most + 1e-9:
-            what = "an engine holds" if name == "robot.action_delay" else "one control period holds"
-            yield f"{name} may come to {parameter.ends[1]:g} s, and {what} {most:g} s at most; lower its `high`"
+        row = find(name)
+        if row and parameter.ends[1] > row.high + 1e-9:
+            most = f"at most {row.high:g} {row.unit} is possible"
+            yield f"{name} may come to {parameter.ends[1]:g} {row.unit}, and {most}; lower its `high`"
     if "push.speed" in used and "push.interval" not in used:
         yield "push.speed is randomized and push.interval is not, so nothing would push; use both, or go without both"
     if "push.interval" in used and used["push.interval"].ends[0] < period:

@@ -1,17 +1,8 @@
 """Visual randomization: lights, colours, textures, cameras and camera sensor errors; physics does not change.
 
 An appearance is a function of an episode's randomized values and has no state. Before it draws an environment, the
-renderer writes a few fields of its own copy of the model; afterwards it adds the sensor errors to the frame.
-
-    <box>.red .green .blue, table.red .green .blue     colours, 0 to 1
-    table.texture                                      0 to 1: one of TEXTURES, in equal shares
-    robot.shade_scale                                  factor of the robot's colours
-    light.x, light.y                                   added to the light's direction, whose z is about -1
-    light.strength_scale                               factor of the light's colour
-    camera.<name>.x .y .z                              m, in the camera's frame: right, up, backwards
-    camera.<name>.roll .pitch .yaw                     rad, about the camera's backward, right and up axes
-    camera.<name>.zoom_scale                           factor of the field of view
-    picture.exposure_scale, picture.noise, picture.blur, picture.jpeg_loss
+renderer writes a few fields of its own copy of the model; afterwards it adds the sensor errors to the frame. The table
+in `sim.parameters` lists the parameters: those of owner "look".
 """
 
 from collections.abc import Mapping
@@ -28,18 +19,8 @@ TEXTURES = tuple(SCENE + name for name in ("table", "table.flat", "table.gradien
 """Materials of the table; the first is the default."""
 COLOURS = ("red", "green", "blue")
 EFFECTS = ("picture.exposure_scale", "picture.noise", "picture.blur", "picture.jpeg_loss")
-"""Exposure: brightness factor. Noise: standard deviation of the pixel noise, as a share of the range of a pixel. Blur:
-standard deviation of the Gaussian, pixels. JPEG loss: 100 minus the JPEG quality; below 1, nothing is compressed."""
 _MOVES, _TURNS = ("x", "y", "z"), ("pitch", "yaw", "roll")
 Values = Mapping[str, float]
-
-
-def can_randomize(scene: Scene) -> set[str]:
-    """Return the names of a scene's visual parameters."""
-    coloured = [*(box.name for box in scene.objects), "table"]
-    names = {f"{name}.{colour}" for name in coloured for colour in COLOURS}
-    names |= {f"camera.{c.name}.{way}" for c in scene.cameras for way in (*_MOVES, *_TURNS, "zoom_scale")}
-    return names | {"table.texture", "robot.shade_scale", "light.x", "light.y", "light.strength_scale", *EFFECTS}
 
 
 @dataclass(frozen=True)

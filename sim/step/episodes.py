@@ -19,8 +19,9 @@ from sim.engines.base import Engine
 from sim.rewards import Transition, total
 from sim.step.action_chain import ActionChain
 from sim.step.feet import FootTracker
+from sim.step.pictures import PictureDelay
 from sim.step.sampling import EpisodeSampler
-from sim.step.sensors import PARAMETERS, SensorModel
+from sim.step.sensors import SensorModel
 from sim.tasks.base import Task
 
 
@@ -97,20 +98,24 @@ class Episodes(Rows):
         self.feet: FootTracker | None = None
         if base := robot.base:
             self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
+        self.pictures: PictureDelay | None = None
+        if "camera.delay" in self.sampler.names:
+            self.pictures = PictureDelay(n, engine.model.nq, 1 / self.rate, self.device)
         self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
         """Number of control periods (n,) so far in each running episode."""
         self.true: RobotState
         self.state: RobotState  # state measured by the sensors
         self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
-        self._sensor_parameters = [name for name in self.sampler.names if name in PARAMETERS]
+        self._sensor_parameters = [name for name in self.sampler.names if name in self.sensors.names]
 
     @property
     def parts(self) -> dict[str, Rows]:
         """Return the components with one row per environment, by name."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
         parts["success"] = self.success
-        return parts | ({"feet": self.feet} if self.feet else {})
+        optional: dict[str, Rows | None] = {"feet": self.feet, "pictures": self.pictures}
+        return parts | {name: part for name, part in optional.items() if part}
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
@@ -127,6 +132,8 @@ class Episodes(Rows):
         self.success.reset(ids)
         if self.feet is not None:
             self.feet.reset(ids)
+        if self.pictures is not None:
+            self.pictures.reset(ids, self.engine.qpos, self.sensors.picture_lag)
         if stagger:
             self.steps = self.sampler.staggered(self.task.interface.horizon)
         true = self._true_state(ids)
@@ -180,6 +187,8 @@ class Episodes(Rows):
     def perceive(self) -> Verdict:
         """Measure the state after the last control period; return reward and end of the episodes."""
         self.steps = self.steps + 1
+        if self.pictures is not None:
+            self.pictures.advance(self.engine.qpos)
         broken, before, now = self.engine.diverged(), self.true, self._true_state()
         # Diverged environments keep their last valid state: no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
@@ -231,6 +240,7 @@ class Episodes(Rows):
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),
+            "distribution": self.sampler.distribution.state_dict(),
             "engine": copy.deepcopy(self.engine.state_dict()),
             "state": {name: view.clone() for name, view in self.state.views.items()},
             "true": {name: view.clone() for name, view in self.true.views.items()},
@@ -242,6 +252,7 @@ class Episodes(Rows):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.seed = state["seed"]
         self.sampler.next_episode[:] = state["next_episode"]
+        self.sampler.distribution.load_state_dict(state["distribution"])
         self.engine.load_state_dict(state["engine"])
         objects = self.task.scene.poses
         for name in ("state", "true"):
@@ -257,33 +268,31 @@ class PrefetchedResets:
     """A second set of simulations, one episode ahead of the running simulations.
 
     A reset takes hundreds of small operations, whether for one episode or for a hundred. To copy a prefetched episode
-    takes a tenth of the time. Seed, number and instruction weights determine an episode, so a resume needs no saved
-    state of this set.
+    takes a tenth of the time. Seed, number and distribution determine an episode, so a resume needs no saved state of
+    this set.
     """
 
     def __init__(self, ahead: Episodes):
         self.ahead = ahead
         self.ready = np.full(ahead.num_envs, -1)  # number of the prefetched episode per environment; -1: none
+        self.version = -1  # version of the distribution from which these were drawn
         self.observation: dict[str, Tensor] = {}  # first observations (n, D) of the prefetched episodes
 
     def begin(self, episodes: Episodes, ids: Tensor) -> dict[str, Tensor]:
         """Begin the next episodes of environments `ids` (k,); return their first observations (k, D)."""
         rows = ids.cpu().numpy()
+        if self.version != (version := episodes.sampler.distribution.version):
+            self.version, self.ready[:] = version, -1
         missing = (self.ready != episodes.sampler.next_episode) | (self.ahead.sampler.seed != episodes.sampler.seed)
         if missing[rows].any():
             self._prepare(episodes, missing.nonzero()[0])
         episodes.copy_from(ids, self.ahead)
         return {name: values.index_select(0, ids) for name, values in self.observation.items()}
 
-    def forget(self) -> None:
-        """Drop the prefetched episodes, because the distribution of episodes changed."""
-        self.ready[:] = -1
-
     def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
         self.ready[rows] = -1  # valid state if Ctrl-C interrupts
         ahead.sampler.seed = episodes.sampler.seed
-        ahead.sampler.instruction_weights = episodes.sampler.instruction_weights
         ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
         first = ahead.begin(ids)
         if len(rows) < len(self.ready):

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.objects.base import Object
-
-PLACE = ("x", "y", "z", "yaw", "joint")
-"""A task places an object by randomizing the parameters `<object>.x`, `.y`, `.z` (m) and `.yaw` (rad), and the first of
-its own joints by `.joint` (m or rad)."""
-DEFAULT_X = 0.5
-"""Default coordinate x of an object, m."""
+from sim.parameters import DEFAULT_X, PLACE
 
 
 @dataclass(frozen=True)

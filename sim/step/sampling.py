@@ -15,6 +15,7 @@ from robot_rl.util.rows import Rows
 from sim.commands import PURPOSE as COMMAND
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.noise import episode_keys, normals, uniforms
+from sim.step.distribution import EpisodeDistribution
 from sim.step.placement import Placement
 from sim.tasks.base import Task
 
@@ -72,8 +73,9 @@ class EpisodeSampler(Rows):
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns
-        self.randomization = tuple(task.randomization[k] for k in columns)
-        self.names = tuple(r.parameter for r in self.randomization)
+        self.distribution = EpisodeDistribution([task.randomization[k] for k in columns])
+        """Ranges and chances; forks of this sampler share it."""
+        self.names = tuple(r.parameter for r in self.distribution.randomization)
         self.further = 3 * max(0, len(task.scene.poses) - 1)
         """Number of bias directions of all tracked poses except the first."""
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
@@ -83,13 +85,12 @@ class EpisodeSampler(Rows):
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
         """Random number keys of the running episodes (n, 3): noise, commands, pushes."""
         self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
-        """Randomized values (n, P) of the running episodes, in the order of `randomization`."""
+        """Randomized values (n, P) of the running episodes, in the order of `names`."""
         self.push_speed = torch.zeros(num_envs, device=device)  # velocity of a push (n,), m/s
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Control periods between two pushes (n,); 0: no pushes."""
         self.instruction_ids = list(range(len(task.interface.instructions)))
         """Indices of the instructions that episodes draw from."""
-        self.instruction_weights: np.ndarray | None = None  # probabilities of these instructions; None: uniform
         self.instruction_change_prob = 0.0  # share of episodes with a change of the instruction
         self.horizon = task.interface.horizon
         self.instructions = torch.zeros(num_envs, 2, device=device)
@@ -113,7 +114,7 @@ class EpisodeSampler(Rows):
         keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
         self.keys[at] = torch.stack(keys, 1).to(self.device)
         self.next_episode[ids] += 1
-        sampled = quantiles(self.randomization, u[:, self.columns])
+        sampled = quantiles(self.distribution.randomization, u[:, self.columns])
         self.sampled[at] = torch.from_numpy(sampled).to(self.device)
         values = {name: sampled[:, k] for k, name in enumerate(self.names)}
         zero = np.zeros(len(ids))
@@ -146,9 +147,9 @@ class EpisodeSampler(Rows):
 
     def _draw(self, rng: np.random.Generator, excluded: int | None = None) -> int:
         """Draw an index into `instruction_ids` other than `excluded`."""
-        if self.instruction_weights is None and excluded is None:
+        weights = self.distribution.instruction_weights
+        if weights is None and excluded is None:
             return int(rng.integers(len(self.instruction_ids)))
-        weights = self.instruction_weights
         shares = np.ones(len(self.instruction_ids)) if weights is None else weights.copy()
         if excluded is not None:
             shares[excluded] = 0.0

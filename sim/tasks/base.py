@@ -14,10 +14,10 @@ from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.registry import load
 from sim.commands import CommandSchedule
+from sim.parameters import PLACE
 from sim.randomization import Randomize
 from sim.rewards import Reward, Transition
 from sim.scenes import Scene
-from sim.step.placement import PLACE
 from sim.step.sensors import UNSEEN
 
 __all__ = ["PLACE", "Task"]

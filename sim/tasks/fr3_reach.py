@@ -7,9 +7,9 @@ from sim.randomization import Randomize
 from sim.tasks.ur5e_reach import TASK as UR5E_REACH
 
 _PLACES = (
-    Randomize("target.x", 0.36, 0.62, "m"),
-    Randomize("target.y", -0.25, 0.25, "m"),
-    Randomize("target.z", 0.08, 0.40, "m"),
+    Randomize("target.x", 0.36, 0.62),
+    Randomize("target.y", -0.25, 0.25),
+    Randomize("target.z", 0.08, 0.40),
 )
 TASK = replace(
     UR5E_REACH,

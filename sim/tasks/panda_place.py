@@ -17,9 +17,9 @@ CUBE = Box("cube", 0.02, 0.08)
 def _around(name: str) -> tuple[Randomize, ...]:
     """Return the ranges of an object's placement around its place."""
     return (
-        Randomize(f"{name}.x", -0.04, 0.04, "m"),
-        Randomize(f"{name}.y", -0.05, 0.05, "m"),
-        Randomize(f"{name}.yaw", -0.35, 0.35, "rad"),
+        Randomize(f"{name}.x", -0.04, 0.04),
+        Randomize(f"{name}.y", -0.05, 0.05),
+        Randomize(f"{name}.yaw", -0.35, 0.35),
     )
 
 
@@ -42,8 +42,8 @@ TASK = replace(
     ),
     randomization=(
         *_around("cube"), *_around("tray"),
-        Randomize("cube.mass", 0.03, 0.2, "kg", "log_uniform"),
-        Randomize("cube.friction", 0.6, 1.4, "1"),
+        Randomize("cube.mass", 0.03, 0.2, "log_uniform"),
+        Randomize("cube.friction", 0.6, 1.4),
         *_SHARED,
     ),
     expert="sim.experts.manipulation:place",

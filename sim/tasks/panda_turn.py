@@ -28,9 +28,9 @@ TASK = replace(
     scene=replace(LIFT.scene, objects=(Box("cube", size=0.0315, mass=0.15),)),
     randomization=(
         *(r for r in LIFT.randomization if r.parameter not in _OTHER),
-        Randomize("cube.yaw", -0.785, 0.785, "rad"),  # a cube is symmetric every 90 degrees
-        Randomize("cube.size", 0.03, 0.033, "m", optional=True),
-        Randomize("cube.mass", 0.1, 0.4, "kg", "log_uniform"),
+        Randomize("cube.yaw", -0.785, 0.785),  # a cube is symmetric every 90 degrees
+        Randomize("cube.size", 0.03, 0.033, optional=True),
+        Randomize("cube.mass", 0.1, 0.4, "log_uniform"),
     ),
     expert="sim.experts.turn:TurnExpert",
 )  # fmt: skip

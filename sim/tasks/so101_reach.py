@@ -22,17 +22,17 @@ TASK = replace(
         timestep=1 / 240,  # a quarter of the period of its joint commands
     ),
     randomization=(
-        Randomize("target.x", 0.17, 0.28, "m"),
-        Randomize("target.y", -0.13, 0.13, "m"),
-        Randomize("target.z", 0.04, 0.18, "m"),
-        Randomize("robot.stiffness_scale", 0.5, 2.0, "1", "log_uniform"),
-        Randomize("robot.damping_scale", 0.7, 1.4, "1", "log_uniform"),
-        Randomize("robot.joint_friction", 0.0, 0.1, "N m"),
-        Randomize("robot.action_delay", 0.01, 0.06, "s"),
-        Randomize("robot.home_offset", 0.0, 0.05, "rad"),
-        Randomize("sensor.joint_noise", 0.0, 0.002, "rad"),  # a tick of the encoder is 0.0015
-        Randomize("sensor.object_noise", 0.0, 0.002, "m"),
-        Randomize("sensor.object_bias", 0.0, 0.005, "m"),
-        Randomize("sensor.object_delay", 0.0, 0.05, "s"),
+        Randomize("target.x", 0.17, 0.28),
+        Randomize("target.y", -0.13, 0.13),
+        Randomize("target.z", 0.04, 0.18),
+        Randomize("robot.stiffness_scale", 0.5, 2.0, "log_uniform"),
+        Randomize("robot.damping_scale", 0.7, 1.4, "log_uniform"),
+        Randomize("robot.joint_friction", 0.0, 0.1),
+        Randomize("robot.action_delay", 0.01, 0.06),
+        Randomize("robot.home_offset", 0.0, 0.05),
+        Randomize("sensor.joint_noise", 0.0, 0.002),  # a tick of the encoder is 0.0015
+        Randomize("sensor.object_noise", 0.0, 0.002),
+        Randomize("sensor.object_bias", 0.0, 0.005),
+        Randomize("sensor.object_delay", 0.0, 0.05),
     ),
 )

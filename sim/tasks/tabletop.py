@@ -22,10 +22,10 @@ TRAY = Tray("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1))
 WIDER_RANGES = {
     r.parameter: r
     for r in (
-        Randomize("robot.stiffness_scale", 0.6, 1.3, "1", "log_uniform"),
-        Randomize("robot.damping_scale", 0.7, 1.5, "1", "log_uniform"),
-        Randomize("robot.joint_friction", 0.0, 1.0, "N m"),
-        Randomize("robot.action_delay", 0.005, 0.07, "s"),
+        Randomize("robot.stiffness_scale", 0.6, 1.3, "log_uniform"),
+        Randomize("robot.damping_scale", 0.7, 1.5, "log_uniform"),
+        Randomize("robot.joint_friction", 0.0, 1.0),
+        Randomize("robot.action_delay", 0.005, 0.07),
     )
 }
 """Ranges wider than those of panda-lift; the wider ranges include the hidden dynamics of `robot-rl twin`."""
@@ -71,8 +71,8 @@ TASK = replace(
         places=((0.36, -0.1), (0.42, 0.09), (0.48, -0.09), (0.54, 0.1), (0.6, -0.08)),
     ),
     randomization=(
-        *(Randomize(f"{o.name}.{axis}", -0.02, 0.02, "m") for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
-        *(Randomize(f"{o.name}.yaw", -0.35, 0.35, "rad") for o in OBJECTS),
+        *(Randomize(f"{o.name}.{axis}", -0.02, 0.02) for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
+        *(Randomize(f"{o.name}.yaw", -0.35, 0.35) for o in OBJECTS),
         *(WIDER_RANGES.get(r.parameter, r) for r in CAMERAS.randomization if not r.parameter.startswith("cube.")),
     ),
     expert="sim.experts.tabletop:TabletopExpert",

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from real.episode.env import RobotEnv
 from real.topics import GUARD_TOPIC, STATUS, GuardReport
 from real.twin import HiddenQuadruped, QuadrupedTwin
 from real.twin.composed import composed_twin
+from real.twin.quadruped import QUADRUPED
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.go2 import GO2
 from sim.tasks import tasks
@@ -147,9 +148,7 @@ def robot(start: Build) -> tuple[Process, Process]:
 
 
 @pytest.mark.realtime  # in lockstep, but three processes need the machine
-def test_policy_lies_down_at_its_end(
-    robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Any
-) -> None:
+def test_policy_lies_down_at_its_end(robot: Any, deploy: Build, watch: Watch, tmp_path: Path, eventually: Any) -> None:
     """Also when it is interrupted."""
     twin, guard = robot
     eventually(lambda: watch.height < 0.12, "the twin on its belly")
@@ -178,9 +177,7 @@ def test_policy_lies_down_at_its_end(
 
 
 @pytest.mark.realtime  # as above
-def test_killed_policy_is_damped_and_another_may_follow(
-    robot: Any, deploy: Any, watch: Watch, eventually: Any
-) -> None:
+def test_killed_policy_is_damped_and_another_may_follow(robot: Any, deploy: Any, watch: Watch, eventually: Any) -> None:
     twin, guard = robot
     policy = deploy("run", 60.0, *SIM_TIME)
     eventually(lambda: watch.walking, "an episode", START)
@@ -289,7 +286,7 @@ def test_low_battery_lays_the_robot_down(walk: SimpleNamespace) -> None:
 
 
 # ---- single ticks ------------------------------------------------------------------------------------------------
-EXACT = {f.name: 0.0 for f in fields(HiddenQuadruped) if f.name.endswith("_noise")}
+EXACT = {name: 0.0 for name in QUADRUPED if name.endswith("_noise")}
 WIRE = layout(LOW_COMMAND)
 
 
@@ -297,8 +294,9 @@ WIRE = layout(LOW_COMMAND)
 def still(nodes: Build) -> Build:
     """Build a twin with hidden dynamics; its reports are appended to `reports`."""
 
-    def build(reports: list[np.ndarray] | None = None, **hidden: float) -> QuadrupedTwin:
-        twin = QuadrupedTwin(nodes("twin", namespace="/still"), WALK, HiddenQuadruped(**hidden), cameras=False)
+    def build(reports: list[np.ndarray] | None = None, hidden: Any = None) -> QuadrupedTwin:
+        values = HiddenQuadruped(QUADRUPED | (hidden or {}))
+        twin = QuadrupedTwin(nodes("twin", namespace="/still"), WALK, values, cameras=False)
         if reports is not None:
             twin.states.publish = lambda raw: reports.append(layout(LOW_STATE).open(raw).copy())  # type: ignore
         return twin
@@ -325,7 +323,7 @@ def test_damaged_commands_are_counted_and_ignored(still: Build) -> None:
 
 
 def test_gains_have_the_delay_of_setpoints(still: Build) -> None:
-    twin = still(action_delay=0.02)
+    twin = still(hidden={"robot.action_delay": 0.02})
 
     def torques(stiffness: float) -> list[float]:
         """Return the smallest knee torque after each tick of 2 ms."""
@@ -345,7 +343,7 @@ def test_gains_have_the_delay_of_setpoints(still: Build) -> None:
 def test_motors_servo_on_their_encoders(still: Build) -> None:
     """The true joint position has the encoder's offset from the setpoint."""
     reports: list[np.ndarray] = []
-    twin = still(reports, encoder_offset=0.1, **EXACT)
+    twin = still(reports, EXACT | {"sensor.encoder_offset": 0.1})
     command = send(twin, FIRMEST)
     for count in range(1000):
         twin.tick(count)
@@ -353,7 +351,7 @@ def test_motors_servo_on_their_encoders(still: Build) -> None:
     reported, setpoint = reports[-1]["motor_state"]["q"][twin._motor], twin._apply_command()[0, 0].numpy()
     true = twin.engine.joint_state()[0][0].numpy()
     torque = reports[-1]["motor_state"]["tau_est"][twin._motor]
-    stiffness = stiffness * twin.hidden.stiffness_scale * twin.hidden.strength_scale
+    stiffness = stiffness * twin.values["robot.stiffness_scale"] * twin.values["robot.strength_scale"]
     assert np.abs(true - reported).max() > 0.05
     assert torque == pytest.approx(stiffness * (goal - reported), abs=0.6)
     assert setpoint - true == pytest.approx(goal - reported, abs=1e-6)
@@ -367,13 +365,8 @@ AT_THE_EDGE = {"robot.action_delay", "base.com_x"}
 
 def test_hidden_dynamics_are_at_or_beyond_the_edge_of_training() -> None:
     drawn = {r.parameter: r for r in WALK.randomization}
-    for field in fields(HiddenQuadruped):
-        if field.name == "faults":
-            continue
-        if field.name == "accelerometer_noise":  # policies do not observe the accelerometer
-            continue
-        (name,) = [p for p in drawn if p.replace("push.", "push_").replace(".", "_").endswith(field.name)]
-        value, seen = getattr(HiddenQuadruped(), field.name), drawn[name]
+    for name, value in HiddenQuadruped().values.items():
+        seen = drawn[name]
         beyond = seen.low - value if name in LOW_IS_HARD else value - seen.high
         if name == "push.speed":  # property of the task: at least training's mean
             assert value >= (seen.low + seen.high) / 2
@@ -394,4 +387,4 @@ def test_reported_noise_has_the_hidden_standard_deviation(still: Build) -> None:
     }
     for name, values in spread.items():
         white = np.diff(values, axis=0).std(0).mean() / np.sqrt(2)  # differences: legs that settle are slow
-        assert white == pytest.approx(getattr(twin.hidden, name), rel=0.1), name
+        assert white == pytest.approx(twin.values[f"sensor.{name}"], rel=0.1), name

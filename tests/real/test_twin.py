@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.topics import INT
 from real.twin import ArmTwin, HiddenArm
+from real.twin.arm import ARM
 from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.robots.panda import PANDA
 from sim.env import TaskEnv
@@ -165,40 +166,33 @@ def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, e
 
 def test_hidden_dynamics_lie_outside_the_training_ranges() -> None:
     drawn = {r.parameter: r for r in LIFT.randomization}
-    hidden = HiddenArm()
-    values = {
-        **{f"robot.{name}": getattr(hidden, name) for name in ("action_delay", "stiffness_scale", "damping_scale")},
-        **{f"cube.{name}": getattr(hidden, f"object_{name}") for name in ("mass", "size", "friction")},
-        **{f"sensor.{name}": getattr(hidden, name) for name in ("object_noise", "joint_noise")},
-        "robot.joint_friction": hidden.joint_friction,
-        "sensor.object_bias": max(abs(b) for b in hidden.object_bias),
-        "sensor.object_delay": hidden.object_latency,
-    }
+    values = HiddenArm().of(LIFT)
+    bias = max(abs(values.pop(f"cube.bias_{axis}")) for axis in "xyz")
+    values["sensor.object_bias"] = bias
+    assert len(values) == len(ARM) - 2, "every value is compared"
     assert not [name for name, value in values.items() if drawn[name].low <= value <= drawn[name].high]
-    assert len(values) + 2 == len(fields(HiddenArm)), "all except the tracker's rate, and faults"
 
 
 def test_object_sizes_change_only_where_training_randomizes_them(build: Build) -> None:
     """Success tests such as "within 3 cm of the centre" depend on the size."""
-    assert build().sizes == {"cube": HiddenArm().object_size}
+    assert build().values["cube.size"] == ARM["<object>.size"]
     tabletop = tasks.get("tabletop")
     twin = build(tabletop)
+    assert not [name for name in twin.values if name.endswith(".size")]
     for thing in tabletop.scene.objects:
-        if "size" in thing.parameters:
-            assert twin.sizes[thing.name] == thing.size
-            assert float(twin.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.width, abs=2e-3)
+        assert float(twin.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.rest, abs=2e-3)
 
 
 def test_tracker_errors_differ_between_objects(build: Build) -> None:
     """With equal errors relative poses would be exact."""
-    twin = build(tasks.get("tabletop"), HiddenArm(object_noise=0.0))
+    twin = build(tasks.get("tabletop"), HiddenArm(ARM | {"sensor.object_noise": 0.0}))
     measured: dict[str, np.ndarray] = {}
     for name, publisher in twin.poses.items():
         publisher.publish = lambda raw, name=name: measured.update({name: decode(raw, POSE).pose.position})
     twin.tick(0)
     true = {name: twin.engine.object_pose(name)[0, :3].numpy() for name in measured}
     errors = [np.array([at.x, at.y, at.z]) - true[name] for name, at in measured.items()]
-    assert errors[0] == pytest.approx(HiddenArm().object_bias, abs=1e-3)
+    assert errors[0] == pytest.approx([ARM[f"<object>.bias_{axis}"] for axis in "xyz"], abs=1e-3)
     assert all(np.linalg.norm(e) == pytest.approx(np.linalg.norm(errors[0]), abs=1e-3) for e in errors)
     assert all(np.linalg.norm(a - b) > 0.02 for a, b in itertools.combinations(errors[:3], 2))
 

@@ -58,7 +58,7 @@ def test_changes_of_the_shield_and_delays_of_states_are_recorded(
     task: Callable[..., Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Of two environments, one drives its hand down to a table that is higher than the task's."""
-    late = (Randomize("sensor.state_delay", 0.02, 0.02, "s"),)
+    late = (Randomize("sensor.state_delay", 0.02, 0.02),)
     high = task(horizon=30, randomization=late, shield=ShieldConfig(table=0.1))
     env, out = TaskEnv(high, 2, threads=1), tmp_path / "data"
     actions = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.5, 0.0, -1.0, 1.0]])

@@ -30,7 +30,7 @@ WORST = {"panda-lift": (300, 300), "go2-velocity": (15, 15)}
 def wild(name: str) -> Task:
     task, (stiffness, strength) = tasks.get(name), WORST[name]
     highest = {"robot.stiffness_scale": stiffness, "robot.strength_scale": strength}
-    ours = tuple(Randomize(parameter, 1, high, "1", "log_uniform") for parameter, high in highest.items())
+    ours = tuple(Randomize(parameter, 1, high, "log_uniform") for parameter, high in highest.items())
     others = tuple(r for r in task.randomization if r.parameter not in {o.parameter for o in ours})
     return replace(task, interface=replace(task.interface, task=f"wild-{name}"), randomization=others + ours)
 
@@ -166,7 +166,7 @@ def test_evaluate_and_collect_keep_diverged_episodes(robot_rl: Said) -> None:
 
 def test_number_of_kept_files_is_limited_and_unsuitable_files_are_refused(tmp_path: Path) -> None:
     task = wild("panda-lift")
-    gains = tuple(Randomize(f"robot.{n}_scale", 1e4, 1e5, "1") for n in ("stiffness", "strength"))
+    gains = tuple(Randomize(f"robot.{n}_scale", 1e4, 1e5) for n in ("stiffness", "strength"))
     task = replace(task, randomization=(*task.randomization[:-2], *gains))
     env = TaskEnv(task, N, seed=0, diverged=tmp_path / "diverged")
     env.reset(seed=0)

@@ -180,14 +180,14 @@ def test_diverged_simulation_ends_only_its_own_episode(task: Build, field: str) 
 def test_unknown_parameters_raise_with_the_list_of_known_ones(task: Build) -> None:
     known = r"cannot randomize cube.weight, sphere.mass; it can: .*cube.mass.*sensor.joint_noise"
     with pytest.raises(UserError, match=known) as error:
-        TaskEnv(task([Randomize(p, 0.1, 0.2, "kg") for p in ("cube.mass", "cube.weight", "sphere.mass")]), 1)
+        TaskEnv(task([Randomize(p, 0.1, 0.2) for p in ("cube.mass", "cube.weight", "sphere.mass")]), 1)
     for name in ("cube.yaw", "robot.home_offset", "robot.action_delay"):
         assert name in str(error.value)
 
 
 def test_sampled_values_set_the_initial_state(task: Build) -> None:
-    drawn = [Randomize("cube.x", 0.4, 0.5, "m"), Randomize("cube.yaw", -0.5, 0.5, "rad")]
-    drawn.append(Randomize("robot.home_offset", 0.05, 0.05, "rad"))
+    drawn = [Randomize("cube.x", 0.4, 0.5), Randomize("cube.yaw", -0.5, 0.5)]
+    drawn.append(Randomize("robot.home_offset", 0.05, 0.05))
     env = TaskEnv(task(drawn), 4, threads=1)
     observation, _ = env.reset(seed=0)
     for i in range(4):
@@ -211,7 +211,7 @@ def test_without_randomization_all_episodes_are_equal(task: Build) -> None:
 
 def test_motor_controls_its_encoder_reading(task: Build) -> None:
     """The measured position equals the setpoint, the true position differs by the encoder offset."""
-    offset = Randomize("sensor.encoder_offset", 0.02, 0.02, "rad")
+    offset = Randomize("sensor.encoder_offset", 0.02, 0.02)
     env = TaskEnv(task(randomization=(offset,), horizon=50), 2, threads=1)
     env.reset(seed=3)
     for _ in range(10):

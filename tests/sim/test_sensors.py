@@ -14,8 +14,10 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.observations import down
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error
 from robot_rl.interface.state import ABSENT
+from sim.parameters import parameters
+from sim.scenes import Object, Scene
 from sim.step.sampling import EpisodeSampler
-from sim.step.sensors import PARAMETERS, SensorModel, can_randomize
+from sim.step.sensors import SensorModel
 
 Build = Callable[..., Any]
 PERIOD = 0.05
@@ -280,14 +282,61 @@ def test_measuring_some_robots_advances_only_their_delays(legged: Build, walking
     assert all(torch.equal(again.views[k], v) for k, v in separately.views.items())
 
 
-@pytest.mark.parametrize("name", [p for p in PARAMETERS if p.endswith("_delay")])
-def test_delay_beyond_a_control_period_raises(legged: Build, name: str) -> None:
-    with pytest.raises(ValueError, match=r"at most one control period \(0.02 s\), not 0.021"):
-        legged(1, **{name.removeprefix("sensor."): 0.021})
+def test_parameters_are_those_with_an_effect(go2: Any, panda: Any) -> None:
+    empty, one = Scene(), Scene((Object("cube", 0.02, 0.1),))
+    assert set(parameters(panda, empty, "sensor")) == {
+        "sensor.joint_noise", "sensor.encoder_offset", "sensor.state_delay"
+    }  # fmt: skip
+    of_objects = {f"sensor.object_{name}" for name in ("noise", "bias", "delay")}
+    of_objects |= {f"cube.bias_{axis}" for axis in "xyz"}
+    for robot in (go2, panda):
+        assert set(parameters(robot, one, "sensor")) - set(parameters(robot, empty, "sensor")) == of_objects
+    assert len(parameters(go2, empty, "sensor")) == 8
 
 
-def test_can_randomize_lists_parameters_with_an_effect(go2: Any, panda: Any) -> None:
-    of_objects = {p for p in PARAMETERS if ".object_" in p}
-    assert can_randomize(go2, 0) == set(PARAMETERS) - of_objects and can_randomize(go2, 1) == set(PARAMETERS)
-    of_arm = {"sensor.joint_noise", "sensor.encoder_offset", "sensor.state_delay"}
-    assert can_randomize(panda, 0) == of_arm and can_randomize(panda, 1) == of_arm | of_objects
+# ---- delays longer than a control period, constant errors ----------------------------------------------------------
+@pytest.mark.parametrize("delay", [0.05, 0.06, 0.1, 0.137, 0.25])
+def test_long_object_delay(model: Build, true: Build, delay: float) -> None:
+    """At constant speed, the pose is that of `delay` ago; the robot's own state is not delayed."""
+    sensors, speed = model(2, object_delay=[delay, 0.02]), 0.4
+    sensors.reset(torch.arange(2), true(2), directions(torch.zeros(2, 3)))
+    for k in range(9):
+        state = true(2, speed * PERIOD * k)
+        state.joint_position = state.joint_position + 0.01 * k
+        seen = sensors.measure(state, normals(state, rng()))
+        for i, late in enumerate((delay, 0.02)):
+            when = max(0.0, PERIOD * k - late)
+            assert float(seen.objects["cube"][i, 0]) == pytest.approx(0.5 + speed * when, abs=1e-6), (k, i)
+        assert torch.equal(seen.joint_position, state.joint_position)
+
+
+def test_a_long_delay_in_one_environment_changes_no_other(model: Build, true: Build) -> None:
+    long, short = model(2, object_delay=[0.2, 0.03]), model(2, object_delay=[0.03, 0.03])
+    for sensors in (long, short):
+        sensors.reset(torch.arange(2), true(2), directions(torch.zeros(2, 3)))
+    for k in range(6):
+        state = true(2, 0.1 * k)
+        one, other = (s.measure(state, normals(state, rng())).objects["cube"][1] for s in (long, short))
+        assert torch.equal(one, other), k
+
+
+def test_rows_of_a_shorter_memory_are_taken(model: Build, true: Build) -> None:
+    """As between the running and the prefetched episodes."""
+    long, short = model(2, object_delay=0.2), model(2, object_delay=0.01)
+    for sensors, place in ((long, 0.0), (short, 1.0)):
+        sensors.reset(torch.arange(2), true(2, place), directions(torch.zeros(2, 3)))
+    long.take_rows(torch.tensor([1]), short)
+    state = true(2, 1.0)
+    seen = long.measure(state, normals(state, rng())).objects["cube"][:, 0]
+    assert seen.tolist() == pytest.approx([0.5, 1.5], abs=1e-6)
+
+
+def test_constant_error_of_an_object(model: Build, true: Build) -> None:
+    sensors, state = model(3), true(3)
+    offsets = {"cube.bias_x": [0.02, 0.0, -0.01], "cube.bias_z": [0.003, 0.0, 0.0]}
+    sensors.set(list(offsets), torch.arange(3), [np.array(v) for v in offsets.values()])
+    sensors.reset(torch.arange(3), state, directions(torch.ones(3, 3)))
+    error = sensors.measure(state, normals(state, rng())).objects["cube"] - state.objects["cube"]
+    expected = torch.zeros(3, 7)
+    expected[:, 0], expected[:, 2] = torch.tensor(offsets["cube.bias_x"]), torch.tensor(offsets["cube.bias_z"])
+    assert torch.allclose(error, expected, atol=1e-7)

@@ -18,12 +18,11 @@ from torch import Tensor
 from robot_rl.interface.rotation import quat_to_matrix, rotate_back, rotation_error
 from robot_rl.robots import robots
 from robot_rl.training.checkpoint import load_state, save_state
-from sim.engines.base import Engine
 from sim.engines.genesis import GenesisEngine
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
-from sim.engines.trunk import NOMINAL as TRUNK
 from sim.objects import Box
+from sim.parameters import TRUNK, nominal
 from sim.scenes import Camera, Scene
 from sim.tasks import tasks
 
@@ -37,10 +36,11 @@ SCENES = {
     # With the task's 4 iterations, MuJoCo's dry friction does not converge.
     "go2": replace(tasks.get("go2-velocity").scene, iterations=50, timestep=DT),
 }
-DELAY, STIFFNESS, DAMPING, STRENGTH, FRICTION, ARMATURE = Engine.robot_parameters
+DELAY, FRICTION, ARMATURE = "robot.action_delay", "robot.joint_friction", "robot.armature_scale"
+STIFFNESS, DAMPING, STRENGTH = (f"robot.{name}_scale" for name in ("stiffness", "damping", "strength"))
 LINKS = "robot.link_mass_scale"
 ARM = {DELAY: DT, FRICTION: 0.0} | dict.fromkeys((STIFFNESS, DAMPING, STRENGTH, ARMATURE), 1.0)
-LEGGED = TRUNK | ARM | {FRICTION: 0.1, LINKS: 1.0, "ground.friction": 1.0}
+LEGGED = {name: nominal(name) for name in TRUNK} | ARM | {FRICTION: 0.1, LINKS: 1.0, "ground.friction": 1.0}
 NOMINAL = {"panda": ARM | {"cube.mass": 0.1, "cube.friction": 1.0}, "ur5e": ARM, "go2": LEGGED}
 VARIATIONS: dict[str, list[list[tuple[str, float]]]] = {
     "panda": [

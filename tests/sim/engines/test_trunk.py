@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engines.trunk import NOMINAL, PAYLOAD_EDGE, PAYLOAD_PLACE, trunk_inertia
+from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE, trunk_inertia
+from sim.parameters import nominal
 
 small = st.floats(-0.1, 0.1)
 values = st.fixed_dictionaries(
@@ -43,7 +44,7 @@ def random_inertia(seed: int, mass: float) -> np.ndarray:
 @given(values, st.integers(0, 1000), st.floats(1.0, 15.0))
 def test_trunk_with_payload_has_mujocos_mass_matrix(values: dict[str, float], seed: int, mass: float) -> None:
     com, inertia = np.random.default_rng(seed + 1).normal(scale=0.03, size=3), random_inertia(seed, mass)
-    arrays = {name: np.array([v, NOMINAL[name]]) for name, v in values.items()}
+    arrays = {name: np.array([v, nominal(name)]) for name, v in values.items()}
     total, centre, about = trunk_inertia(mass, com, inertia, arrays)
     assert total[1] == mass and np.allclose(centre[1], com) and np.allclose(about[1], inertia), "nominal values"
     scale = values["base.mass_scale"]

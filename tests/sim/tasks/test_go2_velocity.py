@@ -167,7 +167,7 @@ def test_staggered_first_episodes_end_at_different_times(walk: Build) -> None:
 
 def test_pushes_have_the_sampled_interval_and_speed(walk: Build) -> None:
     speed = 0.5
-    ranges = [Randomize("push.speed", speed, speed, "m/s"), Randomize("push.interval", 0.2, 0.2, "s")]
+    ranges = [Randomize("push.speed", speed, speed), Randomize("push.interval", 0.2, 0.2)]
     pushed = TaskEnv(walk(ranges), 6, threads=1)
     alone = TaskEnv(walk(ranges), 6, threads=1, without=["push.speed"])
     for env in (pushed, alone):
@@ -184,7 +184,7 @@ def test_pushes_have_the_sampled_interval_and_speed(walk: Build) -> None:
 
 
 def test_sensors_are_noisy_but_the_privileged_observation_is_true(walk: Build) -> None:
-    loud = [Randomize("sensor.joint_noise", 0.1, 0.1, "rad"), Randomize("sensor.gyro_noise", 1.0, 1.0, "rad/s")]
+    loud = [Randomize("sensor.joint_noise", 0.1, 0.1), Randomize("sensor.gyro_noise", 1.0, 1.0)]
     noisy, exact = TaskEnv(walk(loud), 3, threads=1), TaskEnv(walk(loud), 3, threads=1, randomize=False)
     first = [env.reset(seed=0)[0] for env in (noisy, exact)]
     assert not torch.allclose(first[0]["observation.state"], first[1]["observation.state"], atol=0.05)

@@ -81,6 +81,6 @@ def test_off_policy_learners_get_success_as_reward(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mass", "friction"])
 def test_mass_and_friction_of_an_object_without_collisions_are_refused(name: str) -> None:
     shipped = tasks.get("ur5e-reach")
-    more = (*shipped.randomization, Randomize(f"target.{name}", 0.1, 0.2, "1"))
+    more = (*shipped.randomization, Randomize(f"target.{name}", 0.1, 0.2))
     with pytest.raises(UserError, match=f"cannot randomize target.{name}; it can: .*target.size"):
         TaskEnv(replace(shipped, randomization=more), 1, threads=1)
