@@ -46,13 +46,14 @@ class ScriptedExpert:
         self.speed[ids] = 1 - self.skill.haste * torch.rand(k, 1, generator=g)
         self.noise[ids] = 0.0
 
-    def move(self, goal: Tensor) -> Tensor:
-        """Return noisy translations (n, 3), in units of the largest action, towards goals (n, 3) in m from the tool."""
+    def move(self, goal: Tensor, tremor: Tensor | float = 1.0) -> Tensor:
+        """Return noisy translations (n, 3), in units of the largest action, towards goals (n, 3) in m from the tool.
+        `tremor` scales the noise."""
         motion = self.skill.gain * goal / self.step
         motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
         noise = self.skill.tremor * torch.randn(self.noise.shape, generator=self.generator)
         self.noise = 0.7 * self.noise + 0.7 * noise
-        return motion + self.noise[:, :3]
+        return motion + self.noise[:, :3] * tremor
 
 
 class LiftExpert(ScriptedExpert):

@@ -50,8 +50,8 @@ def insert(observations: VectorSpec, controller: Controller, num_envs: int, skil
     path = [
         *_grasp(0.015),
         Waypoint(1, (0.0, 0.0, 0.08), SHUT, carries=True, moves=True),
-        Waypoint(1, (0.0, 0.0, 0.068), SHUT, 3, carries=True, moves=True, near_by=0.002),
-        Waypoint(1, (0.0, 0.0, 0.0), SHUT, 100, carries=True, moves=True, speed=0.2),
+        Waypoint(1, (0.0, 0.0, 0.068), SHUT, 3, carries=True, moves=True, near_by=0.002, speed=0.4),
+        Waypoint(1, (0.0, 0.0, 0.02), SHUT, 100, carries=True, moves=True, speed=0.15),
     ]
     skill = replace(skill, aim=skill.aim / 10)
     return WaypointExpert(observations, controller, num_envs, skill, seed, ("peg", "socket"), [path])

@@ -20,6 +20,9 @@ LOST = 0.05
 ARRIVED, PATIENCE = 0.012, 12
 """Distance at which the tool has arrived at a waypoint, m, and control periods after which a larger distance counts."""
 
+SEARCH = 0.002
+"""Radius of the circle on which a slow waypoint is searched for, m: a peg slips into its hole."""
+
 
 @dataclass(frozen=True)
 class Waypoint:
@@ -41,7 +44,7 @@ class Waypoint:
     near_by: float = ARRIVED
     """Distance at which the waypoint counts as reached, m."""
     speed: float = 1.0
-    """Fraction of the largest speed."""
+    """Fraction of the largest speed and tremor. A slow waypoint is searched for on a circle of radius `SEARCH`."""
 
 
 class WaypointExpert(ScriptedExpert):
@@ -101,9 +104,11 @@ class WaypointExpert(ScriptedExpert):
         arrived = (distance < near) | (late & (distance < 2.5 * near))
         done = arrived & (self.since > self.hold[instruction, self.at])
         gripper = self.gripper[instruction, self.at]
-        step = self.step * self.slow[instruction, self.at][:, None]
-        goal = goal * (step / goal.abs().amax(1, keepdim=True)).clamp_max(1)
-        twist = torch.cat([self.move(goal), torch.zeros(len(state), 3)], 1)
+        speed = self.slow[instruction, self.at][:, None]
+        circle = SEARCH * torch.stack([(self.since * 0.7).cos(), (self.since * 0.7).sin(), torch.zeros(len(state))], 1)
+        slow = (goal + circle).clamp(-self.step * speed, self.step * speed)
+        goal = torch.where(speed < 1, slow, goal)
+        twist = torch.cat([self.move(goal, speed), torch.zeros(len(state), 3)], 1)
         last = self.near.shape[1] - 1
         self.since = torch.where(done & (self.at < last), 0, self.since)
         self.at = torch.where(done, (self.at + 1).clamp(max=last), self.at)

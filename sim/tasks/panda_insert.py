@@ -26,7 +26,7 @@ TASK = replace(
             "object_position:socket", "object_to_object:peg:socket", "last_action",
         ),
         success="inserted:peg:socket:0.004:0.028",
-        horizon=200,
+        horizon=260,
         controller=ToolDeltaConfig(step=0.03),
     ),
     scene=Scene(

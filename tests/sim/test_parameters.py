@@ -17,8 +17,10 @@ from robot_rl.util.errors import ConfigError, UserError
 from sim.engines import engines
 from sim.env import TaskEnv
 from sim.make import make
-from sim.parameters import ROWS, acting, find, nominal_value, parameters
+from sim.objects import Drawer
+from sim.parameters import ROWS, find, nominal_value, parameters
 from sim.randomization.ranges import as_ranges, read_ranges, table, with_ranges, with_values
+from sim.scenes import Scene
 from sim.tasks import tasks
 from sim.tasks.tabletop import TRAY
 
@@ -49,7 +51,9 @@ def test_every_parameter_of_a_task_is_in_the_table(name: str) -> None:
 def test_engines_declare_names_of_the_table() -> None:
     names = {row.name for row in ROWS if row.owner == "engine"}
     assert engines.get("mujoco").settable == names
-    assert engines.get("genesis").settable == names - {"<object>.size"}
+    assert engines.get("genesis").settable == names - {
+        "<object>.size", "<object>.joint_friction", "<object>.joint_damping"
+    }  # fmt: skip
 
 
 def test_names_of_cameras_are_not_those_of_objects() -> None:
@@ -65,7 +69,13 @@ def test_nominal_values_are_those_of_the_scene() -> None:
     assert {name: nominal_value(name, LIFT.scene) for name in expected} == expected
     assert nominal_value("robot.joint_friction", LIFT.scene) is None, "that of the model"
     assert nominal_value("tray.x", tasks.get("tabletop").scene) == 0.0, "offset from a place"
-    assert acting(TRAY) == () and acting(replace(cube, solid=False)) == ("size",)
+    assert TRAY.acting == () and replace(cube, solid=False).acting == ("size",)
+    drawer = Scene((Drawer("drawer"),))
+    found = parameters(robots.get("panda"), drawer)
+    assert {"drawer.joint_friction", "drawer.joint", "drawer_handle.bias_x", "drawer.bias_x"} <= set(found)
+    assert not {"drawer.size", "drawer_handle.x", "drawer_handle.mass"} & set(found)
+    assert "cube.joint" not in parameters(robots.get("panda"), LIFT.scene)
+    assert nominal_value("drawer.joint_friction", drawer) == 1.0 and nominal_value("drawer.joint", drawer) == 0.0
 
 
 # ---- files and flags -----------------------------------------------------------------------------------------------

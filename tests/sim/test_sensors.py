@@ -14,8 +14,9 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.observations import down
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error
 from robot_rl.interface.state import ABSENT
+from sim.objects import Box
 from sim.parameters import parameters
-from sim.scenes import Object, Scene
+from sim.scenes import Scene
 from sim.step.sampling import EpisodeSampler
 from sim.step.sensors import SensorModel
 
@@ -283,7 +284,7 @@ def test_measuring_some_robots_advances_only_their_delays(legged: Build, walking
 
 
 def test_parameters_are_those_with_an_effect(go2: Any, panda: Any) -> None:
-    empty, one = Scene(), Scene((Object("cube", 0.02, 0.1),))
+    empty, one = Scene(), Scene((Box("cube", 0.02, 0.1),))
     assert set(parameters(panda, empty, "sensor")) == {
         "sensor.joint_noise", "sensor.encoder_offset", "sensor.state_delay"
     }  # fmt: skip

@@ -34,6 +34,7 @@ def state(panda: Any, state_at: Build) -> Any:
         q, joint_velocity=0.1 * q, gripper_width=torch.tensor([[0.05], [0.07]]),
         last_action=torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]),
         instruction=torch.tensor([[3.0], [7.0]]), objects={"cube": cube, "bin": 2 * cube},
+        object_joints={"door": torch.tensor([[0.1, 0.2], [0.3, 0.4]])},
     )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def expected_of_arm(state: Any) -> dict[str, Tensor]:
         "instruction": state.instruction, "object_position:cube": cube,
         "object_to_tool:cube": cube - state.tool_position, "object_to_object:bin:cube": cube,
         "tool_rotation": torch.cat([tool[:, :, 0], tool[:, :, 1]], -1),
+        "object_joint:door": torch.tensor([[0.1], [0.3]]), "object_joint:door:1": torch.tensor([[0.2], [0.4]]),
         "object_in_tool:cube": torch.cat([in_tool[:, :, 0], in_tool[:, :, 1]], -1),
     }  # fmt: skip
 

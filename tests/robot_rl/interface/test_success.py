@@ -88,3 +88,39 @@ def test_placed_objects_must_be_on_the_table_and_released(state_at: Build) -> No
     state.objects = {"a": held, "b": held + torch.tensor([0.05, 0, 0, 0, 0, 0, 0]), "tray": held}
     for test in ("beside:a:b:0.06", "inside:a:tray:0.05"):
         assert not state_test(test)(state), f"{test}: still in the gripper"
+
+
+def poses(*rows: tuple[float, float, float, float]) -> torch.Tensor:
+    """Return poses (n, 7) from x, y, z, m, and yaw, degrees."""
+    half = [math.radians(yaw) / 2 for *_, yaw in rows]
+    return torch.tensor([[*row[:3], math.cos(h), 0, 0, math.sin(h)] for row, h in zip(rows, half, strict=True)])
+
+
+def test_opened_reads_the_joint_of_an_object(state_at: Build, panda: Any) -> None:
+    state = state_at(torch.tensor(panda.home).repeat(2, 1))
+    state.object_joints["door"] = torch.tensor([[0.2, 0.0], [0.1, 0.5]])
+    assert state_test("opened:door:0.15")(state).tolist() == [True, False]
+    assert state_test("opened:door:0.15:1")(state).tolist() == [False, True]
+
+
+def test_stacked_needs_support_and_release(state_at: Build, panda: Any) -> None:
+    state = state_at(torch.tensor(panda.home).repeat(4, 1))
+    x, y, z = state.tool_position[0].tolist()
+    state.objects["base"] = poses(*[(0.5, 0.2, 0.02, 0)] * 3, (x, y, z - 0.04, 0))
+    state.objects["cube"] = poses((0.51, 0.21, 0.06, 9), (0.54, 0.2, 0.06, 0), (0.5, 0.2, 0.02, 0), (x, y, z, 0))
+    assert state_test("stacked:cube:base:0.025")(state).tolist() == [True, False, False, False]
+
+
+def test_inserted_needs_depth_on_the_axis(state_at: Build, panda: Any) -> None:
+    state = state_at(torch.tensor(panda.home).repeat(3, 1))
+    state.objects["socket"] = poses(*[(0.5, 0.2, 0.02, 0)] * 3)
+    state.objects["peg"] = poses((0.501, 0.2, 0.044, 0), (0.5, 0.2, 0.06, 0), (0.53, 0.2, 0.04, 0))
+    assert state_test("inserted:peg:socket:0.004:0.028")(state).tolist() == [True, False, False]
+
+
+def test_matched_compares_yaw_across_the_half_turn(state_at: Build, panda: Any) -> None:
+    state = state_at(torch.tensor(panda.home).repeat(4, 1))
+    state.objects["goal"] = poses(*[(0.5, 0.2, 0.0, 175)] * 4)
+    near, far = (0.5, 0.21, 0.02), (0.5, 0.23, 0.02)
+    state.objects["block"] = poses((*near, -178), (*near, 150), (*far, 175), (*near, 166))
+    assert state_test("matched:block:goal:0.02:10")(state).tolist() == [True, False, False, True]
