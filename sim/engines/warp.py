@@ -10,6 +10,7 @@ parameters, masses, derived constants and delay lines, and their rows are copied
 """
 
 import copy
+import logging
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from sim.engines.base import Engine
 from sim.engines.model import max_speeds
 from sim.engines.mujoco import MujocoEngine, foot_sensors
 from sim.engines.servos import find_servos
-from sim.engines.warp_world import World, nominal
+from sim.engines.warp_world import World, capacity, nominal
 from sim.scenes import SCENE, Scene
+
+logger = logging.getLogger(__name__)
 
 
 class WarpEngine(Engine):
@@ -56,6 +59,7 @@ class WarpEngine(Engine):
         self._feet = {view: self._indices(places) for view, places in sensors.items()}
         self._max_speeds = torch.from_numpy(max_speeds(model, robot)).float().to(self.device)
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
+        self._warned = False
 
     def _indices(self, places: Any) -> Tensor:
         return torch.as_tensor(np.asarray(places, np.int64), device=self.device)
@@ -133,6 +137,16 @@ class WarpEngine(Engine):
         at = self._indices(ids)
         for name, rows in (self.state | self.seen).items():
             rows[at] = self._tensor(self._host.batch.bind(name)[ids]).view(len(ids), *rows.shape[1:])
+        self._empty(at)
+
+    def _empty(self, at: Tensor) -> None:
+        """Forget that worlds `at` (k,) had no room for their contacts, and say so once."""
+        if not self._warned and bool(self.world.full()[at].any()):
+            self._warned = True
+            logger.warning(
+                "engine 'warp' dropped contacts and ended the episode: a world has room for %d contacts and %d "
+                "constraints; use engine mujoco, or let fewer shapes collide", *capacity(self.model)
+            )  # fmt: skip
         self.world.overflow[at] = 0
 
     def _write_fields(self, ids: np.ndarray) -> None:
@@ -182,12 +196,16 @@ class WarpEngine(Engine):
                 copy_rows(rows, at, theirs[name])
         for name, rows in other.fields.items():
             copy_rows(self._field(name), at, rows)
-        self.world.overflow[at] = 0
+        self._empty(at)
 
     # ---- resume ------------------------------------------------------------------------------------------------
+    @property
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        return {"state": self.state, "seen": self.seen, "full": {"overflow": self.world.overflow}}
+
     def state_dict(self) -> dict[str, Any]:
         state = {f"host.{k}": v for k, v in self._host.state_dict().items() if not k.startswith("state.")}
-        parts = {"state": self.state, "seen": self.seen, "field": self.fields, "full": {"overflow": self.world.overflow}}
+        parts = self._parts | {"field": self.fields}
         return state | {f"{k}.{name}": v.cpu().numpy().copy() for k, part in parts.items() for name, v in part.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -196,7 +214,7 @@ class WarpEngine(Engine):
             kind, name = key.split(".", 1)
             parts.setdefault(kind, {})[name] = values
         self._host.load_state_dict(parts["host"])
-        for mine, kind in ((self.state, "state"), (self.seen, "seen"), ({"overflow": self.world.overflow}, "full")):
+        for kind, mine in self._parts.items():
             for name, rows in mine.items():
                 rows.copy_(torch.as_tensor(parts[kind][name]))
         saved = parts.get("field", {})

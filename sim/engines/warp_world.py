@@ -123,8 +123,8 @@ class World:
 
     def _batched(self, name: str) -> bool:
         holder, own, _ = self._array(name)
-        spec = next(f.type for f in fields(holder) if f.name == own)
-        return getattr(spec, "shape", None) is not None and spec.shape[:1] == ("*",)
+        spec: Any = next(f.type for f in fields(holder) if f.name == own)
+        return getattr(spec, "shape", ())[:1] == ("*",)
 
     def field(self, name: str) -> Tensor:
         """Return the rows (n, ...) of a model field, which begin as the model's."""
