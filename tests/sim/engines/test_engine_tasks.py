@@ -1,4 +1,4 @@
-"""A legged robot's task in Genesis and MuJoCo Warp: training, resuming, replay of diverged episodes, a GPU if there is."""
+"""A legged robot's task in Genesis and MuJoCo Warp: training, resuming, replay of diverged episodes, and a GPU."""
 
 import json
 import subprocess
