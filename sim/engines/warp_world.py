@@ -41,6 +41,8 @@ def start(device: str) -> tuple[Any, Any, torch.device]:
         raise UserError(f'engine warp needs mujoco-warp ({error}): pip install "robot-rl[warp]"') from None
     warp.config.log_level = warp.LOG_WARNING  # other messages go to stdout
     warp.init()
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
     return warp, mujoco_warp, found
 
 
@@ -155,8 +157,13 @@ class World:
 
     def _capture(self, put: Any, data: Any) -> Any:
         """Record a step, which runs twenty times as fast from the record; the worlds keep their state."""
-        with self._warp.ScopedDevice(self._on), self._warp.ScopedCapture() as capture:
-            self._mjw.step(put, data)
+        with self._warp.ScopedDevice(self._on):
+            kept = {name: self._warp.clone(getattr(data, name)) for name in (*STATE, *VIEWED, "overflow")}
+            self._mjw.step(put, data)  # compiles, and allocates what cannot be allocated in a recording
+            for name, values in kept.items():
+                self._warp.copy(getattr(data, name), values)
+            with self._warp.ScopedCapture() as capture:
+                self._mjw.step(put, data)
         return capture.graph
 
     def full(self) -> Tensor:
