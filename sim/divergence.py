@@ -22,7 +22,7 @@ MAX_FILES = 8
 """Largest number of episodes that a process keeps: a task that always diverges does not fill the disk."""
 FORMAT = 1
 """Version of the file format."""
-_PACKAGES = {"mujoco": "mujoco", "genesis": "genesis-world"}
+_PACKAGES = {"mujoco": "mujoco", "genesis": "genesis-world", "warp": "mujoco-warp"}
 """Python package of each engine; the version of the package determines the results."""
 
 

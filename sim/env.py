@@ -90,7 +90,8 @@ class TaskEnv(VectorEnv):
         if kind.takes_device:  # first: later errors are about parameters of the engine
             find_device(device)
         elif device != "auto" and known_device(device).type != "cpu":
-            raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
+            gpu = "use --engine warp or genesis for a GPU"
+            raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; {gpu}")
         columns, without = choose(self.task, engine, randomize, without)
         used = [self.task.randomization[k] for k in columns]
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)

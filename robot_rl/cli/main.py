@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("robot_rl.cli.report:Compare", "compare policies with confidence intervals"),
     "bench methods": ("robot_rl.cli.bench:Methods", "measure each method against its control"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure simulation speed against other libraries"),
+    "bench gpu": ("robot_rl.cli.bench.gpu:Gpu", "measure physics, environments and learning on a GPU"),
     "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a 500M-parameter vision-language-action model on a GPU"),
     "bench loop": ("robot_rl.cli.bench.loop:Loop", "measure the command loop's lateness against a bare loop"),
     "classifier fit": ("robot_rl.cli.reward:Fit", "fit a success classifier to a dataset's marked frames"),

@@ -14,8 +14,8 @@ TaskName = Positional[Annotated[str, arg(help="Task name, see `robot-rl tasks`, 
 RobotName = Positional[Annotated[str, arg(help="Robot name, see `robot-rl robots`.")]]
 BundlePath = Positional[Annotated[Path, arg(help="Bundle, or a run folder that contains one.")]]
 DatasetPath = Positional[Annotated[Path, arg(help="Dataset folder; it contains meta/.")]]
-Engine = Annotated[str, arg(help="Physics engine: mujoco or genesis.")]
-PhysicsDevice = Annotated[str, arg(help="Physics device: cpu; with genesis also cuda, or auto for cuda if available.")]
+Engine = Annotated[str, arg(help="Physics engine: mujoco, genesis or warp.")]
+PhysicsDevice = Annotated[str, arg(help="Physics device: cpu; with genesis and warp also cuda, or auto, cuda if any.")]
 Without = Annotated[tuple[str, ...], arg(help="Randomized parameters to keep at nominal values, such as cube.mass.")]
 RangeFile = Annotated[
     Path | None,

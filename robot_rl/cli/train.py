@@ -86,8 +86,8 @@ class Train(Generic[R]):
     same precision) and bfloat16 if the processor supports it; highest never rounds."""
     engine: opt.Engine = "mujoco"
     device: str = "auto"
-    """Device of the learner and of genesis physics: cpu, cuda, cuda:1, mps and the like, or auto for cuda if
-    available."""
+    """Device of the learner and of physics in genesis or warp: cpu, cuda, cuda:1, mps and the like, or auto for cuda
+    if available."""
     without: opt.Without = ()
     randomization: opt.RangeFile = None
     range: opt.Range = ()

@@ -189,7 +189,8 @@ def on_device(env: Any, device: torch.device | str) -> Any:
     """Return the environment with observations, rewards and infos on `device`. The physics is on `env.device`; on the
     CPU if the environment has no such attribute."""
     device, physics = torch.device(device), torch.device(getattr(env, "device", "cpu"))
-    return env if device == physics else DeviceWrapper(env, device, physics)
+    same = (device.type, device.index or 0) == (physics.type, physics.index or 0)  # cuda is cuda:0
+    return env if same else DeviceWrapper(env, device, physics)
 
 
 EnvFactory = Callable[[int], VectorEnv]

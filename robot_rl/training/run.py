@@ -57,7 +57,7 @@ def commit_of(folder: Path) -> str:
 
 def provenance() -> dict[str, Any]:
     """Return the provenance of a run: commit, versions and machine."""
-    packages = ("robot-rl", "torch", "mujoco", "genesis-world", "diffusers", "gymnasium", "numpy")
+    packages = ("robot-rl", "torch", "mujoco", "mujoco-warp", "genesis-world", "diffusers", "gymnasium", "numpy")
     versions = {}
     for name in packages:
         try:

@@ -7,5 +7,6 @@ engines = Registry(
     {
         "mujoco": ("sim.engines.mujoco:MujocoEngine", "mujoco.Batch on the CPU, native threads"),
         "genesis": ("sim.engines.genesis:GenesisEngine", "Genesis on the CPU or a CUDA GPU"),
+        "warp": ("sim.engines.warp:WarpEngine", "MuJoCo Warp on a CUDA GPU, or slowly on the CPU"),
     },
 )

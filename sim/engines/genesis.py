@@ -140,7 +140,7 @@ class GenesisEngine(Engine):
 
     def _advance(self) -> None:
         try:
-            self.world.scene.step(update_visualizer=False)
+            self.world.step()
         except self._gs.GenesisException:
             # Genesis checks for divergence every tenth step, and raises if any environment diverged.
             broken = self.solver.get_error_envs_mask()
@@ -149,7 +149,7 @@ class GenesisEngine(Engine):
             self._broken |= broken
             ids = broken.nonzero().squeeze(-1)
             self._put(ids, self.initial_qpos(np.tile(self.robot.home, (len(ids), 1)), {}))
-            self.world.scene.step(update_visualizer=False)
+            self.world.step()
 
     def _put(self, ids: Tensor, qpos: np.ndarray) -> None:
         """Set environments `ids` to positions (k, nq) in MuJoCo's order, at rest."""

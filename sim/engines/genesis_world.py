@@ -79,6 +79,10 @@ class World:
         self.grip = self._set_gripper()
         """Finger positions (F,) per meter of gripper width."""
 
+    def step(self) -> None:
+        """Simulate one physics step of all environments."""
+        self.scene.step(update_visualizer=False)
+
     def _empty(self, gs: Any) -> Any:
         option = self.model.opt
         return gs.Scene(

@@ -40,7 +40,8 @@ class MujocoEngine(Engine):
         self._v = np.array([j.dofadr[0] for j in joints])
         self._at, self._speed_at = _span(self._joint_qpos), _span(self._v)
         self._base = model.joint(robot.base.body) if robot.base else None
-        self._feet = self._sensors(robot.base.feet) if robot.base else {}
+        feet = foot_sensors(model, robot.base.feet) if robot.base else {}
+        self._feet = {view: _span(places) for view, places in feet.items()}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
         self._max_speeds = max_speeds(model, robot)
         self._driven = _span(np.array(self._actuators))
@@ -98,15 +99,6 @@ class MujocoEngine(Engine):
 
     def gripper_width(self) -> Tensor:
         return _view(self.qpos[:, self._finger_qpos].sum(1, keepdims=True))
-
-    def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
-        """Return the indices of each foot view in MuJoCo's sensordata, by view."""
-        at: dict[str, list[int]] = {}
-        for view in ("position", "velocity", "force"):
-            for foot in feet:
-                sensor = self.model.sensor(f"{foot}.{view}")
-                at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
-        return {view: _span(np.array(places)) for view, places in at.items()}
 
     def base_motion(self) -> tuple[Tensor, Tensor]:
         assert self._base is not None
@@ -336,6 +328,16 @@ class MujocoEngine(Engine):
                 (self._servo if field in self._servo else self._trunk)[field][:] = values
             else:
                 self.batch.expand(field)[:] = values
+
+
+def foot_sensors(model: mujoco.MjModel, feet: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the indices of each foot view in MuJoCo's sensordata, by view."""
+    at: dict[str, list[int]] = {}
+    for view in ("position", "velocity", "force"):
+        for foot in feet:
+            sensor = model.sensor(f"{foot}.{view}")
+            at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
+    return {view: np.array(places) for view, places in at.items()}
 
 
 def _view(values: np.ndarray) -> Tensor:

@@ -38,7 +38,7 @@ class Still(Engine):
     def views(self) -> dict[str, Tensor]:
         return self._views
 
-    def object_pose(self, name: str) -> Tensor:
+    def object_qpos(self, name: str) -> Tensor:
         return self._pose
 
     def diverged(self) -> Tensor:

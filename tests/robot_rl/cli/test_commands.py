@@ -112,7 +112,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     ("finetune BUNDLE --dataset nowhere", "--dataset"),
     ("finetune BUNDLE --resume", "nothing to resume: no run of panda-lift with hil-serl"),
     # options that do not apply
-    ("collect panda-lift --device cuda", "use --engine genesis for a GPU"),
+    ("collect panda-lift --device cuda", "use --engine warp or genesis for a GPU"),
     ("evaluate random:panda-lift --device cuda --engine genesis", "use --device cpu"),
     ("evaluate zero:panda-lift --runtime onnx", "zero actions need no runtime"),
     ("evaluate expert:go2-velocity", "has no scripted demonstrator"),

@@ -1,6 +1,7 @@
-"""Contract of both engines with an arm and a legged robot, and agreement of Genesis with MuJoCo.
+"""Contract of all engines with an arm and a legged robot, and agreement of Genesis and MuJoCo Warp with MuJoCo.
 
-Genesis compiles each type of scene for up to a minute, so all tests of a robot share one engine of N environments.
+Genesis compiles each type of scene for up to a minute and MuJoCo Warp for two, when first used, so all tests of a robot
+share one engine of N environments.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from robot_rl.training.checkpoint import load_state, save_state
 from sim.engines.genesis import GenesisEngine
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
+from sim.engines.warp import WarpEngine
 from sim.objects import Box
 from sim.parameters import TRUNK, nominal
 from sim.scenes import Camera, Scene
@@ -68,24 +70,32 @@ LIMITS = {
 }  # fmt: skip
 """RMSE between the engines. Without feet: MuJoCo's sensors are a physics step old, those of Genesis are not."""
 pytestmark = pytest.mark.timeout(600)
-needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
+KINDS: dict[str, Any] = {"mujoco": MujocoEngine, "genesis": GenesisEngine, "warp": WarpEngine}
+NEEDS = {"genesis": "genesis", "warp": "mujoco_warp"}
+"""Packages of the engines that are optional."""
 
 
 def make(kind: str, robot: str) -> Any:
-    engine: Any = MujocoEngine if kind == "mujoco" else GenesisEngine
+    engine = KINDS[kind]
     return engine(ROBOTS[robot], SCENES[robot], N, threads=1, device="cpu")
+
+
+def needs(kind: str) -> Any:
+    """Return a mark that skips a test if the package of an engine is not installed."""
+    package = NEEDS.get(kind)
+    return pytest.mark.skipif(bool(package) and not find_spec(package or ""), reason=f"{package} is not installed")
 
 
 def on(kinds: str, names: str) -> list[Any]:
     """Return the parameters of `engine` for these engines and robots."""
     return [
-        pytest.param((kind, robot), id=f"{kind}-{robot}", marks=needs_genesis if kind == "genesis" else ())
+        pytest.param((kind, robot), id=f"{kind}-{robot}", marks=needs(kind))
         for kind in kinds.split() for robot in names.split()
     ]  # fmt: skip
 
 
-arms = pytest.mark.parametrize("engine", on("mujoco genesis", "panda"), indirect=True)
-legged = pytest.mark.parametrize("engine", on("mujoco genesis", "go2"), indirect=True)
+arms = pytest.mark.parametrize("engine", on("mujoco genesis warp", "panda"), indirect=True)
+legged = pytest.mark.parametrize("engine", on("mujoco genesis warp", "go2"), indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +106,7 @@ def engines() -> Iterator[dict[Any, Any]]:
         engine.close()
 
 
-@pytest.fixture(params=on("mujoco genesis", "panda go2"))
+@pytest.fixture(params=on("mujoco genesis warp", "panda go2"))
 def engine(request: pytest.FixtureRequest, engines: dict[Any, Any]) -> Any:
     """Nominal robots at home, with cubes to their left."""
     engine = engines[request.param] = engines.get(request.param) or make(*request.param)
@@ -120,6 +130,8 @@ def put(engine: Any, qpos: np.ndarray, ids: Any = ALL) -> None:
     """Set positions (k, nq)."""
     if isinstance(engine, GenesisEngine):
         engine._put(torch.as_tensor(ids), qpos)
+    elif isinstance(engine, WarpEngine):
+        engine.state["qpos"][ids] = torch.from_numpy(qpos).float()
     else:
         engine.qpos[ids] = qpos
 
@@ -135,6 +147,8 @@ def drop(engine: Any, height: float = 20.0) -> None:
 def gravity(engine: Any, vector: Any) -> None:
     if isinstance(engine, GenesisEngine):
         engine.solver.set_gravity(tuple(vector))
+    elif isinstance(engine, WarpEngine):
+        engine.world.field("opt.gravity")[:] = torch.tensor(vector)
     else:
         engine.batch.expand("opt.gravity")[:] = vector
 
@@ -168,22 +182,24 @@ def follow(engine: Any, variations: list[tuple[str, float]]) -> dict[str, Tensor
     return {view: torch.stack([views[view] for views in path]) for view in path[0]}
 
 
-@pytest.mark.parametrize("engine", on("genesis", "panda ur5e go2"), indirect=True)
-def test_genesis_moves_as_mujoco(engine: GenesisEngine) -> None:
+@pytest.mark.parametrize("engine", on("genesis warp", "panda ur5e go2"), indirect=True)
+def test_a_robot_moves_as_in_mujoco(engine: Any) -> None:
     """Three model files; the UR5e without a gripper and with physics steps of 2 ms."""
     other = make("mujoco", engine.robot.name)
     for variations in VARIATIONS[engine.robot.name]:
         ours, theirs = follow(engine, variations), follow(other, variations)
         rmse = {view: (ours[view] - theirs[view]).square().mean((0, 2)).sqrt() for view in ours if view in LIMITS}
         assert all(rmse[view].max() < LIMITS[view] for view in rmse), rmse
+        if isinstance(engine, WarpEngine):
+            assert (ours["joint_position"] - theirs["joint_position"]).abs().max() < 1e-4
         for k, (name, _) in enumerate(variations, 1):
             view = "base_quat" if name in TRUNK else "joint_position"
             effect = (theirs[view][:, k] - theirs[view][:, 0]).square().mean().sqrt()
             assert effect > 20 * rmse[view].max(), f"{name} has an effect larger than the difference of the engines"
 
 
-@pytest.mark.parametrize("engine", on("genesis", "go2"), indirect=True)
-def test_a_robot_stands_in_genesis_as_in_mujoco(engine: GenesisEngine, hold: Hold) -> None:
+@pytest.mark.parametrize("engine", on("genesis warp", "go2"), indirect=True)
+def test_a_robot_stands_as_in_mujoco(engine: Any, hold: Hold) -> None:
     other, weight = make("mujoco", "go2"), float(engine.model.body_mass.sum() * G)
     set_nominal(other)
     reset(other)

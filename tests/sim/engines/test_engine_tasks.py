@@ -1,4 +1,4 @@
-"""A legged robot's task in Genesis: training, resuming, replay of diverged episodes, and a GPU if there is one."""
+"""A legged robot's task in Genesis and MuJoCo Warp: training, resuming, replay of diverged episodes, and a GPU."""
 
 import json
 import subprocess
@@ -23,8 +23,14 @@ from sim.randomization import Randomize
 from sim.replay import replay
 from sim.tasks import tasks
 
-needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis is not installed")
-pytestmark = [pytest.mark.timeout(600), needs_genesis]
+pytestmark = pytest.mark.timeout(600)
+needs_genesis, needs_warp = (
+    pytest.mark.skipif(not find_spec(package), reason=f"{package} is not installed")
+    for package in ("genesis", "mujoco_warp")
+)
+both = pytest.mark.parametrize(
+    "engine", [pytest.param("genesis", marks=needs_genesis), pytest.param("warp", marks=needs_warp)]
+)
 
 N = 4
 WALK = tasks.get("go2-velocity")
@@ -43,11 +49,13 @@ def explore(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
     return results
 
 
+@needs_genesis
 def test_several_threads_are_refused() -> None:
     with pytest.raises(ConfigError, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
         TaskEnv(WALK, N, engine="genesis", device="cpu", threads=2)
 
 
+@needs_genesis
 def test_ground_friction_brakes_a_sliding_robot() -> None:
     task = replace(WALK, scene=replace(WALK.scene, iterations=50))
     env = TaskEnv(task, N, engine="genesis", device="cpu", randomize=False)
@@ -66,20 +74,22 @@ def test_ground_friction_brakes_a_sliding_robot() -> None:
     env.close()
 
 
-def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--engine", "genesis", "--device", "cpu", "--out", str(tmp_path / "r"), "--training.steps", "240"]
+@both
+def test_a_policy_is_trained(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine", engine, "--device", "cpu", "--out", str(tmp_path / "r"), "--training.steps", "240"]
     code = main(["train", "go2-velocity", *words, "--training.num-envs", str(N), "--training.rollout", "20"])
     torch.set_num_threads(1)
     assert code == 0, capsys.readouterr().err
     rows = read_metrics(tmp_path / "r")
     assert [row["step"] for row in rows] == [80, 160, 240] and rows[-1]["train/divergences"] == 0
     bundle = load_bundle(tmp_path / "r")
-    assert bundle.provenance["engine"] == "genesis" and bundle.interface.task == "go2-velocity"
+    assert bundle.provenance["engine"] == engine and bundle.interface.task == "go2-velocity"
 
 
-def test_a_resumed_task_continues_bit_identically(tmp_path: Path) -> None:
+@both
+def test_a_resumed_task_continues_bit_identically(engine: str, tmp_path: Path) -> None:
     """Through a file and in another environment: engine, sensors, commands, pushes and later episodes."""
-    first, second = (TaskEnv(WALK, N, engine="genesis", device="cpu") for _ in range(2))
+    first, second = (TaskEnv(WALK, N, engine=engine, device="cpu") for _ in range(2))
     first.reset(seed=7, options={"stagger": True})
     second.reset(seed=1)
     explore(first, 25, seed=0)
@@ -94,10 +104,11 @@ def test_a_resumed_task_continues_bit_identically(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_diverged_episode_is_saved_and_diverges_in_its_replay(tmp_path: Path) -> None:
+@both
+def test_a_diverged_episode_is_saved_and_diverges_in_its_replay(engine: str, tmp_path: Path) -> None:
     others = tuple(r for r in WALK.randomization if r.parameter not in {w.parameter for w in WILD})
     wild = replace(WALK, randomization=others + WILD)
-    env = TaskEnv(wild, N, seed=3, engine="genesis", device="cpu", diverged=tmp_path)
+    env = TaskEnv(wild, N, seed=3, engine=engine, device="cpu", diverged=tmp_path)
     env.reset(seed=3)
     steps = explore(env, 30, seed=0)
     env.close()
@@ -105,13 +116,14 @@ def test_a_diverged_episode_is_saved_and_diverges_in_its_replay(tmp_path: Path) 
     files = sorted(tmp_path.iterdir())[:2]
     results = [replay(file, task=wild) for file in files]
     assert [r.diverged for r in results] == [r.recorded for r in results]
-    assert all(r.first and r.trace[-1]["diverged"] and r.episode["engine"] == "genesis" for r in results)
+    assert all(r.first and r.trace[-1]["diverged"] and r.episode["engine"] == engine for r in results)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA GPU")
-def test_a_gpu_trains_and_evaluates(tmp_path: Path) -> None:
+@both
+def test_a_gpu_trains_and_evaluates(engine: str, tmp_path: Path) -> None:
     """In separate processes, since Genesis runs on the CPU in this one."""
-    program, common = [sys.executable, "-m", "robot_rl.cli.main"], ["--engine", "genesis", "--device", "cuda", "--json"]
+    program, common = [sys.executable, "-m", "robot_rl.cli.main"], ["--engine", engine, "--device", "cuda", "--json"]
     sizes = ["--training.steps", "240", "--training.num-envs", str(N), "--training.rollout", "20"]
     train = ["train", "go2-velocity", *sizes, "--out", str(tmp_path / "r")]
     evaluate = ["evaluate", str(tmp_path / "r"), "--episodes", str(N), "--num-envs", str(N)]
