@@ -111,7 +111,7 @@ class Engine(ABC):
         """Return the poses (n, 7) of an object, or of a tracked part: position, m, and quaternion w x y z."""
         if name in self._object_qpos:
             return self.object_qpos(name)[:, :7]
-        whole, poses = self._parts[name]
+        whole, poses = self._part_poses[name]
         return poses(name, self.object_qpos(whole))
 
     def object_joints(self) -> dict[str, Tensor]:
@@ -171,7 +171,7 @@ class Engine(ABC):
         return dict(zip(names, self._qpos_of(SCENE + name for name in names).tolist(), strict=True))
 
     @cached_property
-    def _parts(self) -> dict[str, tuple[str, PartPoses]]:
+    def _part_poses(self) -> dict[str, tuple[str, PartPoses]]:
         """Return the object of each tracked part, and the kinematics of its parts."""
         from sim.objects.parts import PartPoses
 
