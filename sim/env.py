@@ -32,9 +32,11 @@ from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import time_grid
 from sim.step.action_chain import REASONS
 from sim.step.episodes import Episodes, PrefetchedResets
+from sim.step.ground import Levels
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
 from sim.tasks.base import Task
+from sim.terrain import Terrain
 
 
 @contextmanager
@@ -71,11 +73,13 @@ class TaskEnv(VectorEnv):
         self, task: Task | str, num_envs: int = 1, *, engine: str = "mujoco", seed: int = 0, threads: int = 0,
         mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
         diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
+        levels: Levels | None = None,
     ):  # fmt: skip
         """`without`: parameters that are not randomized; they are sampled all the same, so other samples do not change.
         `instruction_set`: instructions that episodes draw from: "training", "held-out", "all", or a text with which
         the instructions begin. `changes`: share of episodes in which the instruction changes.
         `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
+        `levels`: lowest and highest level of uneven ground from which episodes draw; None: all levels.
         `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: such episodes are not kept.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
@@ -86,6 +90,8 @@ class TaskEnv(VectorEnv):
             find_device(device)
         elif device != "auto" and known_device(device).type != "cpu":
             raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
+        if levels and self.task.scene.ground is None:
+            raise ConfigError(f"task {self.task.name!r} is on level ground; leave out --levels")
         columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
@@ -96,7 +102,7 @@ class TaskEnv(VectorEnv):
         self.device = self.engine.device
         accepted = (JointPositions,)
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device, accepted, "simulation")
-        self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
+        self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed, levels)
         instruction_ids = [(each.text, each.held_out) for each in self.task.interface.instructions]
         self.episodes.sampler.instruction_ids = chosen(self.task.name, instruction_ids, instruction_set)
         if changes and len(self.episodes.sampler.instruction_ids) < 2:
@@ -106,6 +112,7 @@ class TaskEnv(VectorEnv):
         self.simulation: dict[str, Any] = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
         self.simulation |= {"changes": changes} if changes else {}
+        self.simulation |= {"levels": list(levels)} if levels else {}
         """Settings of this simulation, reported with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -202,6 +209,9 @@ class TaskEnv(VectorEnv):
             if diverged:
                 self.recorder.keep(infos["diverged"], self._description)
         self.divergences += diverged
+        if self.episodes.ground:
+            infos["tiles"] = self.tiles.clone()
+            infos.setdefault("metrics", {})["terrain_level"] = infos["tiles"][:, 1].float()
         observation = self.episodes.observation() | self._requested_pictures()
         if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
@@ -277,6 +287,22 @@ class TaskEnv(VectorEnv):
         if prefetched := vars(self).get("prefetched"):
             prefetched.forget()
 
+    @property
+    def terrain(self) -> Terrain | None:
+        """Return the uneven ground; None for a task on level ground."""
+        return self.task.scene.ground
+
+    @property
+    def tiles(self) -> Tensor:
+        """Return kind and level (n, 2) of the tiles on which the running episodes began; (n, 0) on level ground."""
+        ground = self.episodes.ground
+        return torch.zeros(self.num_envs, 0) if ground is None else ground.tiles
+
+    def set_levels(self, levels: Tensor) -> None:
+        """Set the level (n,) of uneven ground on which each environment's next episode begins; -1: drawn at random."""
+        assert self.episodes.ground is not None
+        self.episodes.ground.levels[:] = levels.cpu().numpy()
+
     def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold each robot's position and gripper width."""
         return self.pipeline.controller.hold_action(self.episodes.chain.last_action, self.episodes.chain.gripper)
@@ -342,9 +368,10 @@ class TaskEnv(VectorEnv):
         return int(self.episodes.sampler.next_episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
-        """Return the randomized values of one environment's running episode by name."""
+        """Return the randomized values of one environment's running episode, and its tile of uneven ground, by name."""
         sampled = zip(self.randomization, self.sampled[index].tolist(), strict=True)
-        return {f"randomization/{r.parameter}": value for r, value in sampled}
+        record = {f"randomization/{r.parameter}": value for r, value in sampled}
+        return record | dict(zip(("terrain/kind", "terrain/level"), self.tiles[index].tolist(), strict=False))
 
     def _description(self, index: int) -> dict[str, Any]:
         """Return the description of one environment's running episode, see `DivergenceRecorder.keep`."""

@@ -49,6 +49,8 @@ def make(
     _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
+    if simulation.get("levels") and task.startswith((TESTBED, FOREIGN)):
+        raise ConfigError(f"{task} has no uneven ground; leave out --levels")
     if instruction_set != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):

@@ -64,15 +64,16 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """Simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants of
-    a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
+    """Simulated robot that lies on level ground until its motors are commanded. Battery and temperatures are constants
+    of a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
 
     def __init__(
         self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
         mjcf: str = "", push_every: float = 0.0,
     ):  # fmt: skip
         self.hidden = hidden or HiddenQuadruped()
-        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.faults)
+        scene = replace(task.scene, timestep=TIMESTEP, ground=None)
+        super().__init__(node, task, scene, seed, cameras, mjcf, self.hidden.faults)
         ros, base = self.robot.driver, self.robot.base
         assert isinstance(ros, UnitreeLowLevel) and base is not None
         self.motors = Motors(self.robot)

@@ -22,7 +22,7 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "instructions",
-    "changes", "mjcf", "episode_steps",
+    "changes", "levels", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
 
@@ -81,6 +81,7 @@ class Evaluate:
     without: opt.Without = ()
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
+    levels: opt.Levels = ""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -125,6 +126,7 @@ class Evaluate:
         from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
         from robot_rl.robots import robots
+        from robot_rl.training.terrain import read_levels
         from robot_rl.util.errors import ConfigError
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
@@ -145,6 +147,7 @@ class Evaluate:
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
         simulation |= {} if self.instructions == "training" else {"instruction_set": self.instructions}
         simulation |= {"changes": self.changes} if self.changes else {}
+        simulation |= {"levels": read_levels(self.levels)} if self.levels else {}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
         name, _, task = str(bundle_path).partition(":")
@@ -260,6 +263,7 @@ class Evaluate:
             for name in ("engine", "runtime", "execution", "instructions")
             if getattr(self, name) != defaults[name]
         ]
+        other += [f"levels-{self.levels}"] * bool(self.levels)
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)

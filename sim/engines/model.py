@@ -14,6 +14,7 @@ from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripp
 from sim.engines.urdf import exclude_base
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
+from sim.terrain import Terrain
 
 MAX_ACTION_DELAY = Engine.longest_delay
 BONE = 0.014
@@ -180,8 +181,11 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     room = mujoco.MjSpec()
     world = room.worldbody
     _add_tables(room)
-    size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
-    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
+    if scene.ground is not None:
+        _add_ground(room, scene.ground)
+    else:
+        size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
+        world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     for thing in scene.objects:
         _add_object(world, thing)
     _attach(spec, room, spec.worldbody)
@@ -191,6 +195,20 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     _attach(spec, mounted, carrier)
     for camera in scene.cameras:
         _add_camera(spec, robot, camera)
+
+
+def _add_ground(room: mujoco.MjSpec, terrain: Terrain) -> None:
+    """Add uneven ground; MuJoCo scales heights to [0, 1]."""
+    heights = terrain.heights
+    low, high = float(heights.min()), float(heights.max())
+    rows, columns = heights.shape
+    scaled = (heights - low) / (high - low)
+    room.add_hfield(
+        name="table", nrow=rows, ncol=columns, size=[*terrain.half_size, high - low, 1.0], userdata=scaled.ravel()
+    )
+    room.worldbody.add_geom(
+        name="table", type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="table", pos=[0, 0, low], material="table"
+    )
 
 
 def _add_camera(spec: mujoco.MjSpec, robot: RobotSpec, camera: Camera) -> None:

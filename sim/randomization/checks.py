@@ -40,7 +40,8 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
     kind: type[Engine] = engines.get(engine)
     own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
     own |= {"push.speed", "push.interval"} if robot.base else set()
-    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(boxes)) | can_look(scene) | own
+    measured = can_randomize(robot, len(boxes), scene.ground is not None)
+    known = kind.can_randomize(robot, scene) | measured | can_look(scene) | own
     unknown = [r.parameter for r in used if r.parameter not in known]
     if unknown:
         typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))

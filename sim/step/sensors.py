@@ -15,16 +15,21 @@ from robot_rl.util.rows import Rows
 PARAMETERS = (
     "sensor.joint_noise", "sensor.velocity_noise", "sensor.encoder_offset",
     "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias", "sensor.state_delay",
-    "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
+    "sensor.object_noise", "sensor.object_bias", "sensor.object_delay", "sensor.scan_noise",
 )  # fmt: skip
-UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
+UNSEEN = (
+    "base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque", "ground_height",
+    "ground_normal", "foot_ground_height",
+)  # fmt: skip
 """State views that real robots do not measure."""
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
 
-def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
-    """Return the parameters that affect this robot in a scene with this number of objects."""
-    return {p for p in PARAMETERS if (robot.base or p not in _OF_TRUNK) and (objects or ".object_" not in p)}
+def can_randomize(robot: RobotSpec, objects: int, ground: bool = False) -> set[str]:
+    """Return the parameters that affect this robot in a scene with this number of objects, and uneven ground or not."""
+    absent = {".object_": not objects, ".scan_": not ground}
+    known = {p for p in PARAMETERS if robot.base or p not in _OF_TRUNK}
+    return {p for p in known if not any(gone and kind in p for kind, gone in absent.items())}
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,9 @@ class SensorModel(Rows):
 
     def __init__(
         self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "cpu", scan: int = 0,
     ):  # fmt: skip
+        """`scan`: number of points of `height_scan`."""
         self.robot, self.period, self.objects = robot, period, tuple(objects)
         self.device = torch.device(device)
         with self.device:
@@ -69,6 +75,7 @@ class SensorModel(Rows):
             tilt += [Channel("", 3, "", "sensor.tilt_noise", "sensor.tilt_bias", joints + 3)]
         else:
             exact += [speed]
+        noisy += [Channel("height_scan", scan, noise="sensor.scan_noise")] if scan else []
         for k, name in enumerate(objects):  # own biases: the relative pose of two objects has a bias, too
             noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6 + 3 * k)]
             exact += [Channel(name, 4, late, start=3)]
@@ -80,7 +87,9 @@ class SensorModel(Rows):
         with self.device:
             self._delays = self._parameters(self.channels, "delay")
             self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
-            self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
+            self._directions = torch.cat(
+                [c.direction + torch.arange(c.width) * bool(c.bias) for c in (*noisy, *tilt)]  # any without a bias
+            )
             self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
             """Parameter values (n, P + 1); the last column is 0."""
             self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))

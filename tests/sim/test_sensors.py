@@ -288,6 +288,9 @@ def test_delay_beyond_a_control_period_raises(legged: Build, name: str) -> None:
 
 def test_can_randomize_lists_parameters_with_an_effect(go2: Any, panda: Any) -> None:
     of_objects = {p for p in PARAMETERS if ".object_" in p}
-    assert can_randomize(go2, 0) == set(PARAMETERS) - of_objects and can_randomize(go2, 1) == set(PARAMETERS)
+    of_ground = {"sensor.scan_noise"}
+    every = set(PARAMETERS) - of_ground
+    assert can_randomize(go2, 0) == every - of_objects and can_randomize(go2, 1) == every
+    assert can_randomize(go2, 0, ground=True) == every - of_objects | of_ground
     of_arm = {"sensor.joint_noise", "sensor.encoder_offset", "sensor.state_delay"}
     assert can_randomize(panda, 0) == of_arm and can_randomize(panda, 1) == of_arm | of_objects
