@@ -1,5 +1,6 @@
 """Evaluate a policy on held-out episodes, with confidence intervals; every episode counts once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,10 @@ class Evaluation:
     """Last instruction of each episode; []: the task has no instructions."""
     first_instructions: list[str] = field(default_factory=list)
     """First instruction of each episode; []: the task has no instructions."""
+    ground: list[str] = field(default_factory=list)
+    """Kind of the ground on which each episode began; []: level ground."""
+    levels: list[int] = field(default_factory=list)
+    """Level of difficulty of that ground."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
     reports_success: bool = True
@@ -72,6 +77,7 @@ class Evaluation:
                 for name, values in self.metrics.items()
             }
             | ({"by_instruction": self.by_instruction(own)} if self.instructions else {})
+            | ({"by_ground": self.by_ground(own)} if self.ground else {})
             | self._changed(own)
         )
 
@@ -92,11 +98,31 @@ class Evaluation:
             successes.setdefault(self.instructions[k], []).append(self.success[k])
         return {text: {"episodes": len(v), "success": sum(v) / len(v)} for text, v in sorted(successes.items())}
 
+    def by_ground(self, episodes: list[int]) -> dict[str, dict[str, float]]:
+        """Return number, success rate and mean errors of `episodes` (indices) per kind and per level of the ground."""
+        groups: dict[str, list[int]] = {name: [] for name in sorted({self.ground[k] for k in episodes})}
+        groups |= {f"level {level}": [] for level in sorted({self.levels[k] for k in episodes})}
+        for k in episodes:
+            groups[self.ground[k]].append(k)
+            groups[f"level {self.levels[k]}"].append(k)
+        errors = {name: values for name, values in self.metrics.items() if name.endswith("_error")}
+        return {
+            name: {"episodes": len(of), "success": sum(self.success[k] for k in of) / len(of)}
+            | {error: mean for error, values in errors.items() if (mean := mean_of(values, of)) is not None}
+            for name, of in groups.items()
+        }
+
     def per_episode(self) -> dict[str, list[float]]:
         """Return success, return and metrics per episode, in the order of seeds, for paired comparisons of policies."""
         success: dict[str, list[float]] = {"success": [*map(int, self.success)]} if self.reports_success else {}
         measured = {"return": self.returns} | self.metrics
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
+
+
+def mean_of(values: list[float], rows: list[int]) -> float | None:
+    """Return the mean of the finite values in `rows`; None if there is none."""
+    finite = [values[k] for k in rows if math.isfinite(values[k])]
+    return sum(finite) / len(finite) if finite else None
 
 
 class ActionRepeat:
@@ -142,6 +168,10 @@ def evaluate(
             instructions = [env.instruction(i) for i in range(wanted)]
             result.instructions += instructions
             result.first_instructions += instructions
+        if terrain := getattr(env, "terrain", None):
+            tiles = env.tiles[:wanted].tolist()
+            result.ground += [terrain.kinds[kind] for kind, _ in tiles]
+            result.levels += [level for _, level in tiles]
         open_ = torch.arange(n) < wanted
         change, length, returns = torch.zeros(n), torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}

@@ -35,9 +35,11 @@ from sim.scenes import time_grid
 from sim.step.action_chain import REASONS
 from sim.step.distribution import EpisodeDistribution
 from sim.step.episodes import Episodes, PrefetchedResets
+from sim.step.ground import Levels
 from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
 from sim.tasks.base import Task
+from sim.terrain import Terrain
 
 
 @contextmanager
@@ -75,12 +77,14 @@ class TaskEnv(VectorEnv):
         mjcf: str = "", device: str = "auto", randomize: bool = True, without: Sequence[str] = (),
         ranges: Mapping[str, Mapping[str, Any]] | None = None,
         diverged: Path | None = None, instruction_set: str = TRAINING, changes: float = 0.0, success_ends: bool = True,
+        levels: Levels | None = None,
     ):  # fmt: skip
         """`without`: parameters that are not randomized; they are sampled all the same, so other samples do not change.
         `ranges`: ranges that replace those of the task or are added to them, see `sim.randomization.ranges`.
         `instruction_set`: instructions that episodes draw from: "training", "held-out", "all", or a text with which
         the instructions begin. `changes`: share of episodes in which the instruction changes.
         `success_ends`: success ends an episode; if False, the caller judges success and calls `restart`.
+        `levels`: lowest and highest level of uneven ground from which episodes draw; None: all levels.
         `diverged`: folder for episodes with diverged physics, see `sim.replay`; None: such episodes are not kept.
         """
         self.task: Task = with_ranges(tasks.get(task) if isinstance(task, str) else task, ranges or {})
@@ -92,6 +96,8 @@ class TaskEnv(VectorEnv):
         elif device != "auto" and known_device(device).type != "cpu":
             gpu = "use --engine warp or genesis for a GPU"
             raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; {gpu}")
+        if levels and self.task.scene.ground is None:
+            raise ConfigError(f"task {self.task.name!r} is on level ground; leave out --levels")
         columns, without = choose(self.task, engine, randomize, without)
         used = [self.task.randomization[k] for k in columns]
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
@@ -103,7 +109,7 @@ class TaskEnv(VectorEnv):
         self.device = self.engine.device
         accepted = (JointPositions,)
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device, accepted, "simulation")
-        self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
+        self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed, levels)
         instruction_ids = [(each.text, each.held_out) for each in self.task.interface.instructions]
         self.episodes.sampler.instruction_ids = chosen(self.task.name, instruction_ids, instruction_set)
         if changes and len(self.episodes.sampler.instruction_ids) < 2:
@@ -114,6 +120,7 @@ class TaskEnv(VectorEnv):
         self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
         self.simulation |= {"changes": changes} if changes else {}
         self.simulation |= {"ranges": as_ranges([r for r in used if r.parameter in ranges])} if ranges else {}
+        self.simulation |= {"levels": list(levels)} if levels else {}
         """Settings of this simulation, reported with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -216,6 +223,9 @@ class TaskEnv(VectorEnv):
             if diverged:
                 self.recorder.keep(infos["diverged"], self._description)
         self.divergences += diverged
+        if self.episodes.ground:
+            infos["tiles"] = self.tiles.clone()
+            infos.setdefault("metrics", {})["terrain_level"] = infos["tiles"][:, 1].float()
         observation = self.episodes.observation() | self._requested_pictures()
         if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
@@ -307,6 +317,22 @@ class TaskEnv(VectorEnv):
         check_randomization(tried.randomization, 1 / self.rate)
         self.distribution.set_ranges(ranges)
 
+    @property
+    def terrain(self) -> Terrain | None:
+        """Return the uneven ground; None for a task on level ground."""
+        return self.task.scene.ground
+
+    @property
+    def tiles(self) -> Tensor:
+        """Return kind and level (n, 2) of the tiles on which the running episodes began; (n, 0) on level ground."""
+        ground = self.episodes.ground
+        return torch.zeros(self.num_envs, 0) if ground is None else ground.tiles
+
+    def set_levels(self, levels: Tensor) -> None:
+        """Set the level (n,) of uneven ground on which each environment's next episode begins; -1: drawn at random."""
+        assert self.episodes.ground is not None
+        self.episodes.ground.levels[:] = levels.cpu().numpy()
+
     def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold each robot's position and gripper width."""
         return self.pipeline.controller.hold_action(self.episodes.chain.last_action, self.episodes.chain.gripper)
@@ -372,9 +398,10 @@ class TaskEnv(VectorEnv):
         return int(self.episodes.sampler.next_episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
-        """Return the randomized values of one environment's running episode by name."""
+        """Return the randomized values of one environment's running episode, and its tile of uneven ground, by name."""
         sampled = zip(self.randomization, self.sampled[index].tolist(), strict=True)
-        return {f"randomization/{r.parameter}": value for r, value in sampled}
+        record = {f"randomization/{r.parameter}": value for r, value in sampled}
+        return record | dict(zip(("terrain/kind", "terrain/level"), self.tiles[index].tolist(), strict=False))
 
     def _description(self, index: int) -> dict[str, Any]:
         """Return the description of one environment's running episode, see `DivergenceRecorder.keep`."""

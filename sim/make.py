@@ -51,6 +51,8 @@ def make(
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
     if simulation.get("ranges") and without_robot(task):
         raise ConfigError(f"{task} has no parameters to randomize; leave out --randomization and --range")
+    if simulation.get("levels") and task.startswith((TESTBED, FOREIGN)):
+        raise ConfigError(f"{task} has no uneven ground; leave out --levels")
     if instruction_set != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):

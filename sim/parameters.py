@@ -92,6 +92,7 @@ ROWS = (
     _size("sensor.tilt_noise", "rad", "standard deviation of the noise of the orientation", legged=True),
     _size("sensor.tilt_bias", "rad", "largest bias of the orientation about each axis", legged=True),
     _size("sensor.state_delay", "s", "delay of joint and IMU measurements", high=LONGEST_SENSOR_DELAY),
+    _size("sensor.scan_noise", "m", "standard deviation of the noise of the scan of uneven ground", legged=True),
     _size("sensor.object_noise", "m", "standard deviation of the noise of object positions"),
     _size("sensor.object_bias", "m", "largest constant error of an object's position per axis, at random"),
     _size("sensor.object_delay", "s", "delay of object poses", high=LONGEST_SENSOR_DELAY),
@@ -158,6 +159,8 @@ def parameters(robot: RobotSpec, scene: Scene, *owners: Owner) -> dict[str, Para
         if (owners and row.owner not in owners) or (row.legged and not robot.base):
             continue
         if row.name.startswith("sensor.object_") and not scene.objects:
+            continue
+        if row.name == "sensor.scan_noise" and scene.ground is None:
             continue
         if OBJECT in row.name:
             last = row.name.rpartition(".")[2]

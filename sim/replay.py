@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -66,6 +67,8 @@ def replay(file: Path, *, device: str = "", mjcf: str = "", task: Task | None = 
     try:
         if env.pipeline.actions.size != actions.shape[1]:
             raise UserError(f"{file} holds {actions.shape[1]} actions a step; task {head['task']!r} has changed since")
+        if "terrain/level" in head["drawn"]:
+            env.set_levels(torch.tensor([int(head["drawn"]["terrain/level"])]))
         env.reset(seed=head["seed"], options={"episode": head["episode"], "stagger": head["begun"] > 0})
         changed = sorted({name for name, _ in head["drawn"].items() ^ env.episode_record(0).items()})
         if changed or int(env.steps[0]) != head["begun"]:

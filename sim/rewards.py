@@ -98,9 +98,9 @@ def flat_orientation(m: Transition) -> Tensor:
 
 
 def base_height(m: Transition) -> Tensor:
-    """Return the squared error of the trunk's height, with the error in units of 10 cm."""
+    """Return the squared error of the trunk's height above the ground, with the error in units of 10 cm."""
     assert m.robot.base is not None
-    return ((m.now.base_position[:, 2] - m.robot.base.height) * 10).square()
+    return ((m.now.base_height[:, 0] - m.robot.base.height) * 10).square()
 
 
 def joint_torque(m: Transition) -> Tensor:
@@ -153,6 +153,16 @@ def feet_air_standing(m: Transition) -> Tensor:
     return (~m.feet.contact).sum(1) * ~m.commanded
 
 
+def command_speed(m: Transition) -> Tensor:
+    """Return the commanded horizontal speed, m/s."""
+    return m.before.command[:, :2].square().sum(1).sqrt()
+
+
+def speed_along_command(m: Transition) -> Tensor:
+    """Return the trunk's speed in the commanded direction, m/s; 0 without a commanded direction."""
+    return (m.now.base_velocity[:, :2] * m.before.command[:, :2]).sum(1) / command_speed(m).clamp_min(1e-6)
+
+
 # ---- metrics without a reward ------------------------------------------------------------------------------------
 def gait_metrics(m: Transition) -> dict[str, Tensor]:
     """Return gait metrics (n,) by name; NaN where a metric is undefined in this control period."""
@@ -165,5 +175,11 @@ def gait_metrics(m: Transition) -> dict[str, Tensor]:
         "swing_height": (m.feet.swing_height * landed).sum(1) / landings,
         "air_time": (m.feet.air_time * landed).sum(1) / landings,
         "power": joint_power(m),
-        "base_height": m.now.base_position[:, 2],
+        "base_height": m.now.base_height[:, 0],
     }
+
+
+def rough_metrics(m: Transition) -> dict[str, Tensor]:
+    """Return gait metrics and those of progress (n,), by which a terrain curriculum moves levels."""
+    progress = {"command_speed": command_speed(m), "speed_along_command": speed_along_command(m)}
+    return gait_metrics(m) | progress

@@ -12,6 +12,7 @@ from robot_rl.robots import folder_of
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 from sim.objects.base import Object
+from sim.terrain import Terrain
 
 Cone = Literal["elliptic", "pyramidal"]
 SCENE = "scene/"
@@ -48,6 +49,8 @@ class Scene:
 
     objects: tuple[Object, ...] = ()
     cameras: tuple[Camera, ...] = ()
+    ground: Terrain | None = None
+    """Uneven ground with the robot on one of its tiles; None: a table top or level ground at z = 0."""
     places: tuple[tuple[float, float], ...] = ()
     """Places (x, y), m, one per object. An episode assigns the places to the objects at random, and `<object>.x` and
     `.y` are offsets from the object's place. Without places, `<object>.x` and `.y` are coordinates."""
@@ -68,6 +71,8 @@ class Scene:
         for kind, names in (("object", [o.name for o in self.objects]), ("camera", [c.name for c in self.cameras])):
             if twice := [name for name in names if names.count(name) > 1]:
                 raise ValueError(f"scene: {len(twice)} {kind}s are named {twice[0]!r}; name each differently")
+        if self.ground is not None and self.objects:
+            raise ValueError("scene: objects rest on a table top at z = 0, not on uneven ground; leave out one of them")
         if self.places and len(self.places) != len(self.objects):
             raise ValueError(f"scene: {len(self.places)} places for {len(self.objects)} objects; give one for each")
         poses = [name for thing in self.objects for name in thing.poses]

@@ -61,8 +61,8 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """Simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants of
-    a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
+    """Simulated robot that lies on level ground until its motors are commanded. Battery and temperatures are constants
+    of a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
 
     def __init__(
         self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
@@ -70,7 +70,7 @@ class QuadrupedTwin(Twin):
     ):  # fmt: skip
         self.hidden = hidden or HiddenQuadruped()
         super().__init__(
-            node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf, self.hidden.values,
+            node, task, replace(task.scene, timestep=TIMESTEP, ground=None), seed, cameras, mjcf, self.hidden.values,
             self.hidden.faults,
         )  # fmt: skip
         ros, base = self.robot.driver, self.robot.base

@@ -82,10 +82,16 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
             value = _with_interval(**value)
-        elif isinstance(value, Mapping) and key == "by_instruction":
-            value = "\n".join(f"{text}: {_shown(v['success'])} of {v['episodes']}" for text, v in value.items())
+        elif isinstance(value, Mapping) and key in ("by_instruction", "by_ground"):
+            value = "\n".join(f"{text}: {_group(**each)}" for text, each in value.items())
         table.add_row(Text(key), Text(_shown(value), overflow="fold"))
     out.print(table)
+
+
+def _group(success: float, episodes: int, **errors: float) -> str:
+    """Return the results of a group of episodes in one line."""
+    means = (f"{name} {_shown(value)}" for name, value in errors.items())
+    return ", ".join([f"{_shown(success)} of {episodes}", *means])
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:

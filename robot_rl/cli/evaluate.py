@@ -22,7 +22,7 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "randomization",
-    "range", "instructions", "changes", "mjcf", "episode_steps",
+    "range", "instructions", "changes", "levels", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
 
@@ -83,6 +83,7 @@ class Evaluate:
     range: opt.Range = ()
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
+    levels: opt.Levels = ""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -127,6 +128,7 @@ class Evaluate:
         from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
         from robot_rl.robots import robots
+        from robot_rl.training.terrain import read_levels
         from robot_rl.util.errors import ConfigError
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
@@ -150,6 +152,7 @@ class Evaluate:
         simulation |= {"changes": self.changes} if self.changes else {}
         ranges = read_ranges(self.randomization, self.range)
         simulation |= {"ranges": ranges} if ranges else {}
+        simulation |= {"levels": read_levels(self.levels)} if self.levels else {}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
         name, _, task = str(bundle_path).partition(":")
@@ -265,6 +268,7 @@ class Evaluate:
             for name in ("engine", "runtime", "execution", "instructions")
             if getattr(self, name) != defaults[name]
         ]
+        other += [f"levels-{self.levels}"] * bool(self.levels)
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)

@@ -31,6 +31,7 @@ Range = UseAppendAction[
 ]  # fmt: skip
 Instructions = Annotated[str, arg(help="The task's instructions to use: training, held-out, all, or a common prefix.")]
 Changes = Annotated[Fraction, arg(help="Fraction of episodes in which the instruction changes midway.")]
+Levels = Annotated[str, arg(help="Levels of uneven ground on which episodes begin, 3 or 2..5; default: all.")]
 Mjcf = Annotated[str, arg(help="Model file of the robot, MJCF or URDF; default: the `model` of its spec.")]
 TwinFaults = UseAppendAction[
     Annotated[

@@ -17,6 +17,7 @@ from robot_rl.cli import options as opt
 from robot_rl.cli.console import learned, show_runs
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.run import MAY_DIFFER, SEED, has_ended, read_metrics
+from robot_rl.training.terrain import CURRICULUM
 from robot_rl.util.errors import ConfigError, Interrupted
 from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, NonNegativeInt
 from robot_rl.util.registry import DATASET
@@ -29,16 +30,9 @@ R = TypeVar("R")
 HELD_OUT = 0.1
 """Fraction of a dataset's episodes that is held out if training has only the dataset and no task."""
 _SIMULATION = (
-    "engine",
-    "without",
-    "randomization",
-    "range",
-    "instructions",
-    "changes",
-    "choose",
-    "mjcf",
+    "engine", "without", "randomization", "range", "instructions", "changes", "choose", "levels", "mjcf",
     "episode_steps",
-)
+)  # fmt: skip
 
 
 @dataclass
@@ -96,6 +90,9 @@ class Train(Generic[R]):
     choose: NonNegativeFloat = 0.0
     """Temperature for sampling instructions, for example 0.2: instructions with a success rate near 0.5 are sampled
     most often. 0: uniform sampling."""
+    levels: str = CURRICULUM
+    """Levels of uneven ground on which episodes begin: curriculum (robots that walk well get harder ground), a level
+    like 3, or a range like 0..9, from which each episode draws."""
     mjcf: opt.Mjcf = ""
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
@@ -192,7 +189,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         if "environment" in may:
-            names = ("instructions", "changes", "choose", "episode_steps")
+            names = ("instructions", "changes", "choose", "levels", "episode_steps")
             settings |= {name: getattr(self, name) for name in names}
             settings |= {"ranges": read_ranges(self.randomization, self.range)}
             files = {"classifier": self.classifier, "reward": self.reward}

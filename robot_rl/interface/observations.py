@@ -15,12 +15,12 @@ from torch import Tensor
 
 from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, VectorSpec, box
 from robot_rl.interface.state import JointedName, ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import NonNegativeInt
+from robot_rl.util.limits import NonNegativeInt, PositiveFloat
 from robot_rl.util.registry import Registry
 
 
@@ -29,6 +29,8 @@ class Term(NamedTuple):
 
     field: Field
     compute: Callable[[RobotState], Tensor]
+    scan: tuple[tuple[float, float], ...] = ()
+    """Points at which the term reads `height_scan`, m forward and left of the trunk in its heading frame."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class Context:
         return self.robot.tool.workspace
 
     @property
-    def feet(self) -> tuple[str, ...]:
+    def base(self) -> FloatingBase:
         if self.robot.base is None:
             raise ConfigError(f"robot {self.robot.name!r} has no feet to observe")
-        return self.robot.base.feet
+        return self.robot.base
 
 
 def joint_position(on: Context) -> Term:
@@ -178,12 +180,23 @@ def base_velocity(on: Context) -> Term:
 
 def base_height(on: Context) -> Term:
     """Height of the trunk above the ground, m; simulation only."""
-    return Term(box("base_height", "z", "m", 0.0, 1.0, "world"), lambda s: s.base_position[:, 2:])
+    return Term(box("base_height", "z", "m", 0.0, 1.0, "world"), lambda s: s.base_height)
+
+
+def height_scan(on: Context, length: PositiveFloat, width: PositiveFloat, spacing: PositiveFloat) -> Term:
+    """Height of the ground at a grid of points around the trunk, `length` forwards and `width` sideways, minus the
+    height of the ground under a robot that stands, m. Rows of points run from right to left, the rearmost row first."""
+    counts = [round(size / spacing) for size in (length, width)]
+    x, y = ([(k - count / 2) * spacing for k in range(count + 1)] for count in counts)
+    points = tuple((round(a, 6), round(b, 6)) for a in x for b in y)
+    names = " ".join(f"x{a:g}y{b:g}" for a, b in points)
+    height = on.base.height
+    return Term(box("height_scan", names, "m", -1.0, 1.0, "heading"), lambda s: s.height_scan + height, points)
 
 
 def foot_force(on: Context) -> Term:
     """Contact force of each foot in units of 100 N."""
-    return Term(box("foot_force", " ".join(on.feet), "100 N", 0.0, 5.0), lambda s: s.foot_force / 100)
+    return Term(box("foot_force", " ".join(on.base.feet), "100 N", 0.0, 5.0), lambda s: s.foot_force / 100)
 
 
 def down(quat: Tensor) -> Tensor:
@@ -197,11 +210,19 @@ TERMS: dict[str, Callable[..., Term]] = {
     for f in (
         joint_position, joint_velocity, tool_position, tool_rotation, gripper_width, last_action, object_position,
         object_to_tool, object_to_object, object_in_tool, object_joint, angular_velocity, projected_gravity,
-        instruction, command, gait_clock, base_velocity, base_height, foot_force,
+        instruction, command, gait_clock, base_velocity, base_height, height_scan, foot_force,
     )
 }  # fmt: skip
 
 terms = Registry("observation term", TERMS, group="robot_rl.terms")
+
+
+def scan_points(terms: Sequence[Term]) -> tuple[tuple[float, float], ...]:
+    """Return the points at which terms read `height_scan`; ConfigError if they differ."""
+    scans = {term.scan for term in terms if term.scan}
+    if len(scans) > 1:
+        raise ConfigError("the terms height_scan differ; give all of them the same length, width and spacing")
+    return scans.pop() if scans else ()
 
 
 class Observer:
@@ -222,6 +243,8 @@ class Observer:
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
         """Names of the views of objects that the terms read, such as `cube` and `drawer.joints`."""
+        self.scan = scan_points(self.terms)
+        """Points at which the terms read `height_scan`, m forward and left of the trunk in its heading frame."""
 
     def __call__(self, state: RobotState) -> Tensor:
         """Return `observation.state` (n, spec.size) float32 of n robots."""

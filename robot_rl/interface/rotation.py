@@ -88,6 +88,14 @@ def rotation_matrix(vector: Tensor) -> Tensor:
     return quat_to_matrix(rotation_quat(vector))
 
 
+def heading(quat: Tensor) -> Tensor:
+    """Return the horizontal unit vectors (n, 2), cos and sin of the yaw angle, along the x axes of frames with
+    orientations (n, 4), w x y z. The x axis must not be vertical."""
+    w, x, y, z = quat.unbind(-1)
+    forward = torch.stack([1 - 2 * (y * y + z * z), 2 * (x * y + w * z)], -1)
+    return forward / forward.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+
+
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:
     """Rotate vectors (..., 3) by the inverse of unit quaternions (..., 4), w x y z. For a frame's orientation in the
     world, this turns vectors in the world into vectors in the frame."""

@@ -72,12 +72,27 @@ class RobotState:
     joint_torque: Tensor = ABSENT
     """(n, J) motor torque, N m."""
 
+    height_scan: Tensor = ABSENT
+    """(n, K) height of uneven ground minus that of the trunk at the points of `Observer.scan`, m."""
+    ground_height: Tensor = ABSENT
+    """(n, 1) height of uneven ground below the trunk in the world, m; simulation only."""
+    ground_normal: Tensor = ABSENT
+    """(n, 3) upward unit normal of uneven ground below the trunk in the world; simulation only."""
+    foot_ground_height: Tensor = ABSENT
+    """(n, F) height of uneven ground below each foot in the world, m; simulation only."""
+
     @classmethod
     def from_views(cls, views: dict[str, Tensor], objects: Sequence[str]) -> RobotState:
         """Return the state with the given views; `objects` names the views that are poses of objects."""
         joints = {k.removesuffix(OF_JOINTS): v for k, v in views.items() if k.endswith(OF_JOINTS)}
         own = {k: v for k, v in views.items() if k not in objects and not k.endswith(OF_JOINTS)}
         return cls(**own, objects={k: views[k] for k in objects}, object_joints=joints)
+
+    @property
+    def base_height(self) -> Tensor:
+        """Return the height (n, 1) of the trunk above the ground, m; simulation only."""
+        height = self.base_position[:, 2:]
+        return height if self.ground_height is ABSENT else height - self.ground_height
 
     @property
     def views(self) -> dict[str, Tensor]:

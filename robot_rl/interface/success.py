@@ -60,12 +60,13 @@ def reached(name: ObjectName, distance: PositiveFloat) -> Test:
 
 
 def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
-    """Test that the trunk is tilted by more than `tilt`, degrees, or, if its height is known, below `height`, m."""
+    """Test that the trunk is tilted by more than `tilt`, degrees, or, if its height above the ground is known, below
+    `height`, m."""
     upright = math.cos(math.radians(tilt))
 
     def test(state: RobotState) -> Tensor:
         over = down(state.base_quat)[:, 2] > -upright
-        return over if state.base_position is ABSENT else over | (state.base_position[:, 2] < height)
+        return over if state.base_position is ABSENT else over | (state.base_height[:, 0] < height)
 
     return test
 

@@ -23,6 +23,7 @@ from robot_rl.rewards.written.file import RewardWrapper, load_reward, written_re
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.training.run import Run
+from robot_rl.training.terrain import CURRICULUM, read_levels, with_curriculum
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import file_name
@@ -173,6 +174,8 @@ def open_job(
     physics |= {name: settings[name] for name in ("changes", "ranges") if name in settings}
     python, steps, began = Path(python) if python else None, settings.get("episode_steps"), began or {}
     physics |= {"episode_steps": steps}
+    levels = settings.get("levels", "")
+    physics |= {} if levels in ("", CURRICULUM) else {"levels": read_levels(levels)}
     base = load_bundle(settings["base"]) if settings.get("base") else None
     dataset, alone = Path(settings.get("dataset") or Path("datasets") / file_name(task)), task.startswith(DATASET)
     data = open_dataset(dataset, settings, began) if "dataset" in settings and (alone or dataset.exists()) else None
@@ -195,6 +198,9 @@ def open_job(
     if settings.get("choose"):
         plain = make_env
         make_env = lambda count: InstructionCurriculum(plain(count), settings["choose"])  # noqa: E731
+    if levels == CURRICULUM:
+        flat_or_not = make_env
+        make_env = lambda count: with_curriculum(flat_or_not(count))  # noqa: E731
     inputs = file_inputs(settings, info, simulated="classifier" in settings)  # only simulated runs have that setting
     if data:
         check_dataset(data, info)

@@ -60,7 +60,8 @@ def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str
     """Return the report page of runs, with the stages `found` in them, as HTML text."""
     sections = [
         ("success", "Success at each stage", results.success_section(found)),
-        ("instructions", "Success of each instruction", results.instructions_section(runs)),
+        ("instructions", "Success of each instruction", results.groups_section(runs, "by_instruction", "Instruction")),
+        ("ground", "Success by kind and level of the ground", results.groups_section(runs, "by_ground", "Ground")),
         ("videos", "Videos", videos_section(runs)),
         ("learning", "Learning curves", learning_section(runs)),
         ("interventions", "Interventions", interventions_section(runs)),
@@ -73,7 +74,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[results.Stage], title: str
         ("provenance", "Provenance", record.provenance_section(runs)),
         ("settings", "Settings", record.settings_section(runs)),
     ]
-    optional = ("measures", "instructions")  # some tasks measure only success or have no instructions
+    optional = ("measures", "instructions", "ground")  # some tasks measure only success or have no instructions
     missing = [heading.lower() for name, heading, blocks in sections if not blocks and name not in optional]
     return assemble(title, results.sentence(found), runs, sections, missing)
 

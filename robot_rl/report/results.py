@@ -16,7 +16,7 @@ _ROW = 52
 """Height of a stage in the chart of success rates, pixels."""
 _UNITS = {
     "velocity_error": "m/s", "yaw_error": "rad/s", "foot_slip": "m/s", "swing_height": "m", "air_time": "s",
-    "power": "W", "base_height": "m",
+    "power": "W", "base_height": "m", "command_speed": "m/s", "speed_along_command": "m/s",
 }  # fmt: skip
 
 
@@ -163,28 +163,30 @@ def _mean(value: Any) -> str:
     return f"{figure(value.get('mean'))} [{figure(value.get('low'))}, {figure(value.get('high'))}]"
 
 
-def instructions_section(runs: Sequence[RunFolder]) -> list[Block]:
-    """Return a table of success by instruction (rows) and evaluation (columns)."""
-    rows_of = [(row.get("label") or run.name, _by_instruction(row)) for run in runs for row in run.evaluations]
+def groups_section(runs: Sequence[RunFolder], key: str, name: str) -> list[Block]:
+    """Return a table of success by group of episodes (rows), such as those of an instruction, and evaluation (columns).
+    `key`: key of the groups in an evaluation; `name`: heading of their column."""
+    rows_of = [(row.get("label") or run.name, _groups(row, key)) for run in runs for row in run.evaluations]
     found = [(label, rates) for label, rates in rows_of if rates]
     if not found:
         return []
     texts = dict.fromkeys(text for _, rates in found for text in sorted(rates))
     rows = [(text, *(_cell(rates.get(text)) for _, rates in found)) for text in sorted(texts)]
-    head = ("Instruction", *(str(label) for label, _ in found))
+    head = (name, *(str(label) for label, _ in found))
     return [
         table("Success, and in brackets the number of episodes", head, rows, numbers=range(1, len(head))),
         note("Few episodes say little: 5 successes in 10 have a 95\u202f% interval of 24\u201376\u202f%."),
     ]
 
 
-def _by_instruction(row: Row) -> Row:
-    value = row.get("by_instruction")
+def _groups(row: Row, key: str) -> Row:
+    value = row.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def _cell(value: object) -> str:
-    """Format a success rate with its number of episodes; empty if `value` contains no rate."""
+    """Format a success rate with its number of episodes, and errors; empty if `value` contains no rate."""
     if not isinstance(value, dict) or number(value.get("success")) is None:
         return ""
-    return f"{percent(value['success'], 0)} ({figure(value.get('episodes'))})"
+    errors = (f", {figure(value[name])} {unit}" for name, unit in _UNITS.items() if number(value.get(name)) is not None)
+    return f"{percent(value['success'], 0)} ({figure(value.get('episodes'))})" + "".join(errors)

@@ -159,11 +159,13 @@ class GenesisEngine(Engine):
         self.solver.set_qpos(ordered, envs_idx=ids)
         self.solver.set_dofs_velocity(torch.zeros(len(ids), self.solver.n_dofs, device=self.device), envs_idx=ids)
 
-    def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
+    def reset(
+        self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray], origins: np.ndarray | None = None
+    ) -> None:
         ids = np.asarray(ids)
         self._parameters.write(ids)
         at = torch.as_tensor(ids, device=self.device)
-        self._put(at, self.initial_qpos(joints, objects))
+        self._put(at, self.initial_qpos(joints, objects, origins))
         # Commands in the delay line must hold this posture until the first new command arrives.
         width = self.robot.gripper.width if self.robot.gripper else 0.0
         posture = np.concatenate([joints, np.tile(self.world.grip * width, (len(ids), 1))], 1)

@@ -14,6 +14,7 @@ from sim.objects.base import Object
 from sim.parameters import LONGEST_ACTION_DELAY
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Camera, Scene, robot_model
+from sim.terrain import Terrain
 
 MAX_ACTION_DELAY = LONGEST_ACTION_DELAY
 BONE = 0.014
@@ -159,8 +160,11 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     room = mujoco.MjSpec()
     world = room.worldbody
     _add_tables(room)
-    size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
-    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
+    if scene.ground is not None:
+        _add_ground(room, scene.ground)
+    else:
+        size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
+        world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     _attach(spec, room, spec.worldbody)
     for thing in scene.objects:
         _attach(spec, object_model_spec(thing), spec.worldbody)
@@ -172,6 +176,20 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     _attach(spec, mounted, carrier)
     for camera in scene.cameras:
         _add_camera(spec, robot, camera)
+
+
+def _add_ground(room: mujoco.MjSpec, terrain: Terrain) -> None:
+    """Add uneven ground; MuJoCo scales heights to [0, 1]."""
+    heights = terrain.heights
+    low, high = float(heights.min()), float(heights.max())
+    rows, columns = heights.shape
+    scaled = (heights - low) / (high - low)
+    room.add_hfield(
+        name="table", nrow=rows, ncol=columns, size=[*terrain.half_size, high - low, 1.0], userdata=scaled.ravel()
+    )
+    room.worldbody.add_geom(
+        name="table", type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="table", pos=[0, 0, low], material="table"
+    )
 
 
 def _add_camera(spec: mujoco.MjSpec, robot: RobotSpec, camera: Camera) -> None:

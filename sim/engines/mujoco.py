@@ -157,7 +157,9 @@ class MujocoEngine(Engine):
         yield
         self._recorded = None
 
-    def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
+    def reset(
+        self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray], origins: np.ndarray | None = None
+    ) -> None:
         ids = np.asarray(ids)
         if self._changed & set(self._servo):
             self._write_servos(ids)
@@ -166,7 +168,7 @@ class MujocoEngine(Engine):
         if self._stale:
             self.batch.set_const(np.sort(ids))
         self.batch.reset(np.sort(ids), stage=mujoco.mjtStage.mjSTAGE_NONE)
-        self.qpos[ids] = self.initial_qpos(joints, objects)
+        self.qpos[ids] = self.initial_qpos(joints, objects, origins)
         # Commands in the delay lines must hold this posture until the first new command arrives.
         control = np.zeros((len(ids), self.model.nu))
         control[:, self._actuators] = joints

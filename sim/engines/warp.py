@@ -130,9 +130,11 @@ class WarpEngine(Engine):
         self._write_fields(np.arange(self.num_envs))
 
     # ---- resets ------------------------------------------------------------------------------------------------
-    def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
+    def reset(
+        self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray], origins: np.ndarray | None = None
+    ) -> None:
         ids = np.asarray(ids)
-        self._host.reset(ids, joints, objects)
+        self._host.reset(ids, joints, objects, origins)
         self._write_fields(ids)
         at = self._indices(ids)
         for name, rows in (self.state | self.seen).items():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.interface.observations import Observer
+from robot_rl.interface.observations import Observer, scan_points
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import SuccessHold
@@ -19,6 +19,7 @@ from sim.engines.base import Engine
 from sim.rewards import Transition, total
 from sim.step.action_chain import ActionChain
 from sim.step.feet import FootTracker
+from sim.step.ground import Ground, Levels
 from sim.step.pictures import PictureDelay
 from sim.step.sampling import EpisodeSampler
 from sim.step.sensors import SensorModel
@@ -47,13 +48,12 @@ class TransitionJudge:
         self.success_ends = True  # success ends an episode
 
     def judge(
-        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, hold: SuccessHold,
+        self, before: RobotState, now: RobotState, late: Tensor, broken: Tensor, hold: SuccessHold,
         feet: FootTracker | None,
     ) -> Verdict:  # fmt: skip
-        """Judge control period `steps` (n,) of each episode, from true state `before` to `now`. If physics diverged
-        (`broken` (n,)), the reward is 0 and the episode is truncated."""
+        """Judge one control period of each episode, from true state `before` to `now`. `late` (n,): the episode's time
+        or ground ends. If physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated."""
         interface, pipeline = self.task.interface, self.pipeline
-        late = steps >= interface.horizon
         failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
         if interface.instructions:  # a new instruction restarts the hold time
             hold.reset((before.instruction != now.instruction)[:, 0])
@@ -83,14 +83,18 @@ class Episodes(Rows):
     ROWS = ("steps",)
 
     def __init__(
-        self, task: Task, pipeline: Pipeline, engine: Engine, columns: list[int], tick: float, ticks: int, seed: int
-    ):
-        """`columns`: see `EpisodeSampler`. A control period has `ticks` commands, `tick` s apart."""
+        self, task: Task, pipeline: Pipeline, engine: Engine, columns: list[int], tick: float, ticks: int, seed: int,
+        levels: Levels | None = None,
+    ):  # fmt: skip
+        """`columns`: see `EpisodeSampler`. A control period has `ticks` commands, `tick` s apart. `levels`: levels of
+        uneven ground, see `Ground`."""
         self.task, self.pipeline, self.engine = task, pipeline, engine
         self.num_envs, self.device = engine.num_envs, engine.device
         self.rate = task.interface.controller.rate
         robot, boxes, n = pipeline.robot, task.scene.poses, engine.num_envs
-        self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device)
+        self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
+        scan = scan_points([*pipeline.observer.terms, *self.privileged.terms])
+        self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device, len(scan))
         self.sampler = EpisodeSampler(task, robot, columns, self.sensors.biases, n, seed, self.device)
         self.chain = ActionChain(pipeline, n, tick, ticks)
         self.judge = TransitionJudge(task, pipeline)
@@ -98,10 +102,11 @@ class Episodes(Rows):
         self.feet: FootTracker | None = None
         if base := robot.base:
             self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
+        terrain = task.scene.ground
+        self.ground = Ground(terrain, scan, n, self.device, levels) if terrain else None
         self.pictures: PictureDelay | None = None
         if "camera.delay" in self.sampler.names:
             self.pictures = PictureDelay(n, engine.model.nq, 1 / self.rate, self.device)
-        self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
         """Number of control periods (n,) so far in each running episode."""
         self.true: RobotState
@@ -114,8 +119,8 @@ class Episodes(Rows):
         """Return the components with one row per environment, by name."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
         parts["success"] = self.success
-        optional: dict[str, Rows | None] = {"feet": self.feet, "pictures": self.pictures}
-        return parts | {name: part for name, part in optional.items() if part}
+        optional: dict[str, Rows | None] = {"feet": self.feet, "ground": self.ground, "pictures": self.pictures}
+        return parts | {name: part for name, part in optional.items() if part is not None}
 
     # ---- resets ------------------------------------------------------------------------------------------------
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
@@ -126,7 +131,8 @@ class Episodes(Rows):
         for name in self._engine_parameters:
             self.engine.parameters[name](rows, sample.values[name])
         self.sensors.set(self._sensor_parameters, ids, [sample.values[name] for name in self._sensor_parameters])
-        self.engine.reset(rows, sample.joints, sample.objects)
+        origins = self.ground.begin(ids, self.sampler.tile_numbers(ids)) if self.ground else None
+        self.engine.reset(rows, sample.joints, sample.objects, origins)
         self.steps[ids] = 0
         self.chain.reset(ids)
         self.success.reset(ids)
@@ -193,7 +199,10 @@ class Episodes(Rows):
         # Diverged environments keep their last valid state: no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
-        verdict = self.judge.judge(before, self.true, self.steps, broken, self.success, self.feet)
+        late = self.steps >= self.task.interface.horizon
+        if self.ground:
+            late |= self.ground.outside(self.true.base_position)
+        verdict = self.judge.judge(before, self.true, late, broken, self.success, self.feet)
         measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
         self.state = self.chain.refer(measured)
         verdict.infos.update(success=verdict.success, diverged=broken, episode_steps=self.steps.clone())
@@ -230,6 +239,8 @@ class Episodes(Rows):
             views["phase"] = pipeline.phase(steps)
         if self.task.interface.instructions:
             views["instruction"] = self.sampler.instruction(steps, ids)
+        if self.ground:
+            views |= self.ground.views(views)
         objects = {name: rows(self.engine.object_pose(name)) for name in self.task.scene.poses}
         joints = {name: rows(moved) for name, moved in self.engine.object_joints().items()}
         return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects, object_joints=joints)
@@ -284,6 +295,8 @@ class PrefetchedResets:
         if self.version != (version := episodes.sampler.distribution.version):
             self.version, self.ready[:] = version, -1
         missing = (self.ready != episodes.sampler.next_episode) | (self.ahead.sampler.seed != episodes.sampler.seed)
+        if episodes.ground and self.ahead.ground:
+            missing |= episodes.ground.stale(self.ahead.ground)
         if missing[rows].any():
             self._prepare(episodes, missing.nonzero()[0])
         episodes.copy_from(ids, self.ahead)
@@ -294,6 +307,8 @@ class PrefetchedResets:
         self.ready[rows] = -1  # valid state if Ctrl-C interrupts
         ahead.sampler.seed = episodes.sampler.seed
         ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
+        if ahead.ground and episodes.ground:
+            ahead.ground.levels[rows] = episodes.ground.levels[rows]
         first = ahead.begin(ids)
         if len(rows) < len(self.ready):
             first = {name: values.index_copy(0, ids, first[name]) for name, values in self.observation.items()}

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robot_rl.interface.state import RobotState
+from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 
 CONTACT_FORCE = 1.0
@@ -33,8 +33,9 @@ class FootTracker(Rows):
         self.swing_height = torch.maximum(self.swing_height, self.sole(state)) * swings
 
     def sole(self, state: RobotState) -> Tensor:
-        """Return the height (n, F) of the lowest point of every foot, m."""
-        return state.foot_position[:, 2::3] - self.radius
+        """Return the height (n, F) of the lowest point of every foot above the ground below it, m."""
+        height = state.foot_position[:, 2::3] - self.radius
+        return height if state.foot_ground_height is ABSENT else height - state.foot_ground_height
 
     def reset(self, ids: Tensor) -> None:
         """Reset the contact history of robots `ids` to standing on all feet."""

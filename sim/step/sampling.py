@@ -177,6 +177,10 @@ class EpisodeSampler(Rows):
         counter = torch.tensor(-1, device=self.device)
         return (uniforms(self.keys[:, _PUSH], counter, 1)[:, 0] * horizon).long()
 
+    def tile_numbers(self, ids: Tensor) -> Tensor:
+        """Return random numbers (k, 2) in [0, 1) that choose the tiles of environments `ids` for their episodes."""
+        return uniforms(self._keys(_PUSH, ids), torch.tensor(-2, device=self.device), 2)
+
     def push_velocity(self, steps: Tensor) -> Tensor:
         """Return the velocities (n, 3) float64, m/s, world frame, that pushes add before control periods `steps` (n,).
         Directions are random and horizontal. Rows of environments without a push are 0."""

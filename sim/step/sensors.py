@@ -17,7 +17,10 @@ from sim.parameters import OBJECT, ROWS
 
 NAMES = tuple(row.name for row in ROWS if row.owner == "sensor" and OBJECT not in row.name)
 """Parameters of the sensors, besides the constant error of each object's position."""
-UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
+UNSEEN = (
+    "base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque", "ground_height",
+    "ground_normal", "foot_ground_height",
+)  # fmt: skip
 """State views that real robots do not measure."""
 
 
@@ -49,8 +52,9 @@ class SensorModel(Rows):
 
     def __init__(
         self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "cpu", scan: int = 0,
     ):  # fmt: skip
+        """`scan`: number of points of `height_scan`."""
         self.robot, self.period, self.objects = robot, period, tuple(objects)
         self.device = torch.device(device)
         with self.device:
@@ -68,6 +72,7 @@ class SensorModel(Rows):
             tilt += [Channel("", 3, "", "sensor.tilt_noise", "sensor.tilt_bias", direction=joints + 3)]
         else:
             exact += [speed]
+        noisy += [Channel("height_scan", scan, noise="sensor.scan_noise")] if scan else []
         for k, name in enumerate(objects):  # own biases: the relative pose of two objects has a bias, too
             error, at = ("sensor.object_noise", "sensor.object_bias", f"{name}.bias_"), joints + 6 + 3 * k
             noisy += [Channel(name, 3, late, *error, direction=at)]
@@ -81,7 +86,9 @@ class SensorModel(Rows):
             self._delays = self._parameters(self.channels, "delay")
             kinds = ("noise", "bias", "offset")
             self._noises, self._biases, self._offsets = (self._parameters((*noisy, *tilt), kind) for kind in kinds)
-            self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
+            self._directions = torch.cat(
+                [c.direction + torch.arange(c.width) * bool(c.bias) for c in (*noisy, *tilt)]  # any without a bias
+            )
             self.values = torch.zeros(num_envs, len(self.names) + 1)
             """Parameter values (n, P + 1); the last column is 0."""
             width = sum(c.width for c in self.channels)

@@ -23,6 +23,8 @@ tasks = Registry(
     {
         "fr3-lift": ("sim.tasks.fr3_lift:TASK", "a Franka Research 3 lifts a cube from the table"),
         "fr3-reach": ("sim.tasks.fr3_reach:TASK", "a Franka Research 3 brings its tool to a target"),
+        "go2-rough": ("sim.tasks.go2_rough:TASK", "a Unitree Go2 follows velocity commands on slopes and stairs"),
+        "go2-rough-scan": ("sim.tasks.go2_rough:SCAN_TASK", "the same, with a scan of the ground around the robot"),
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "panda-drawer": ("sim.tasks.panda_drawer:TASK", "a Franka Panda opens a drawer"),
         "panda-insert": ("sim.tasks.panda_insert:TASK", "a Franka Panda inserts a peg with 1 mm of clearance"),

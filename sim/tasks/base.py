@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.interface.observations import Observer
+from robot_rl.interface.observations import Observer, scan_points
 from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.interface.success import objects_of
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UnknownName
@@ -51,6 +52,8 @@ class Task:
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
         # Fail here rather than later in a policy, on a robot or in an engine.
         pipeline = Pipeline(self.interface)
+        if self.scene.ground and not pipeline.robot.base:
+            raise ConfigError(f"task {self.name!r} has uneven ground, and robot {pipeline.robot.name!r} does not walk")
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = self.interface.tests
         views = self.scene.views
@@ -94,6 +97,11 @@ def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
         feet = len(robot.base.feet)
         sizes |= {"base_position": 3, "base_quat": 4, "base_velocity": 3, "base_angular_velocity": 3}
         sizes |= {"foot_position": 3 * feet, "foot_velocity": 3 * feet, "foot_force": feet, "joint_torque": joints}
+    if task.scene.ground and robot.base:
+        sizes |= {"ground_height": 1, "ground_normal": 3, "foot_ground_height": len(robot.base.feet)}
+        true = Observer(task.privileged, robot, pipeline.actions, pipeline.command)
+        if scan := scan_points([*pipeline.observer.terms, *true.terms]):
+            sizes["height_scan"] = len(scan)
     if task.commands:
         sizes["command"] = pipeline.command.size
     if task.interface.gait:
@@ -114,8 +122,12 @@ class _Zeros:
                 setattr(self, name, torch.zeros(1, size))
         self._reasons = {"command": "and the task has no commands", "phase": "and the interface has no gait"}
         self._reasons["instruction"] = "and the interface has no instructions"
+        self._reasons |= dict.fromkeys(("height_scan", "ground_normal"), "and the scene has no uneven ground")
         self._reasons |= {name: "which no sensor measures" for name in unseen if name in sizes}
         self._robot = robot
+
+    ground_height = foot_ground_height = ABSENT  # as on level ground, unless __init__ sets them
+    base_height = RobotState.base_height
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

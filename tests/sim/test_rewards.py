@@ -17,7 +17,7 @@ from sim.step.feet import CONTACT_FORCE, FootTracker
 Build = Callable[..., Any]
 PERIOD = 0.02
 COMMAND = torch.tensor([[0.5, 0.0, 0.0]])
-OTHERS = ("Transition", "Reward", "total", "gait_metrics")
+OTHERS = ("Transition", "Reward", "total", "gait_metrics", "rough_metrics", "speed_along_command")
 TERMS = {name: f for name, f in vars(r).items() if getattr(f, "__module__", "") == r.__name__ and name not in OTHERS}
 """All shared reward terms; a task's own terms have tests beside the task."""
 
@@ -264,3 +264,25 @@ def test_reset_sets_selected_robots_to_standing(standing: Build) -> None:
     assert tracker.contact.all(1).tolist() == [True, False, True]
     tracker.update(standing(3))
     assert tracker.landed.any(1).tolist() == [False, True, False], "a robot placed on the ground has not landed"
+
+
+def test_progress_is_the_speed_along_the_command(step: Build) -> None:
+    m = step(3, before_command=torch.tensor([[0.3, 0.4, 1.0], [-1.0, 0, 0], [0, 0, 1.0]]),
+             base_velocity=torch.tensor([[0.3, 0.4, 0.0], [0.5, 2.0, 0.0], [1.0, 0.0, 0.0]]))  # fmt: skip
+    metrics = r.rough_metrics(m)
+    assert metrics["command_speed"].tolist() == pytest.approx([0.5, 1.0, 0.0])
+    assert metrics["speed_along_command"].tolist() == pytest.approx([0.5, -0.5, 0.0])
+
+
+def test_heights_are_those_above_uneven_ground(step: Build, go2: Any) -> None:
+    ground = torch.tensor([[0.7], [-0.4]])
+    feet = ground.expand(-1, 4) + 0.01
+    level = step(2, foot_velocity=torch.ones(2, 12))
+    place = level.now.foot_position.clone()
+    place[:, 2::3] += feet
+    base = level.now.base_position + torch.nn.functional.pad(ground, (2, 0))
+    moved = {"base_position": base, "ground_height": ground, "foot_position": place, "foot_ground_height": feet}
+    m = step(2, foot_velocity=torch.ones(2, 12), **moved)
+    for term in (r.base_height, r.feet_clearance):
+        assert torch.allclose(term(m), term(level), atol=1e-5)
+    assert torch.allclose(r.gait_metrics(m)["base_height"], torch.tensor(go2.base.height), atol=1e-6)

@@ -65,7 +65,8 @@ def legged_observer(go2: Any) -> Callable[..., Observer]:
 @pytest.fixture
 def walking(standing: Build) -> Any:
     """State of two legged robots with distinct numbers."""
-    state, rng = standing(2), torch.Generator().manual_seed(0)
+    ground = {"ground_height": torch.zeros(2, 1), "height_scan": torch.zeros(2, 9)}
+    state, rng = standing(2, **ground), torch.Generator().manual_seed(0)
     state = state.map(lambda name, view: torch.randn(view.shape, generator=rng))
     state.base_quat = torch.nn.functional.normalize(state.base_quat)
     state.phase, state.command[1] = torch.tensor([[0.25], [0.6]]), 0.0
@@ -82,7 +83,8 @@ def expected_of_legs(state: Any) -> dict[str, Tensor]:
         "command": state.command,
         "gait_clock": torch.tensor([[1.0, 0.0], [0.0, 0.0]]),  # a quarter of the cycle; zero command
         "base_velocity": state.base_velocity,
-        "base_height": state.base_position[:, 2:],
+        "base_height": state.base_position[:, 2:] - state.ground_height,
+        "height_scan:0.2:0.2:0.1": state.height_scan + 0.32,
         "foot_force": state.foot_force / 100,
     }
 

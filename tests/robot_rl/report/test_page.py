@@ -21,7 +21,7 @@ from robot_rl.report.charts import POINTS, thinned
 from robot_rl.report.figures import ABSENT
 from robot_rl.report.folders import RunFolder
 from robot_rl.report.page import DARK, LIGHT, render
-from robot_rl.report.results import instructions_section, measures_section, stages
+from robot_rl.report.results import groups_section, measures_section, stages
 from robot_rl.util.errors import UserError
 from robot_rl.util.statistics import wilson
 
@@ -424,8 +424,8 @@ def test_instructions_have_a_row_each_and_evaluations_a_column() -> None:
     before = {"touch it": {"episodes": 40, "success": 0.25}, "lift it": {"episodes": 8, "success": 1.0}}
     after = {"lift it": {"episodes": 5, "success": 0.6}, "drop it": "damaged"}
     rows = [{"label": "before", "by_instruction": before}, {"label": "no words"}, {"by_instruction": after}]
-    table, _ = instructions_section([of(*rows)])
+    table, _ = groups_section([of(*rows)], "by_instruction", "Instruction")
     assert list(table.data["head"]) == ["Instruction", "before", "walk"]
     found = [[cell.replace("\u202f", " ") for cell in row] for row in table.data["rows"]]
     assert found == [["drop it", "", ""], ["lift it", "100 % (8)", "60 % (5)"], ["touch it", "25 % (40)", ""]]
-    assert instructions_section([of({"label": "no words"})]) == []
+    assert groups_section([of({"label": "no words"})], "by_instruction", "Instruction") == []

