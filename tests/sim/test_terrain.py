@@ -15,7 +15,8 @@ from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
 from sim.rendering.gl import mujoco
-from sim.scenes import Object, Scene
+from sim.objects import Box
+from sim.scenes import Scene
 from sim.step.ground import Ground, HeightField
 from sim.tasks import tasks
 from sim.terrain import KINDS, RIM, Terrain
@@ -94,7 +95,7 @@ def test_impossible_terrain_is_refused(changes: dict[str, Any], message: str) ->
 
 def test_impossible_scenes_and_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="not on uneven ground; leave out one"):
-        Scene(objects=(Object("cube", 0.02, 0.1),), ground=SMALL)
+        Scene(objects=(Box("cube", 0.02, 0.1),), ground=SMALL)
     arm = tasks.get("so101-reach")
     with pytest.raises(ConfigError, match="has uneven ground, and robot 'so101' does not walk"):
         replace(arm, scene=Scene(cameras=arm.scene.cameras, ground=SMALL))
