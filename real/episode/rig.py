@@ -55,8 +55,8 @@ class Rig:
         self.pipeline = Pipeline(interface, robot, accepted=accepted, executor=executor)
         if self.pipeline.observer.scan:
             raise ConfigError(
-                f"policies of task {interface.task!r} observe height_scan, which no driver measures; take a policy of a "
-                "task without it"
+                f"policies of task {interface.task!r} observe height_scan, which no driver measures; take a policy of "
+                "a task without it"
             )
         self.node, self.classifier, self.stream = node, classifier, Stream()
         self.interface, self.period = interface, 1 / interface.controller.rate
