@@ -28,6 +28,7 @@ from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.rewards.classifier import Classifier
 from robot_rl.robots import robots
+from robot_rl.util.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
@@ -52,6 +53,11 @@ class Rig:
         robot = robot or robots.get(interface.robot)
         accepted, executor = parts_of(robot).commands.accepts, f"robot {robot.name!r} (driver {robot.driver.driver})"
         self.pipeline = Pipeline(interface, robot, accepted=accepted, executor=executor)
+        if self.pipeline.observer.scan:
+            raise ConfigError(
+                f"policies of task {interface.task!r} observe height_scan, which no driver measures; take a policy of "
+                "a task without it"
+            )
         self.node, self.classifier, self.stream = node, classifier, Stream()
         self.interface, self.period = interface, 1 / interface.controller.rate
         pictures, objects = interface.pictures, self.pipeline.objects
