@@ -131,7 +131,7 @@ def check_names(command: Any, page: Path) -> None:
         from robot_rl.cli.teleop import DEVICES
         from robot_rl.util.devices import COMMON
 
-        computes = any(hasattr(command, name) for name in ("engine", "runtime", "threads"))
+        computes = any(hasattr(command, name) for name in ("engine", "engines", "runtime", "threads"))
         assert command.device in (COMMON if computes else DEVICES)
 
 
