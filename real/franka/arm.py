@@ -187,9 +187,8 @@ class Arm:
 
     def _say(self, reason: str) -> None:
         report = Report(self.fault or reason, bool(self.fault))
-        if report != self._reported:
+        if report != self._reported and self.link.send(report):  # a node that stood still gets it later
             self._reported = report
-            self.link.send(report)
 
 
 def _errors(errors: Any) -> str:

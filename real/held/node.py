@@ -230,7 +230,8 @@ class HeldNode(ABC):
                 raise UserError(f"the process of the {part.name} has ended; {self.robot.name} at {self.where}{why}")
         last = self.state_time
         age = time.monotonic() - last if last is not None else 0.0
-        report = self._said if age < GONE else Report(f"no state of the robot for {GONE:g} s", False)
+        silent = age > GONE and not self._said.latched  # which only a recovery ends
+        report = Report(f"no state of the robot for {GONE:g} s", False) if silent else self._said
         if report != self.report:
             self._change(report, say)
 

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import math
+import select
 import signal
 import socket
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 SILENCE = "no goals"
+LAST = 5.0
+"""Longest wait to say the last words to a node that does not read, s."""
 TRIES = 3
 """Number of times that the servos are addressed: LeRobot repeats no packet that was lost while it connects."""
 
@@ -38,14 +41,21 @@ class Link:
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def send(self, **message: Any) -> None:
-        """Send a message; drop it if the other side does not read, as the next one replaces it."""
+    def send(self, wait: float = 0.0, **message: Any) -> bool:
+        """Send a message, and return whether it was: it is dropped if the other side has not read for a while.
+
+        Args: `wait`: time to wait for that, s. A state need not wait, as the next one replaces it.
+        """
         try:
+            if wait:
+                select.select([], [self._end], [], wait)
             self._end.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+            return True
         except BlockingIOError:
-            pass
-        except OSError:  # the other process has ended, or this link is closed
+            return False
+        except (OSError, ValueError):  # the other process has ended, or this link is closed
             self.closed = True
+            return False
 
     def receive(self) -> Any:
         """Return the next message; None if there is none, or if the other process has ended."""
@@ -163,9 +173,8 @@ class Holder:
             if away > self.start:
                 reason = f"the first goal is more than {self.start:.0f} degrees away from the arm"
         report = reason, bool(self.fault)
-        if report != self._reported:
-            self._reported = report
-            self.link.send(reason=reason, latched=report[1])
+        if report != self._reported and self.link.send(reason=reason, latched=report[1]):
+            self._reported = report  # a node that stood still gets it later
         return not reason
 
 
@@ -269,7 +278,7 @@ def main() -> int:
         holder.run()
         robot.disconnect()
     except Exception as error:
-        link.send(reason=words(error), latched=True)
+        link.send(LAST, reason=words(error), latched=True)
         return 1
     return 0
 
