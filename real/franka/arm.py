@@ -115,7 +115,7 @@ class Arm:
         self._cycles += cycles
         self._stalls += cycles * PERIOD > STALL
         self._lost += late + missed
-        self._in_row = max(self._in_row, late + missed)
+        self._in_row = max(self._in_row, losses.in_row)
         return late, missed
 
     # ---- messages -------------------------------------------------------------------------------------------------
