@@ -89,8 +89,12 @@ class HandState:
 
     width: float
     """Distance between the fingers, m."""
+    max_width: float
+    """Largest distance, m, as its homing has measured it."""
     grasped: float
     """1 if the hand holds an object."""
+    failed: float
+    """Number of motions that the hand has refused or not finished."""
     time: float
     """Arrival of the hand's state, s."""
 

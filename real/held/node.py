@@ -101,7 +101,8 @@ class HeldNode(ABC):
         """Number of refused commands, by reason."""
         self.foreign = ""
         """Other writer of commands; empty if there is none."""
-        self._closing = threading.Event()
+        self._closing, self._checked = threading.Event(), False
+        """`_checked`: the robot has passed `preflight`. Before, nothing is published, and no command is passed on."""
         self._count, self._recoveries = 0, 0
         self._raised = False
         """The bus's threads have real-time priority."""
@@ -174,7 +175,7 @@ class HeldNode(ABC):
     def _numbers(self, sample: Stamped, count: int) -> tuple[float, ...] | None:
         """Return the numbers of a command; None if it is refused."""
         numbers = tuple(float(x) for x in sample.msg.data)
-        bad = "foreign writer" if self.foreign else ""
+        bad = "foreign writer" if self.foreign else "" if self._checked else "before the robot was checked"
         bad = bad or ("wrong number of values" if len(numbers) != count else "")
         bad = bad or ("not finite" if not all(map(math.isfinite, numbers)) else "")
         if bad:
@@ -193,7 +194,8 @@ class HeldNode(ABC):
         try:
             self._wait_ready(links)
             if not self._closing.is_set():
-                say(f"{self.robot.name} at {self.where} is up: {self.preflight()}; Ctrl-C ends it")
+                found, self._checked = self.preflight(), True
+                say(f"{self.robot.name} at {self.where} is up: {found}; Ctrl-C ends it")
             prefer_realtime(43)
             watched = diagnosed = time.monotonic()
             while not self._closing.is_set():
@@ -240,10 +242,13 @@ class HeldNode(ABC):
             self.counts[report.reason] = self.counts.get(report.reason, 0) + 1
         say(report.reason or "following goals")
         self.report = report
-        self.reports.publish(self._guard_report().message())
+        if self._checked:
+            self.reports.publish(self._guard_report().message())
 
     def publish(self, message: Any) -> None:
         """Publish joint states, and the report with some of them."""
+        if not self._checked:
+            return
         self.states.publish(message)
         self._count += 1
         if self._count % max(1, round(self.robot.command_rate / GUARD_RATE)) == 0:
