@@ -19,7 +19,7 @@ from real.franka.link import ArmState, Goal, Grip, HandState, Link, Recover
 from real.held.node import STATE, HeldNode, start
 from robot_rl.interface.driver import FrankaControl
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 SLOW = 500.0
 """Rate of the robot's states below which it is not moved, Hz."""
@@ -32,17 +32,19 @@ NARROW = 0.005
 class FrankaNode(HeldNode):
     """Robot process of a Franka arm, which also publishes the external wrench."""
 
+    SILENT = "is it a Franka, and is FCI activated in Desk? Its network must be this computer's"
+
     def __init__(
         self, node: Node, robot: RobotSpec, host: str, dry_run: bool = False, realtime: bool = False,
         limits: dict[str, float] | None = None,
     ):  # fmt: skip
         if not isinstance(robot.driver, FrankaControl):
-            raise UserError(f"robot {robot.name!r} does not speak Franka's protocol; see `robot-rl robots`")
+            raise ConfigError(f"robot {robot.name!r} does not speak Franka's protocol; see `robot-rl robots`")
         changed = dict[str, Any](limits or {})
         try:
             self.config = replace(robot.driver, **changed)
         except ValueError as error:
-            raise UserError(str(error)) from None
+            raise ConfigError(str(error)) from None
         super().__init__(node, robot, host)
         self.arm_state: ArmState | None = None
         self.hand_state = HandState(robot.gripper.width if robot.gripper else 0.0, 0.0, 0.0, 0.0, -math.inf)
@@ -67,6 +69,9 @@ class FrankaNode(HeldNode):
 
     def recover(self, number: int) -> None:
         self.parts[0].link.send(Recover(number))
+
+    def remedy(self, reason: str) -> str:
+        return "; correct --host: the robot's address, as in the browser for Desk" if "Host not found" in reason else ""
 
     def missing(self) -> str:
         if self.arm_state is None:
