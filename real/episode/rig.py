@@ -15,6 +15,7 @@ from real.control.stop_topic import StopTopic
 from real.control.timing import Ticker
 from real.drivers import open_driver, parts_of
 from real.drivers.state import NotReady
+from real.drivers.unitree import GUARD_GONE
 from real.episode.instruction import InstructionInput
 from real.episode.intervention import Arbiter
 from real.episode.pictures import Pictures, with_judged
@@ -175,6 +176,13 @@ class Rig:
             clock.sleep(0.005)
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
+
+    def vanished(self) -> str:
+        """Return whether the robot or its guard sends nothing any more, as a reason; empty if both do."""
+        now, reading = clock.now(), self.driver.reading()
+        if reading is None or now - reading.received > self.loop.safety.state_timeout:
+            return "the robot sends no state"
+        return GUARD_GONE if self.driver.objection(now) == GUARD_GONE else ""
 
     def look(self) -> Operator | None:
         """Read the operator's input between episodes; if stop is pressed, latch a stop."""
