@@ -87,6 +87,8 @@ class CommandLoop:
         self._still = 0
         """Number of last ticks in which a closing loop has been at rest."""
         self._nonfinite = 0
+        self._recover_by = -math.inf
+        """Time by which the robot must have recovered for a reset stop to be cleared, s."""
         self.holding = ""
         """Reason for which the robot held in the last tick; empty if it followed the goal."""
         self._fresh = True
@@ -124,6 +126,7 @@ class CommandLoop:
         gc.disable()
         prefer_realtime(20)
         self._fresh, self._ticked = True, math.inf
+        self._look(clock.now(), reading)
         self._closing.clear()
         self._start()
 
@@ -195,8 +198,8 @@ class CommandLoop:
 
     def stop(self, reason: str) -> None:
         """Latch a stop: until `reset_stop`, the robot stops as its driver says."""
-        if not self.stopped:
-            self.stopped = reason
+        if not self.stopped or self.recovering:
+            self.stopped, self._recover_by = reason, -math.inf
             logger.error("stopped: %s", reason)
             self.note("stop", reason)
 
@@ -207,15 +210,24 @@ class CommandLoop:
         self.note("cause", self.stopped)
 
     def reset_stop(self) -> None:
-        """Clear a latched stop and forget old goals; until the next goal, an arm holds and a legged robot is damped."""
+        """Clear a latched stop, of a robot that has to recover once it has, and forget old goals; until the next goal,
+        an arm holds and a legged robot is damped."""
         with self._lock:
             assert self._goal is not None
             at = self.measured()
             self._goal = Goal(at, at, self._goal.gripper, clock.now(), self.pipeline.tick, self._gaps)
-        self._fresh = True
+        self._fresh, now = True, clock.now()
         self.driver.recover()
         self.note("reset", self.stopped)
-        self.stopped = ""
+        if self.driver.recovery and self.driver.objection(now):
+            self._recover_by = now + self.driver.recovery
+        else:
+            self.stopped = ""
+
+    @property
+    def recovering(self) -> bool:
+        """Return whether a stop was reset and the robot has not recovered yet."""
+        return math.isfinite(self._recover_by)
 
     def check(self) -> None:
         """Raise NotReady if an error ended the thread."""
@@ -269,9 +281,7 @@ class CommandLoop:
         reading, goal = self.driver.reading(), self._newest()
         assert reading is not None
         self.state_ages.add(now - reading.received)
-        if not self.stopped and (event := self.watchdog(now) or self.safe_stop.violated(now, reading)):
-            self.events.add(event)
-            self.stop(event)
+        self._look(now, reading)
         if self._paused(now):
             self._gaps += 1
             self.rate = torch.zeros_like(self.rate)  # meanwhile the arm came to rest at the last command
@@ -292,6 +302,18 @@ class CommandLoop:
             self.advance(*self.follower.follow(goal, now, self.setpoint, self.rate), goal.gripper)
         if self.record is not None:
             self.record(now, reading)
+
+    def _look(self, now: float, reading: JointReading) -> None:
+        """Latch a stop if there is a reason to; clear it if the robot has recovered after a reset."""
+        if self.recovering:
+            fault = self.driver.objection(now)
+            if not fault:
+                self.stopped, self._recover_by = "", -math.inf
+            elif now > self._recover_by:
+                self.stop(fault)
+        if not self.stopped and (event := self.watchdog(now) or self.safe_stop.violated(now, reading)):
+            self.events.add(event)
+            self.stop(event)
 
     def advance(self, at: Tensor, rate: Tensor, width: float) -> None:
         """Move the set-point through the shield towards a goal `at` (1, D) that moves at `rate` (1, E), and send it."""

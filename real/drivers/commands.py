@@ -21,6 +21,8 @@ class Commands(ABC):
 
     accepts: ClassVar[tuple[type[Command], ...]]
     """Kinds of commands that the robot takes; of those that a policy's controller gives, its first is used."""
+    recovery: ClassVar[float] = 0.0
+    """Longest time from `recover` until `objection` is empty, s; 0 if there is nothing to wait for."""
 
     def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
         self.node, self.robot, self.state = node, robot, state

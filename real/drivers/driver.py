@@ -112,6 +112,11 @@ class Driver:
             self.commands.recover()
 
     @property
+    def recovery(self) -> float:
+        """Return the longest time that the robot takes to recover, s; 0 if there is nothing to wait for."""
+        return self.commands.recovery if self.commands else 0.0
+
+    @property
     def damped(self) -> dict[str, int]:
         """Return the number of times that a guard began to damp the robot, by reason."""
         return self.commands.damped if self.commands else {}

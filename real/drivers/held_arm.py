@@ -19,6 +19,8 @@ GONE = 0.3
 class HeldPositions(ForwardPositions):
     """Publisher of joint positions for the robot's process, which brakes and holds when they stop."""
 
+    recovery = 3.0  # as a Franka's own recovery takes a while; the time is ours
+
     def __init__(self, node: Node, robot: RobotSpec, state: StateReader):
         super().__init__(node, robot, state)
         self._report, self._raw, self._heard, self._recoveries = GuardReport(), b"", -float("inf"), 0
@@ -33,20 +35,21 @@ class HeldPositions(ForwardPositions):
 
     def objection(self, now: float) -> str:
         """Return the latched stop of the robot's process, or that the process is gone; empty if it follows goals."""
-        if now - self._heard > GONE:
+        if self._gone(now):
             return "the robot's process has gone"
         return f"the robot stopped: {self._report.damping}" if self._report.latched else super().objection(now)
+
+    def _gone(self, now: float) -> bool:
+        return now - self._heard > GONE
 
     def recover(self) -> None:
         self._recoveries += 1
         self._recover.publish(make(INT, data=self._recoveries))
 
     def wait_ready(self, timeout: float) -> None:
-        """Wait for the robot's process; raise NotReady with its latched stop, if there is one."""
-        if not self.robot_process.wait(timeout, after=0):
+        """Wait for the robot's process. A latched stop is then the command loop's, until the operator resets it."""
+        if not self.robot_process.wait(timeout, after=0) or self._gone(clock.now()):
             raise NotReady(f"nothing arrives on {self.robot_process.topic}; {self.executor(self.publishers[0].topic)}")
-        if objection := self.objection(clock.now()):
-            raise NotReady(f"{objection}; the operator's reset recovers it")
 
     def executor(self, topic: str) -> str:
         assert isinstance(self.robot.driver, HeldArm)

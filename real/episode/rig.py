@@ -15,6 +15,7 @@ from real.control.stop_topic import StopTopic
 from real.control.timing import Ticker
 from real.drivers import open_driver, parts_of
 from real.drivers.state import NotReady
+from real.drivers.unitree import GUARD_GONE
 from real.episode.instruction import InstructionInput
 from real.episode.intervention import Arbiter
 from real.episode.pictures import Pictures, with_judged
@@ -35,6 +36,8 @@ SILENCES = (STALE_STATE, STALE_GOAL, "silence")
 """Endings of reasons for stops that a stalled process may have caused: the command loop's and the guard's."""
 RECENT = 0.5
 """Maximum time between a stall and the stop that it caused, s."""
+RESET = "Enter on the keyboard, Start on a gamepad"
+"""Keys of teleop devices that reset a latched stop."""
 WATCH = 0.5
 """Interval between checks for other publishers on the robot's topics, s."""
 
@@ -180,6 +183,13 @@ class Rig:
         reading = self.driver.reading()
         return "the twin fell silent" if reading is None or reading.received < begin else ""
 
+    def vanished(self) -> str:
+        """Return whether the robot or its guard sends nothing any more, as a reason; empty if both do."""
+        now, reading = clock.now(), self.driver.reading()
+        if reading is None or now - reading.received > self.loop.safety.state_timeout:
+            return "the robot sends no state"
+        return GUARD_GONE if self.driver.objection(now) == GUARD_GONE else ""
+
     def look(self) -> Operator | None:
         """Read the operator's input between episodes; if stop is pressed, latch a stop."""
         reading = self.arbiter.operator.read() if self.arbiter.operator else None
@@ -196,10 +206,11 @@ class Rig:
         operator = self.arbiter.operator
         if operator is None or not self.attended():
             raise NotReady(
-                f"the robot is stopped ({self.loop.stopped}) and no teleop device is there to reset it; "
-                "start again once it is safe"
+                f"the robot is stopped ({self.loop.stopped}) and no teleop device is there to reset it; once it is "
+                f"safe, start one in another terminal (robot-rl teleop keyboard --robot {self.pipeline.robot.name}) "
+                f"and this again, then press its reset: {RESET}"
             )
-        logger.warning("stopped (%s): press reset on the teleop device to continue", self.loop.stopped)
+        logger.warning("stopped (%s): once it is safe, press reset on the teleop device (%s)", self.loop.stopped, RESET)
         deadline = clock.now() + timeout
         rate, resets = Ticker(self.period), Release(self)
         while clock.now() < deadline:
@@ -207,8 +218,19 @@ class Rig:
             self.read()
             if resets(operator.read()):
                 self.loop.reset_stop()
-                return
+                self._await_recovery(rate)
+                if not self.loop.stopped:
+                    return
+                logger.warning("not recovered (%s): press reset again once that is over", self.loop.stopped)
+                resets = Release(self)
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")
+
+    def _await_recovery(self, rate: Ticker) -> None:
+        """Wait until the robot has recovered or will not; meanwhile it may send no states."""
+        while self.loop.recovering:
+            self.loop.check()
+            self.look()
+            rate.wait()
 
     def instruction(self, index: int = 0) -> str:
         """Return the current instruction; `index`, which selects an environment in simulation, is ignored."""

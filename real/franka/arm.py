@@ -115,7 +115,7 @@ class Arm:
         self._cycles += cycles
         self._stalls += cycles * PERIOD > STALL
         self._lost += late + missed
-        self._in_row = max(self._in_row, late + missed)
+        self._in_row = max(self._in_row, losses.in_row)
         return late, missed
 
     # ---- messages -------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Arm:
     def _recover(self, state: Any) -> None:
         """Recover the robot from its errors, and forget a latched stop."""
         try:
-            if state.robot_mode == fci.RobotMode.Reflex:
+            if state.robot_mode == fci.RobotMode.Reflex and not self.dry_run:
                 self.robot.automatic_error_recovery()
             self.fault, self._goal = "", None
         except ERRORS as error:
@@ -187,9 +187,8 @@ class Arm:
 
     def _say(self, reason: str) -> None:
         report = Report(self.fault or reason, bool(self.fault))
-        if report != self._reported:
+        if report != self._reported and self.link.send(report):  # a node that stood still gets it later
             self._reported = report
-            self.link.send(report)
 
 
 def _errors(errors: Any) -> str:
@@ -198,19 +197,26 @@ def _errors(errors: Any) -> str:
 
 
 def connect(settings: dict[str, Any], link: Link) -> Arm:
-    """Return the arm at an address, with thresholds, impedance and load set. Raise what the robot refuses."""
+    """Return the arm at an address, with thresholds, impedance and load set, except in a dry run. Raise what the robot
+    refuses."""
     spec = robots.get(settings["robot"])
     assert isinstance(spec.driver, FrankaControl)
     config = replace(spec.driver, **settings["limits"])
     realtime = fci.RealtimeConfig.kEnforce if settings["realtime"] else fci.RealtimeConfig.kIgnore
     robot = fci.Robot(settings["host"], realtime)
+    if not settings["dry_run"]:
+        configure(robot, config)
+    return Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
+
+
+def configure(robot: fci.Robot, config: FrankaControl) -> None:
+    """Set thresholds, impedance and load."""
     torque, force = [config.collision_torque] * 7, [config.collision_force] * 6
     robot.set_collision_behavior(torque, torque, force, force)
     if config.impedance:
         robot.set_joint_impedance(config.impedance)
     if config.load is not None:
         robot.set_load(config.load, config.load_center, config.load_inertia)
-    return Arm(robot, replace(spec, driver=config), link, settings["dry_run"])
 
 
 if __name__ == "__main__":

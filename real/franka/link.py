@@ -5,6 +5,7 @@ A process's end closes its socket, which the other side notices at once. All tim
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from dataclasses import dataclass, fields
@@ -88,8 +89,12 @@ class HandState:
 
     width: float
     """Distance between the fingers, m."""
+    max_width: float
+    """Largest distance, m, as its homing has measured it."""
     grasped: float
     """1 if the hand holds an object."""
+    failed: float
+    """Number of motions that the hand has refused or not finished."""
     time: float
     """Arrival of the hand's state, s."""
 
@@ -109,8 +114,11 @@ class Link:
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def send(self, message: Any) -> None:
-        """Send a message; drop it if the other side does not read, as the next one replaces it."""
+    def send(self, message: Any, wait: float = 0.0) -> bool:
+        """Send a message, and return whether it was: it is dropped if the other side has not read for a while.
+
+        Args: `wait`: time to wait for that, s. A state need not wait, as the next one replaces it.
+        """
         if isinstance(message, Report):
             raw = bytes([len(KINDS), message.latched]) + message.reason.encode()
         else:
@@ -119,15 +127,16 @@ class Link:
             for value in vars(message).values():
                 numbers.extend(value if isinstance(value, tuple | list) else (value,))
             raw = bytes([KINDS.index(kind)]) + LAYOUTS[kind].pack(*numbers)
-        self._send(raw)
-
-    def _send(self, raw: bytes) -> None:
         try:
+            if wait:
+                select.select([], [self._end], [], wait)
             self._end.send(raw, socket.MSG_DONTWAIT)
+            return True
         except BlockingIOError:
-            pass
-        except OSError:  # the other process has ended, or this link is closed
+            return False
+        except (OSError, ValueError):  # the other process has ended, or this link is closed
             self.closed = True
+            return False
 
     def receive(self, wait: bool = False) -> Any:
         """Return the next message; None if there is none, or if the other process has ended. `wait`: for a message."""

@@ -12,6 +12,8 @@ class LostCycles:
 
     def __init__(self) -> None:
         self._in_time: deque[bool] = deque(maxlen=WINDOW)
+        self.in_row = self._row = 0
+        """Number of cycles that were lost in a row: the largest, and `_row` the newest."""
 
     def add(self, cycles: int, rate: float) -> tuple[bool, int]:
         """Return whether the last command came too late, and the number of cycles since that had no command.
@@ -23,5 +25,8 @@ class LostCycles:
         size, kept = len(self._in_time) + cycles - gone, sum(self._in_time) - sum(islice(self._in_time, gone))
         all_, first, none = (abs((kept + count) / size - rate) for count in (cycles, 1, 0))
         late, missed = none < min(all_, first), 0 if all_ <= min(first, none) else cycles - 1
-        self._in_time.extend([not late, *[not missed] * (cycles - 1)])
+        for in_time in (not late, *[not missed] * (cycles - 1)):
+            self._in_time.append(in_time)
+            self._row = 0 if in_time else self._row + 1
+            self.in_row = max(self.in_row, self._row)
         return late, missed

@@ -18,6 +18,10 @@ ERRORS = (fci.FrankaException, RuntimeError)
 """Exceptions of libfranka; in Python most are RuntimeErrors."""
 
 
+LAST = 5.0
+"""Longest wait to say the last words to a node that does not read, s."""
+
+
 def words(error: Exception) -> str:
     """Return an error of libfranka without its prefix."""
     return str(error).removeprefix("libfranka: ").strip()
@@ -39,6 +43,6 @@ def serve(open_part: Callable[[dict[str, Any], Link], Any]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the node too
         part.run()
     except ERRORS as error:
-        link.send(Report(words(error), True))
+        link.send(Report(words(error), True), LAST)
         return 1
     return 0

@@ -11,6 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,6 +66,7 @@ class Part:
     """Process that holds a part of the robot, and the link to it."""
 
     name: str
+    program: str
     process: subprocess.Popen[bytes]
     link: Any
 
@@ -78,7 +80,7 @@ def start(name: str, command: list[str], link: Callable[[socket.socket], Channel
     except OSError as error:
         raise UserError(f"cannot start {command[0]}: {error.strerror}") from None
     theirs.close()
-    return Part(name, process, link(ours))
+    return Part(name, command[0], process, link(ours))
 
 
 class HeldNode(ABC):
@@ -86,6 +88,8 @@ class HeldNode(ABC):
 
     CONNECT = 10.0
     """Longest wait for the first state of all parts, s."""
+    SILENT = "is its power on?"
+    """What to look at if no state arrives."""
 
     def __init__(self, node: Node, robot: RobotSpec, where: str):
         """Args: `where`: address or port, for messages."""
@@ -101,7 +105,8 @@ class HeldNode(ABC):
         """Number of refused commands, by reason."""
         self.foreign = ""
         """Other writer of commands; empty if there is none."""
-        self._closing = threading.Event()
+        self._closing, self._checked = threading.Event(), False
+        """`_checked`: the robot has passed `preflight`. Before, nothing is published, and no command is passed on."""
         self._count, self._recoveries = 0, 0
         self._raised = False
         """The bus's threads have real-time priority."""
@@ -143,6 +148,10 @@ class HeldNode(ABC):
     def preflight(self) -> str:
         """Return what was found before the first motion; raise UserError if the robot is not fit for it."""
 
+    def remedy(self, reason: str) -> str:
+        """Return what to do about the reason for which a part has ended, "; ..."; empty if the reason says it."""
+        return ""
+
     @property
     @abstractmethod
     def state_time(self) -> float | None:
@@ -174,7 +183,7 @@ class HeldNode(ABC):
     def _numbers(self, sample: Stamped, count: int) -> tuple[float, ...] | None:
         """Return the numbers of a command; None if it is refused."""
         numbers = tuple(float(x) for x in sample.msg.data)
-        bad = "foreign writer" if self.foreign else ""
+        bad = "foreign writer" if self.foreign else "" if self._checked else "before the robot was checked"
         bad = bad or ("wrong number of values" if len(numbers) != count else "")
         bad = bad or ("not finite" if not all(map(math.isfinite, numbers)) else "")
         if bad:
@@ -193,7 +202,8 @@ class HeldNode(ABC):
         try:
             self._wait_ready(links)
             if not self._closing.is_set():
-                say(f"{self.robot.name} at {self.where} is up: {self.preflight()}; Ctrl-C ends it")
+                found, self._checked = self.preflight(), True
+                say(f"{self.robot.name} at {self.where} is up: {found}; Ctrl-C ends it")
             prefer_realtime(43)
             watched = diagnosed = time.monotonic()
             while not self._closing.is_set():
@@ -214,7 +224,7 @@ class HeldNode(ABC):
                 return
             self._take(links, 0.1)
             if time.monotonic() > end:
-                raise UserError(f"no state of the {what} at {self.where} within {self.CONNECT:g} s")
+                raise UserError(f"no state of the {what} at {self.where} within {self.CONNECT:g} s: {self.SILENT}")
 
     def _take(self, links: dict[int, Part], timeout: float, say: Say = lambda _text: None) -> None:
         """Wait for messages of the parts, and pass them on."""
@@ -226,23 +236,36 @@ class HeldNode(ABC):
                 else:
                     self.take(message)
             if part.link.closed:
-                why = f": {self._said.reason}" if self._said.latched else ""
-                raise UserError(f"the process of the {part.name} has ended; {self.robot.name} at {self.where}{why}")
+                raise UserError(
+                    f"the process of the {part.name} has ended; {self.robot.name} at {self.where}: {self._why(part)}"
+                )
         last = self.state_time
         age = time.monotonic() - last if last is not None else 0.0
-        report = self._said if age < GONE else Report(f"no state of the robot for {GONE:g} s", False)
+        silent = age > GONE and not self._said.latched  # which only a recovery ends
+        report = Report(f"no state of the robot for {GONE:g} s", False) if silent else self._said
         if report != self.report:
             self._change(report, say)
+
+    def _why(self, part: Part) -> str:
+        """Return why the process of a part has ended, with a remedy."""
+        if self._said.latched:
+            return self._said.reason + self.remedy(self._said.reason)
+        with suppress(subprocess.TimeoutExpired):
+            part.process.wait(1.0)
+        return f"{part.program} ended with status {part.process.poll()} and said nothing{self.remedy('')}"
 
     def _change(self, report: Report, say: Say) -> None:
         if report.reason:
             self.counts[report.reason] = self.counts.get(report.reason, 0) + 1
         say(report.reason or "following goals")
         self.report = report
-        self.reports.publish(self._guard_report().message())
+        if self._checked:
+            self.reports.publish(self._guard_report().message())
 
     def publish(self, message: Any) -> None:
         """Publish joint states, and the report with some of them."""
+        if not self._checked:
+            return
         self.states.publish(message)
         self._count += 1
         if self._count % max(1, round(self.robot.command_rate / GUARD_RATE)) == 0:

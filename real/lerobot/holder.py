@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import math
+import select
 import signal
 import socket
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 SILENCE = "no goals"
+LAST = 5.0
+"""Longest wait to say the last words to a node that does not read, s."""
 TRIES = 3
 """Number of times that the servos are addressed: LeRobot repeats no packet that was lost while it connects."""
 
@@ -38,14 +41,21 @@ class Link:
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def send(self, **message: Any) -> None:
-        """Send a message; drop it if the other side does not read, as the next one replaces it."""
+    def send(self, wait: float = 0.0, **message: Any) -> bool:
+        """Send a message, and return whether it was: it is dropped if the other side has not read for a while.
+
+        Args: `wait`: time to wait for that, s. A state need not wait, as the next one replaces it.
+        """
         try:
+            if wait:
+                select.select([], [self._end], [], wait)
             self._end.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+            return True
         except BlockingIOError:
-            pass
-        except OSError:  # the other process has ended, or this link is closed
+            return False
+        except (OSError, ValueError):  # the other process has ended, or this link is closed
             self.closed = True
+            return False
 
     def receive(self) -> Any:
         """Return the next message; None if there is none, or if the other process has ended."""
@@ -139,6 +149,9 @@ class Holder:
         """Return the path, moved by one period."""
         measured, path = self._measured, self._path or list(self._measured)
         self._following = self._may_follow(now)
+        if self.dry_run:  # an imagined arm follows, from where the real one is
+            path = path if self._following else list(measured)
+            measured = path
         goal = (self._goal if self._following else path[: self.arm]) + (self._grip or path[self.arm :])
         if self.fault:
             goal = path
@@ -163,9 +176,8 @@ class Holder:
             if away > self.start:
                 reason = f"the first goal is more than {self.start:.0f} degrees away from the arm"
         report = reason, bool(self.fault)
-        if report != self._reported:
-            self._reported = report
-            self.link.send(reason=reason, latched=report[1])
+        if report != self._reported and self.link.send(reason=reason, latched=report[1]):
+            self._reported = report  # a node that stood still gets it later
         return not reason
 
 
@@ -218,16 +230,24 @@ def open_robot(settings: dict[str, Any]) -> Any:
     if unknown := [name for name in settings["motors"] if f"{name}.pos" not in robot.action_features]:
         has = ", ".join(name.removesuffix(".pos") for name in robot.action_features)
         raise NotHeldError(f"LeRobot's {kind} has no motor {', '.join(unknown)}; it has {has}")
-    options = "".join(f" --robot.{key}={fields[key]}" for key in ("port", "id", "calibration_dir") if fields.get(key))
+    named = fields | {"id": fields.get("id") or "NAME"}
+    options = "".join(f" --robot.{key}={named[key]}" for key in ("port", "id", "calibration_dir") if named.get(key))
     remedy = NotHeldError(
         f"{kind} is not calibrated, or not as {robot.calibration_fpath} says; with your hand on the arm: "
         f"lerobot-calibrate --robot.type={kind}{options}"
     )
     if hasattr(robot, "bus") and not robot.calibration:
-        raise remedy
+        known = sorted(path.stem for path in robot.calibration_fpath.parent.glob("*.json"))
+        if not known:
+            raise remedy
+        missing = f"there is no calibration {fields['id']!r}" if fields.get("id") else "no --id is given"
+        where = robot.calibration_fpath.parent
+        raise NotHeldError(f"{missing}, and in {where} are those of {', '.join(known)}: name the arm's by --id")
+    if settings["dry_run"] and not hasattr(robot, "bus"):
+        raise NotHeldError(f"LeRobot's {kind} cannot be read without being switched; leave out --dry-run")
     for left in reversed(range(TRIES)):
         try:
-            if not connect(robot):
+            if not connect(robot, settings["dry_run"]):
                 raise remedy
             return robot
         except NotHeldError:
@@ -239,11 +259,14 @@ def open_robot(settings: dict[str, Any]) -> Any:
                 robot.disconnect()
 
 
-def connect(robot: Any) -> bool:
-    """Connect a robot, which then holds where it is; return whether it is calibrated. If not, no torque is switched."""
+def connect(robot: Any, dry_run: bool) -> bool:
+    """Connect a robot, which then holds where it is; return whether it is calibrated. If not, no torque is switched. In
+    a dry run nothing is written."""
     if bus := getattr(robot, "bus", None):
         bus.connect()
-        calibrated = robot.is_calibrated
+        calibrated = bool(robot.is_calibrated)
+        if calibrated and dry_run:
+            return True
         if calibrated:  # the robot's `connect` switches torque off and on, which would bring it to its last goal
             bus.sync_write("Goal_Position", bus.sync_read("Present_Position"))
         bus.disconnect(disable_torque=False)
@@ -269,7 +292,7 @@ def main() -> int:
         holder.run()
         robot.disconnect()
     except Exception as error:
-        link.send(reason=words(error), latched=True)
+        link.send(LAST, reason=words(error), latched=True)
         return 1
     return 0
 

@@ -19,10 +19,12 @@ from real.held.report import Report
 from real.lerobot import holder
 from robot_rl.interface.driver import LeRobotControl
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 OPEN = 100.0
 """LeRobot's position of an open gripper."""
+PORTS = ("ttyACM*", "ttyUSB*")
+"""Files of serial ports in /dev."""
 BEYOND = 0.2
 """Distance of a joint beyond its limits from which the calibration is taken to be wrong, rad."""
 
@@ -49,7 +51,10 @@ class LeRobotNode(HeldNode):
         LeRobot's environment; empty: this one. `release`: switch torque off at the end, rather than hold."""
         config = robot.driver
         if not isinstance(config, LeRobotControl):
-            raise UserError(f"robot {robot.name!r} is none of LeRobot's; see `robot-rl robots`")
+            raise ConfigError(f"robot {robot.name!r} is none of LeRobot's; see `robot-rl robots`")
+        if not Path(port).exists():
+            found = ", ".join(sorted(str(path) for kind in PORTS for path in Path("/dev").glob(kind))) or "none"
+            raise ConfigError(f"there is no serial port {port}; there are: {found} (lerobot-find-port finds the arm's)")
         super().__init__(node, robot, port)
         self.state: dict[str, Any] = {}
         """Newest message of the holder with positions."""
@@ -64,7 +69,7 @@ class LeRobotNode(HeldNode):
             speed, lead = [*speed, OPEN * config.gripper_speed / robot.gripper.width], [*lead, OPEN]
         fields = dict(config.options) | {
             "port": port, "id": name or None, "calibration_dir": str(calibration) if calibration else None,
-            "disable_torque_on_disconnect": release,
+            "disable_torque_on_disconnect": release and not dry_run,
             "max_relative_target": {motor: 1.5 * x for motor, x in zip(motors, lead, strict=True)},
         }  # fmt: skip
         settings = {
@@ -91,6 +96,9 @@ class LeRobotNode(HeldNode):
 
     def recover(self, number: int) -> None:
         self.parts[0].link.send(recover=number)
+
+    def remedy(self, reason: str) -> str:
+        return "" if reason or self.state else "; --lerobot-python must name a Python with LeRobot"
 
     def missing(self) -> str:
         return "" if self.state else "arm"

@@ -142,13 +142,16 @@ class Deployment:
                         raise
                     self._deactivate()
         except (NotReady, InferenceHung, RemoteFailure, Requested, KeyboardInterrupt) as error:
-            lost = isinstance(error, RemoteFailure)  # reported even if no episode has finished
-            if not self.result.success and not lost:
+            remote = isinstance(error, RemoteFailure)  # reported even if no episode has finished
+            if not self.result.success and not remote:
                 raise
-            if lost:
+            if remote:
                 self.env.note("server", str(error))
             self.interrupt = error if isinstance(error, KeyboardInterrupt) else None
             self.ended = "interrupted" if self.interrupt else str(error)
+        else:  # also on a twin, which would reset itself for another episode
+            lost = self.env.vanished() if self.env.loop.stopped else ""
+            self.ended = f"{lost}, which ended the last episode" if lost else ""
         finally:
             self._speed = (clock.now() - began) / (time.monotonic() - wall)
 

@@ -14,7 +14,7 @@ from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.spec import Field
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Driving:
     def __init__(self, node: Node, robot: RobotSpec, limits: BaseVelocityConfig, dry_run: bool = False):
         """Connect to the robot and check its topics; NotReady if something is missing."""
         if BaseVelocity not in parts_of(robot).commands.accepts:
-            raise UserError(f"robot {robot.name!r} takes no velocities; go2_sport does, see `robot-rl robots`")
+            raise ConfigError(f"robot {robot.name!r} takes no velocities; go2_sport does, see `robot-rl robots`")
         operator = OperatorInput(node, robot.name, robot.base is not None)
         self.env = RobotEnv(node, interface_of(robot, limits), operator=operator, dry_run=dry_run, robot=robot)
 

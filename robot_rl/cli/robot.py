@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
 
 from robot_rl.cli import options as opt
-from robot_rl.util.limits import NonNegativeFloat
 
 if TYPE_CHECKING:
     from real.bus import Node
     from real.held.node import HeldNode
     from robot_rl.interface.robot import RobotSpec
+
+
+FLAGS = {
+    "franka": ("port", "id", "calibration_dir", "lerobot_python", "release"),
+    "lerobot": ("host", "realtime", "max_force", "max_torque"),
+}
+"""Options of other arms, by driver."""
+OWNERS = {"franka": "an arm of LeRobot", "lerobot": "a Franka"}
 
 
 @dataclass
@@ -36,12 +45,12 @@ class Robot:
     release: bool = False
     """Let an arm of LeRobot sink down at the end, rather than hold."""
     dry_run: bool = False
-    """Read the robot and compute its motion, but send it nothing."""
+    """Read the robot and compute its motion, but send it neither motion nor settings."""
     realtime: bool = False
     """Of a Franka: refuse a kernel without real-time scheduling, as libfranka does by default."""
-    max_force: NonNegativeFloat = 0.0
+    max_force: Annotated[float, Interval(ge=0, le=200)] = 0.0
     """External force at a Franka's tool at which the arm stops, N; 0: the spec's."""
-    max_torque: NonNegativeFloat = 0.0
+    max_torque: Annotated[float, Interval(ge=0, le=100)] = 0.0
     """External torque at a Franka's joint at which the arm stops, N m; 0: the spec's."""
     ros_args: opt.RosArgs = field(default_factory=list)
 
@@ -67,13 +76,16 @@ class Robot:
         import os
 
         from robot_rl.interface.driver import HeldArm, LeRobotControl
-        from robot_rl.util.errors import UserError
+        from robot_rl.util.errors import ConfigError
 
         config = robot.driver
         if not isinstance(config, HeldArm):
-            raise UserError(f"robot {robot.name!r} has a driver of its own, not this command; see `robot-rl robots`")
+            raise ConfigError(f"robot {robot.name!r} has a driver of its own, not this command; see `robot-rl robots`")
+        if other := [name for name in FLAGS.get(config.driver, ()) if getattr(self, name)]:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in other)
+            raise ConfigError(f"{flags}: for {OWNERS[config.driver]}, and not for {robot.name}; leave it out")
         if not (self.port if isinstance(config, LeRobotControl) else self.host):
-            raise UserError(f"where is the robot? robot-rl robot {robot.name} {config.reached_by}")
+            raise ConfigError(f"where is the robot? robot-rl robot {robot.name} {config.reached_by}")
         if isinstance(config, LeRobotControl):
             from real.lerobot.node import LeRobotNode
 

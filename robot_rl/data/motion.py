@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import replacing
 
 NAME, FORMAT = "motion.npz", 1
@@ -54,21 +54,21 @@ def write_motion(folder: Path, facts: dict[str, Any], columns: dict[str, np.ndar
 
 
 def read_motion(path: Path) -> Motion:
-    """Read the log of a run folder, or a log's own path; UserError says what is wrong with it."""
+    """Read the log of a run folder, or a log's own path; ConfigError says what is wrong with it."""
     file = path / NAME if path.is_dir() else path
     if not file.is_file():
-        raise UserError(f"{path} has no {NAME}: name the folder of a run of `robot-rl deploy` that sent commands")
+        raise ConfigError(f"{path} has no {NAME}: name the folder of a run of `robot-rl deploy` that sent commands")
     try:
         with np.load(file, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in stored.files}
         facts = json.loads(str(columns.pop("facts")))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file} cannot be read ({error}): copy the run folder again") from error
+        raise ConfigError(f"{file} cannot be read ({error}): copy the run folder again") from error
     if facts.get("format") != FORMAT:
-        raise UserError(f"{file} has format {facts.get('format')}, this version reads {FORMAT}: record the run again")
+        raise ConfigError(f"{file} has format {facts.get('format')}, this version reads {FORMAT}: record the run again")
     rows = {len(column) for column in columns.values()}
     if missing := [name for name in COLUMNS if name not in columns]:
-        raise UserError(f"{file} lacks {', '.join(missing)}: copy the run folder again")
+        raise ConfigError(f"{file} lacks {', '.join(missing)}: copy the run folder again")
     if len(rows) != 1:
-        raise UserError(f"{file} has columns of different lengths: copy the run folder again")
+        raise ConfigError(f"{file} has columns of different lengths: copy the run folder again")
     return Motion(facts, **columns)

@@ -389,10 +389,10 @@ def simulated(private_domain: int) -> Iterator[Simulated]:
 
 
 class LockstepArm:
-    """Panda in lockstep that jumps to each commanded position, a cube, and an emergency stop button beside it."""
+    """Arm in lockstep that jumps to each commanded position, a cube, and an emergency stop button beside it."""
 
-    def __init__(self, node: Any, reliable: bool = True):
-        self.robot, self.node = robots.get("panda"), node
+    def __init__(self, node: Any, reliable: bool = True, robot: str = "panda"):
+        self.robot, self.node = robots.get(robot), node
         self.position, self.width = np.array(self.robot.home), 0.08
         self.speed = 0.0  # reported speed of each joint, rad/s
         self.button: bool | None = None  # level that the button repeats at 20 Hz; None: it is silent

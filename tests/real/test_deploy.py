@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from real.bus import qos
 from real.drivers.state import NotReady
 from real.episode.env import RobotEnv
 from real.episode.intervention import Arbiter
+from real.sessions.deployment import Deployment
 from real.teleop.commands import RELEASED, Operator
 from real.topics import DIAGNOSTICS, DIAGNOSTICS_TOPIC
 from robot_rl.cli.deploy import Deploy
@@ -136,3 +138,20 @@ def test_corrected_episodes_are_not_evaluated(deploy: Any, tmp_path: Path, hands
     code, result = deploy(1.0, episodes=3)
     assert code == 0 and result["episodes"] == 2 and result["success"] == 0 and result["corrected_episodes"] == 1
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["takeovers"] == [0, 2, 0]
+
+
+@pytest.mark.parametrize(("stopped", "vanished", "failed"), [
+    ("the guard has gone", "the guard has gone", True), ("stale state", "the robot sends no state", True),
+    ("stale state", "", False), ("", "the guard has gone", False),
+])  # fmt: skip
+def test_run_whose_robot_or_guard_has_vanished_fails(stopped: str, vanished: str, failed: bool) -> None:
+    """A twin resets the stop of a fallen robot by itself, but not one that has gone."""
+    session: Any = object.__new__(Deployment)
+    session.result, session.ended = SimpleNamespace(success=[]), ""
+    session._evaluate = lambda *_: session.result.success.append(False)
+    session.env = SimpleNamespace(
+        loop=SimpleNamespace(stopped=stopped), vanished=lambda: vanished,
+        reset_procedure=SimpleNamespace(auto_resets_stop=True),
+    )  # fmt: skip
+    session.run(1, 0, lambda *_: None)
+    assert session.failed == failed and session.ended.startswith(vanished if failed else "")

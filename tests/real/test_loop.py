@@ -45,7 +45,7 @@ class FakeDriver:
     In `sent`, None is damping.
     """
 
-    dry_run = False
+    dry_run, recovery = False, 3.0
 
     def __init__(self, pipeline: Pipeline, clock: Callable[[], float], position: Any = None):
         self.clock, self.legged = clock, pipeline.robot.base is not None
@@ -377,6 +377,55 @@ def test_stop_brakes_and_is_latched_until_reset(b: Bench) -> None:
     assert (b.sent[-40:] - held).abs().max() < 1e-6, "stays where it is until the next goal"
     b.goal(turned(float(held[0]) + 0.01), 0.1)
     assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.5, 2.9])
+def test_reset_is_over_once_the_robot_has_recovered(b: Bench, seconds: float) -> None:
+    b.move(0.1)
+    b.driver.guard = "the robot stopped: reflex"
+    b.run(0.3)
+    b.loop.reset_stop()
+    b.run(seconds)
+    assert b.loop.recovering and b.loop.stopped == "the robot stopped: reflex"
+    b.loop.set_goal(turned(0.1), 0.08, PERIOD)
+    assert b.speed == 0, "it does not move before"
+    b.driver.guard = ""
+    b.run(TICK)
+    assert not b.loop.stopped and not b.loop.recovering
+    b.run(1.0)
+    assert not b.loop.stopped and b.speed == 0, "goals from before are forgotten"
+    b.goal(torch.from_numpy(b.driver.position).float()[None], 0.1)
+    assert not b.loop.holding
+
+
+def test_stop_stays_if_the_robot_does_not_recover(b: Bench) -> None:
+    b.driver.guard = "the robot stopped: user stop"
+    b.run(0.1)
+    b.loop.reset_stop()
+    b.driver.guard = "the robot stopped: recovery refused"
+    b.run(3.1)
+    assert not b.loop.recovering and b.loop.stopped == "the robot stopped: recovery refused"
+    b.driver.guard = ""
+    b.run(1.0)
+    assert b.loop.stopped, "only another reset clears it"
+    b.loop.reset_stop()
+    assert not b.loop.stopped
+
+
+def test_stop_while_the_robot_recovers_is_another_stop(b: Bench) -> None:
+    b.driver.guard = "the robot stopped: reflex"
+    b.run(0.1)
+    b.loop.reset_stop()
+    b.loop.stop("operator")
+    b.driver.guard = ""
+    b.run(0.1)
+    assert b.loop.stopped == "operator"
+
+
+def test_arm_whose_robot_is_stopped_at_the_start_is_stopped(b: Bench) -> None:
+    b.driver.guard = "the robot stopped: reflex"
+    b.loop.arm()
+    assert b.loop.stopped == "the robot stopped: reflex"
 
 
 def test_goals_from_before_a_reset_are_forgotten(b: Bench) -> None:

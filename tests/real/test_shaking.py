@@ -209,6 +209,7 @@ def test_commands_that_are_no_joint_positions_are_judged_without_a_replay(tmp_pa
 
 
 def test_unusable_logs_say_what_is_wrong(tmp_path: Path) -> None:
+    assert main(["doctor", "--log", str(tmp_path)]) == 2, "1 is for causes that were found"
     with pytest.raises(UserError, match=r"has no motion\.npz: name the folder of a run"):
         read_motion(tmp_path)
     (tmp_path / NAME).write_bytes(b"PK\x03\x04 cut")

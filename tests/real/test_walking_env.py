@@ -306,6 +306,7 @@ def test_silence_ends_the_episode_and_latches_damping(start: Any, eventually: An
     e.step(ZERO)
     robot.silent = reason == "stale state"  # otherwise the policy hangs
     eventually(lambda: e.loop.stopped == reason and robot.is_damped)
+    assert e.vanished() == ("the robot sends no state" if robot.silent else "")
     robot.silent = False
     eventually(lambda: time.monotonic() - e.driver.reading().received < 0.02)
     sent = len(robot.commands)
@@ -343,7 +344,7 @@ def test_without_its_guard_the_robot_stops_and_does_not_stand_up(start: Build) -
     truncated = torch.tensor([False])
     while not truncated:  # keep posting goals, so that only the missing guard stops the robot
         *_, truncated, infos = e.step(ZERO)
-    assert e.loop.stopped == "the guard has gone" and not infos["success"]
+    assert e.loop.stopped == e.vanished() == "the guard has gone" and not infos["success"]
     with pytest.raises(NotReady, match="the guard has gone: start it again.*robot-rl guard go2"):
         e.reset(seed=1)
 

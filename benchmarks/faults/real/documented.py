@@ -13,7 +13,7 @@ class Cell:
     """Process, or word."""
     state: str = "rests"
     """"rests": an arm stands still; "damped": a legged robot; "goes on": the policy moves it on; "safe": one of these;
-    "keeps": the motors keep their last command, and the policy's process has stopped."""
+    "keeps": the motors keep their last command, and the policy's process has ended with status 1."""
     within: float = 0.5
     """Longest time until then, s."""
 

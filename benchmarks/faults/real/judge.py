@@ -50,7 +50,8 @@ def met(cell: Cell, found: dict[str, Any]) -> bool:
     safe = found["speed"] <= 1.05 and found["kept"]
     if cell.state == "safe":
         return bool(safe)
-    if cell.state in ("goes on", "keeps"):
-        stopped = bool(found["stops"]) or found["status"] is not None
-        return bool(safe and found["seconds"] is None and stopped == (cell.state == "keeps"))
+    if cell.state == "keeps":
+        return bool(safe and found["seconds"] is None and found["status"] == 1)
+    if cell.state == "goes on":
+        return bool(safe and found["seconds"] is None and found["status"] is None and not found["stops"])
     return bool(safe and found["seconds"] is not None and found["seconds"] <= cell.within)

@@ -77,3 +77,18 @@ def test_a_flood_of_goals_is_followed_without_a_reflex(hold: Hold) -> None:
         thread.join()
     bench.until(lambda: bench.reports[-1].damping == "no goals")
     assert not bench.reports[-1].latched
+
+
+def test_a_user_stop_while_the_node_is_frozen_is_told_afterwards(hold: Hold, server: Server) -> None:
+    bench = hold()
+    bench.stream(swing(bench.q), 0.5)
+    os.kill(bench.process.pid, signal.SIGSTOP)
+    time.sleep(2.5)  # by then the socket to it is full
+    server.tell(robot_mode=5)
+    time.sleep(0.5)
+    server.tell()
+    os.kill(bench.process.pid, signal.SIGCONT)
+    bench.until(lambda: bench.reports[-1].latched)
+    assert bench.reports[-1].damping == "robot mode UserStopped"
+    bench.stream(lambda _: bench.q, 0.5)
+    assert bench.reports[-1].latched, "goals do not recover it"

@@ -1,5 +1,7 @@
 """Motion of a Franka arm: within the robot's limits for any goals, smooth and close for a policy's."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -128,5 +130,19 @@ def test_lost_commands_are_found_by_the_success_rate() -> None:
         true.append((late, missed))
         between.append(found.add(1 + missed, np.float32(np.mean(record[-100:]))))
     assert between == true
+    assert found.in_row == max(len(list(row)) for lost, row in groupby(record, lambda x: not x) if lost)
     silent = LostCycles()
     assert [silent.add(cycles, 1.0) for cycles in (1, 1, 3, 1)] == [(False, 0)] * 4, "a simulator that does not count"
+
+
+@pytest.mark.parametrize("cycles", [1, 3])
+def test_late_commands_in_a_row_add_up(cycles: int) -> None:
+    """A command in time ends the row; states may come every cycle or not."""
+    found, record, lost = LostCycles(), [True] * 120, 0
+    found.add(120, 1.0)
+    for k in range(60):
+        in_time = not 20 <= k < 30 and k != 40
+        record += [in_time] * cycles
+        late, missed = found.add(cycles, float(np.mean(record[-100:])))
+        lost += late + missed
+    assert (lost, found.in_row) == (11 * cycles, 10 * cycles)

@@ -12,10 +12,10 @@ from tests.real.lerobot.conftest import command
 from tests.real.lerobot.servos import GOAL, TORQUE, Servos
 
 
-def refused(words: list[str]) -> str:
+def refused(words: list[str], status: int = 1) -> str:
     """Return what a command that must fail says, in one line."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     return " ".join(done.stderr.split())
 
 
@@ -46,14 +46,25 @@ def test_an_arm_far_beyond_its_limits_is_not_moved(servos: Servos, calibration: 
 def test_a_port_that_does_not_exist_is_named(servos: Servos, calibration: Path) -> None:
     words = command(servos, calibration)
     words[words.index(servos.port)] = "/dev/none"
-    assert "Could not connect on port '/dev/none'" in refused(words)
+    assert "there is no serial port /dev/none; there are: " in refused(words, 2)
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["so101"], "robot-rl robot so101 --port DEVICE"),
-    (["so101", "--port", "/dev/none", "--lerobot-python", "/no/python"], "cannot start /no/python: No such file"),
-    (["so101", "--port", "/dev/none", "--lerobot-python", sys.executable], "has no module lerobot; install LeRobot"),
+@pytest.mark.parametrize("name", ["", "other"])
+def test_calibrations_of_other_arms_are_listed(servos: Servos, calibration: Path, name: str) -> None:
+    words = command(servos, calibration)
+    at = words.index("--id")
+    words[at : at + 2] = ["--id", name] if name else []
+    missing = f"there is no calibration '{name}'" if name else "no --id is given"
+    assert f"{missing}, and in {calibration} are those of mine: name the arm's by --id" in refused(words)
+
+
+@pytest.mark.parametrize(("words", "said", "status"), [
+    (["so101"], "robot-rl robot so101 --port DEVICE", 2),
+    (["so101", "--port", "/dev/null", "--lerobot-python", "/no/python"], "cannot start /no/python: No such file", 1),
+    (["so101", "--port", "/dev/null", "--lerobot-python", sys.executable], "has no module lerobot; install LeRobot", 1),
+    (["so101", "--port", "/dev/null", "--lerobot-python", "/bin/true"],
+     "/bin/true ended with status 0 and said nothing; --lerobot-python must name a Python with LeRobot", 1),
 ])  # fmt: skip
-def test_wrong_options_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["robot", *words]) == 1
+def test_wrong_options_are_named(words: list[str], said: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["robot", *words]) == status
     assert said in " ".join(capsys.readouterr().err.split())

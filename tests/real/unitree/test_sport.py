@@ -25,7 +25,7 @@ from robot_rl.interface.control import BaseVelocityConfig
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots.go2 import GO2_SPORT
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from tests.real.unitree.conftest import SIMS, SdkRobot
 
 Build = Callable[..., Any]
@@ -370,5 +370,5 @@ def test_after_sigkill_the_last_move_stays_the_last_request(
 def test_robot_that_takes_no_velocities_is_refused(nodes: Build) -> None:
     from robot_rl.robots import robots
 
-    with pytest.raises(UserError, match="robot 'go2' takes no velocities; go2_sport does"):
+    with pytest.raises(ConfigError, match="robot 'go2' takes no velocities; go2_sport does"):
         Driving(nodes("drive"), robots.get("go2"), LIMITS)
