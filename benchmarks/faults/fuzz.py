@@ -3,9 +3,9 @@
     python -m benchmarks.faults.fuzz --actions 1000000
 
 The judge knows only the robot's spec: position, speed and acceleration of every command, by differences; and MuJoCo's
-contacts between the meshes of the arm's links, at the commands with the least clearance and some others. The joint
-states that the controller sees are fuzzed too: noise, jumps, numbers that are not finite. Results go to
-benchmarks/results/fuzz.json.
+contacts of the arm's meshes with each other and the table, at all commands of a period of the robots that come closest
+in it, and of some others. The joint states that the controller sees are fuzzed too: noise, jumps, numbers that are not
+finite. Results go to benchmarks/results/fuzz.json.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.interface.collision import TOUCH
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.shield import JointShield
@@ -32,6 +33,8 @@ from sim.tasks import tasks
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
 ROBOTS = 500
 """Robots that are fuzzed at once."""
+CHOSEN = 5
+"""Robots whose commands of a period are tried for contact: those that come closest, and as many others."""
 STRANGE = (float("nan"), float("inf"), -float("inf"), 1e38, -1e38, 0.0)
 
 
@@ -71,10 +74,22 @@ def judge(robot: RobotSpec, commands: Tensor, tick: float) -> Counter[str]:
 
 
 def clearance(pipeline: Pipeline, joints: Tensor) -> Tensor:
-    """Return the shield's own distances (n,), m, at joint positions (n, J), rad: where contacts are looked for."""
+    """Return the shield's own distances (...), m, at joint positions (..., J), rad: where contacts are looked for."""
     shield = pipeline.shield
-    assert isinstance(shield, JointShield) and shield.kinematics and shield.clearance
-    return shield.clearance(*shield.kinematics.chain(joints)[2:])
+    assert isinstance(shield, JointShield) and shield.stopping and shield.stopping.clearance
+    chain = shield.stopping.kinematics.chain(joints.flatten(0, -2))
+    return shield.stopping.clearance(*chain[2:]).view(joints.shape[:-1])
+
+
+def touching(robot: RobotSpec, contacts: Contacts, joints: Tensor) -> Counter[str]:
+    """Return the numbers of postures (N, J), rad, with contact of links that are compared, of the table with a body
+    other than the fingers, and of the table with fingers deeper than TOUCH."""
+    found = Counter({"contact": 0, "table": 0})
+    for posture in joints.double().numpy():
+        found["contact"] += not contacts.pairs(posture).isdisjoint(robot.collision_pairs)
+        depths = contacts.in_table()
+        found["table"] += any(depth > TOUCH * (body in contacts.fingers) for body, depth in depths.items())
+    return found
 
 
 def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
@@ -87,7 +102,7 @@ def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
     chain.hold(torch.arange(ROBOTS), torch.tensor([robot.home]).expand(ROBOTS, -1))
     last, recent = np.zeros((ROBOTS, pipeline.actions.size)), chain.command[:, None].repeat(1, 2, 1)
     unsafe: Counter[str] = Counter()
-    sampled, begin = 0, time.monotonic()
+    tried, least, begin = 0, torch.inf, time.monotonic()
     for step in range(max(1, count // ROBOTS)):
         last = actions(rng, last, step)
         seen = observed(rng, chain.command, jump)
@@ -96,14 +111,16 @@ def fuzz(name: str, count: int, seed: int, jump: float) -> dict[str, Any]:
         recent = torch.cat([recent[:, -2:], commands], 1)
         unsafe.update(judge(robot, recent, pipeline.tick))  # keeps zeros
         last = np.nan_to_num(last, nan=0.0, posinf=1.0, neginf=-1.0).clip(-1, 1)
-        closest = clearance(pipeline, commands[:, -1]).argsort()[:5]
-        for which in {*closest.tolist(), *rng.choice(ROBOTS, 5, replace=False).tolist()}:
-            sampled += 1
-            unsafe["contact"] += bool(contacts.pairs(commands[which, -1].double().numpy()) & set(robot.collision_pairs))
+        apart = clearance(pipeline, commands).amin(1)
+        least = min(least, float(apart.min()))
+        chosen = {*apart.argsort()[:CHOSEN].tolist(), *rng.choice(ROBOTS, CHOSEN, replace=False).tolist()}
+        tried += len(chosen) * ticks
+        unsafe.update(touching(robot, contacts, commands[sorted(chosen)].flatten(0, 1)))
     refused = dict(zip(REASONS, chain.events.tolist(), strict=True))
-    counts = {"actions": ROBOTS * (step + 1), "commands": ROBOTS * (step + 1) * ticks, "tried for contact": sampled}
-    return counts | {"unsafe": {k: unsafe[k] for k in sorted(unsafe)}, "goals changed": refused} | {
-        "seconds": round(time.monotonic() - begin, 1)
+    counts = {"actions": ROBOTS * (step + 1), "commands": ROBOTS * (step + 1) * ticks, "tried for contact": tried}
+    return counts | {
+        "unsafe": {k: unsafe[k] for k in sorted(unsafe)}, "least clearance, m": round(least, 4),
+        "goals changed": refused, "seconds": round(time.monotonic() - begin, 1),
     }  # fmt: skip
 
 

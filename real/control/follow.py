@@ -32,6 +32,8 @@ class Goal:
     """Time from `posted` until the goal is to be reached, s."""
     gaps: int = 0
     """Number of gaps in the commands before the goal was asked for."""
+    refused: bool = False
+    """The shield refused what was asked for: brake to the set-point."""
 
 
 class Follower(Protocol):

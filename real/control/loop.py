@@ -22,7 +22,8 @@ from real.drivers.state import JointReading, NotReady
 from robot_rl.interface.command import GripperCommand, may_hold
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.shield import as_bits
+from robot_rl.interface.shield import TICKS, as_bits
+from robot_rl.interface.stopping import Motion
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class CommandLoop:
         self.check()
         self.goals, self.changed = self.goals + 1, 0
         gaps, newest = self._gaps, self._newest()  # first: a gap may begin during this call
-        previous, width, joints, motion = newest.setpoint, newest.gripper, self._joints(), (self.setpoint, self.rate)
+        previous, width, joints = newest.setpoint, newest.gripper, self._joints()
         if not (math.isfinite(gripper) and bool(values.isfinite().all())):
             values, gripper = torch.full_like(values, math.nan), width  # reject all of it
         if self.holding or self._fresh or self._outdated(newest):
@@ -184,15 +185,17 @@ class CommandLoop:
                 if self.sinks and not self.driver.dry_run:
                     self.stop("the robot is not where the policy expects it")
                 return False
+        motion = Motion(self.setpoint, self.rate, duration / TICKS, TICKS)
         admitted, events = self.shield.admit(values, previous, joints, motion)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
         self.changed = int(as_bits(events))
+        refused = any(bool(events[reason].any()) for reason in self.shield.refusals if reason in events)
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
         if self._nonfinite >= self.safety.max_nonfinite:
             self.stop(f"{self._nonfinite} non-finite goals in a row")
         with self._lock:
-            self._goal = Goal(admitted, previous, gripper, clock.now(), duration, gaps)
+            self._goal = Goal(admitted, previous, gripper, clock.now(), duration, gaps, refused)
         self._fresh = False  # only now: a tick before it would report the old goal as stale
         return not (self.stopped or events["nonfinite"].any())
 
@@ -299,7 +302,9 @@ class CommandLoop:
             self.safe_stop.hold(now, reading, goal, reason)
         else:
             self.safe_stop.follows(now)
-            self.advance(*self.follower.follow(goal, now, self.setpoint, self.rate), goal.gripper)
+            at = self.setpoint, self.rate
+            moving = self.follower.brake(*at) if goal.refused else self.follower.follow(goal, now, *at)
+            self.advance(*moving, goal.gripper)
         if self.record is not None:
             self.record(now, reading)
 

@@ -1,5 +1,7 @@
 """Clearance of an arm from itself and the table, by spheres that cover its links (as in cuRobo, arXiv 2310.17274)."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,8 +9,9 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
 
 TOUCH = 0.04
-"""Depth to which spheres of the last link may enter the table, m: they are wider than the fingers, which may touch it.
-How low the tool may go is a matter of the workspace."""
+"""Depth to which spheres of fingers may enter the table, m: they are wider than the fingers, which may touch it. How
+low the tool may go is a matter of the workspace. Of a gripper, the spheres less than this behind the tool are
+fingers."""
 
 
 class Clearance:
@@ -30,7 +33,13 @@ class Clearance:
         """(A, B) distances of centers at which spheres touch, m; -inf where they are not compared."""
         above = [row for row in rows if row[0] > 1]  # base and first link stand on the table
         self.above = torch.tensor([rows.index(row) for row in above])
-        self.depth = torch.tensor([row[4] - TOUCH * (row[0] == len(robot.joints)) for row in above])
+        self.depth = torch.tensor([row[4] - TOUCH * _is_finger(robot, row) for row in above])
+
+    def farthest(self, joints: int) -> Tensor:
+        """Return the largest distance (J,), m, of a sphere's center from the origin of its link, of each joint's."""
+        away = self.centers[..., 0, 0].norm(dim=-1)
+        return torch.stack([away[self.links == k].max() if (self.links == k).any() else away.new_zeros(())
+                            for k in range(1, joints + 1)])  # fmt: skip
 
     def places(self, origins: list[Tensor], axes: list[Tensor]) -> Tensor:
         """Return the spheres' centers (n, S, 3), m, in the base frame, from `Kinematics.chain`."""
@@ -48,3 +57,11 @@ class Clearance:
         if self.table is None:
             return nearest
         return torch.minimum(nearest, (places[:, self.above, 2] - self.depth).amin(1) - self.table)
+
+
+def _is_finger(robot: RobotSpec, row: tuple[float, ...]) -> bool:
+    """Return whether a sphere (link, x, y, z, radius) is one of the gripper's fingers."""
+    if not (robot.gripper and robot.tool and row[0] == len(robot.joints)):
+        return False
+    far = math.hypot(*robot.tool.position)
+    return sum(a * b for a, b in zip(row[1:4], robot.tool.position, strict=True)) / far > far - TOUCH

@@ -4,7 +4,6 @@
 command towards the admitted target, within speed and acceleration limits. No command bypasses the two.
 """
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -16,14 +15,13 @@ from robot_rl.interface.collision import Clearance
 from robot_rl.interface.driver import SafetyConfig
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
+from robot_rl.interface.stopping import Braking, Motion, Stopping
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, validate
 
 LEAD = 0.15
 """Largest distance of a goal from the measured posture on the way home, rad."""
-FAR, WAYPOINTS = 0.1, 3
-"""Distance of a goal from the command above which the path between them is checked too, rad, and points on its legs."""
-SAME = 1e-4
-"""Difference of clearances that counts as none, m."""
+TICKS = 10
+"""Commands in which the way to a goal is checked if nothing else is said."""
 REASONS = ("nonfinite", "position", "workspace", "collision", "speed", "held")
 """Reasons for which a goal is changed; reason k is bit 2 ** k of a dataset's column `shield`. The first five are those
 of `Shield.admit`. `held`: no goal was accepted, because the robot is stopped, its objects or pictures are old, or the
@@ -60,10 +58,6 @@ def as_bits(events: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(bits).sum(0)
 
 
-Motion = tuple[Tensor, Tensor]
-"""Set-points (n, D) of robots, and their rates (n, E)."""
-
-
 class Shield(Protocol):
     """Limits on one kind of command to a batch of robots of one type; keeps no state between calls.
 
@@ -72,15 +66,18 @@ class Shield(Protocol):
     """
 
     config: ShieldConfig
+    refusals: tuple[str, ...]
+    """Reasons of `admit` for which a robot brakes at once; other reasons change goals that it then follows."""
 
     def admit(
         self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or reject goals (n, D); a rejected row is replaced by its row of `previous` (n, D).
+        """Accept, clip or reject goals (n, D) of robots whose commands follow the path from `previous` (n, D).
 
-        Returns the goals, and for each reason a mask (n,) of the changed rows. `joints`: measured positions (n, J),
-        rad, from which goals that are velocities are checked against the workspace. `motion`: current set-points
-        and their rates, from which the way to the goals is checked; None: at rest at `previous`.
+        Returns the goals, and for each reason a mask (n,) of the changed rows. A rejected row is where the robot comes
+        to rest. `joints`: measured positions (n, J), rad, from which goals that are velocities are checked against the
+        workspace. `motion`: how the commands move, from which the way to the goals is checked; None: at rest at
+        `previous`.
         """
 
     def follow(
@@ -126,64 +123,65 @@ class JointShield:
         self.velocity = robot.limit("velocity") * config.velocity
         self.acceleration = robot.limit("acceleration") * config.acceleration
         self.compliant = robot.compliant
-        self.kinematics = None
+        self.refusals: tuple[str, ...] = () if self.compliant else ("nonfinite", "workspace", "collision")
+        self.tick = 1.0 / robot.command_rate
+        self.braking = Braking(self.acceleration, self.low, self.high)
+        self.stopping = None
         if robot.tool:
             low, high = torch.tensor(robot.tool.workspace)
-            self.box = low - config.workspace_slack, high + config.workspace_slack
-            self.kinematics = Kinematics(robot)
-        self.clearance, self.least = None, config.clearance or 0.0
-        if self.kinematics and robot.collision_pairs and config.clearance is not None:
-            self.clearance = Clearance(robot, self.kinematics, config.table)
+            box = low - config.workspace_slack, high + config.workspace_slack
+            kinematics, clearance = Kinematics(robot), None
+            if robot.collision_pairs and config.clearance is not None:
+                clearance = Clearance(robot, kinematics, config.table)
+            self.stopping = Stopping(kinematics, self.braking, box, clearance, config.clearance or 0.0)
 
     def admit(
         self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or reject goals. If the tool is already outside the workspace box, only goals no closer to the
-        box than `previous` are rejected, so the tool can return. Links that are too close may part on the way."""
+        return self.plan(goal, previous, motion or Motion(previous, torch.zeros_like(previous), self.tick, TICKS))[:2]
+
+    def plan(
+        self, goal: Tensor, previous: Tensor, motion: Motion
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
+        """Accept, clip or reject goals (n, J), rad, as `admit`; return also the period's commands (T, n, J), rad, and
+        the velocity (n, J), rad/s, of the last ones.
+
+        Rejected goals become the place where the arm rests if it brakes at once. An arm that is outside the workspace
+        or too close already may move, but no further out or closer than if it braked.
+        """
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
         events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
-        if self.kinematics is None:
-            return clipped, events
-        position, _, origins, axes = self.kinematics.chain(torch.cat([clipped, previous]))
-        position = position.T
-        outside = (self.box[0] - position).clamp_min(0) + (position - self.box[1]).clamp_min(0)
-        now, before = outside.sum(-1).chunk(2)
-        refused = (now > 0) & (now >= before)
-        events["workspace"] = refused & finite
-        if self.clearance:
-            start, rate = motion or (previous, torch.zeros_like(previous))
-            now = self.clearance([o[..., : len(goal)] for o in origins], [a[..., : len(goal)] for a in axes])
-            now = now.minimum(self._on_the_way(start, rate, clipped))
-            close = now < self.least
-            if close.is_cuda or close.any():  # on a GPU the question would cost more than the answer
-                close &= now < self.clearance(*self.kinematics.chain(start)[2:]) - SAME
-            events["collision"] = close & finite
-            refused = refused | close
-        return torch.where(refused[:, None], previous, clipped), events
+        commands, rates = self._drive(previous, clipped, motion)
+        if self.compliant:
+            return clipped, events, commands, rates[-1]
+        refused = ~finite
+        if self.stopping:
+            outside, close = self.stopping.refused(clipped, commands, rates, motion)
+            events["workspace"] = outside & finite
+            if self.stopping.clearance:
+                events["collision"] = close & finite
+            refused = refused | outside | close
+        if refused.is_cuda or refused.any():
+            braked, rate = self.braking.commands(motion)
+            commands = torch.where(refused[:, None], braked, commands)
+            rates = torch.where(refused[:, None], rate, rates[-1:])
+            clipped = torch.where(refused[:, None], self.braking.end(motion.setpoint, motion.rate), clipped)
+        return clipped, events, commands, rates[-1]
 
-    def _on_the_way(self, start: Tensor, rate: Tensor, goal: Tensor) -> Tensor:
-        """Return the smallest clearance (n,), m, on the way of moving commands to goals (n, J); inf for goals at hand.
-
-        The way is taken to lead straight to where the command could stop, and straight from there to the goal. What it
-        does lies between these two legs and the direct path.
-        """
-        stop = start + rate * (rate.abs() / self.acceleration).amax(-1, keepdim=True) / 2
-        reach = torch.maximum((goal - start).abs(), (stop - start).abs()).amax(-1)
-        if goal.is_cuda:
-            return self._least_on(start, stop, goal).where(reach > FAR, torch.inf)
-        far, found = reach > FAR, torch.full_like(reach, torch.inf)
-        if far.any():
-            found[far] = self._least_on(start[far], stop[far], goal[far])
-        return found
-
-    def _least_on(self, *corners: Tensor) -> Tensor:
-        """Return the smallest clearance (n,), m, on the legs between corners (n, J), without the last corner."""
-        assert self.kinematics and self.clearance
-        share = torch.arange(WAYPOINTS, dtype=corners[0].dtype, device=corners[0].device)[:, None, None] / WAYPOINTS
-        path = torch.cat([one + share * (other - one) for one, other in itertools.pairwise(corners)])
-        return self.clearance(*self.kinematics.chain(path.flatten(0, 1))[2:]).view(len(path), -1).amin(0)
+    def _drive(self, start: Tensor, goal: Tensor, motion: Motion) -> tuple[Tensor, Tensor]:
+        """Return commands and velocities (T, n, J) that follow the straight path from `start` to `goal` (n, J)."""
+        # Robots are the contiguous axis: each tick reduces over joints.
+        start, goal, command, velocity = (x.T.contiguous().T for x in (start, goal, motion.setpoint, motion.rate))
+        path, step = ramp(start, goal, motion.ticks)
+        commands, velocities = [], []
+        for at in path:
+            aim, speed = (goal, step) if self.compliant else (at, step / motion.tick)
+            command, velocity = self.follow(command, velocity, aim, speed, motion.tick)
+            commands.append(command)
+            velocities.append(velocity)
+        return torch.stack(commands), torch.stack(velocities)
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float

@@ -20,7 +20,8 @@ from robot_rl.interface.rotation import (
     rotation_quat,
     rotation_vector,
 )
-from robot_rl.interface.shield import JointShield, Motion, Shield, ShieldConfig, approach
+from robot_rl.interface.shield import JointShield, Shield, ShieldConfig, approach
+from robot_rl.interface.stopping import Motion
 
 if TYPE_CHECKING:
     from robot_rl.interface.pipeline import Interface
@@ -80,6 +81,8 @@ def _moved(pose: Tensor, change: Tensor) -> Tensor:
 class ToolPoseShield(ToolShield):
     """Limits on poses of the tool; set-points are (n, 7)."""
 
+    refusals: tuple[str, ...] = ()
+
     def admit(
         self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -126,6 +129,7 @@ class ToolPoseShield(ToolShield):
 class VelocityShield:
     """Limits on velocities; set-points and rates are (n, E)."""
 
+    refusals: tuple[str, ...] = ()
     velocity: Tensor
     acceleration: Tensor
 

@@ -61,6 +61,9 @@ class Contacts:
         self.at, bodies = [joint.qposadr[0] for joint in joints], [int(joint.bodyid[0]) for joint in joints]
         links = [_link(self.model, body, bodies) for body in range(self.model.nbody)]
         self.links = np.array([-1 if link is None else link for link in links])
+        fingers = [self.model.joint(name).bodyid[0] for name in (robot.gripper.joints if robot.gripper else ())]
+        self.fingers = {self.model.body(body).name for body in fingers}
+        """Names of the fingers' bodies."""
 
     def pairs(self, q: np.ndarray) -> set[tuple[int, int]]:
         """Return the pairs of links in contact at joint positions (J,), rad; -1 is the table."""
@@ -71,6 +74,18 @@ class Contacts:
         contact = self.data.contact
         touching = np.sort(self.links[self.model.geom_bodyid[contact.geom[contact.dist <= 0]]])
         return {(int(a), int(b)) for a, b in touching}
+
+    def in_table(self) -> dict[str, float]:
+        """Return how deep bodies of the arm, except its base, are in the table where `pairs` looked last: m, by
+        name."""
+        found: dict[str, float] = {}
+        contact = self.data.contact
+        for pair, distance in zip(self.model.geom_bodyid[contact.geom], contact.dist, strict=True):
+            scene, arm = sorted(pair, key=lambda body: int(self.links[body]))
+            if distance <= 0 and self.links[scene] < 0 < self.links[arm]:
+                name = self.model.body(arm).name
+                found[name] = max(found.get(name, 0.0), -float(distance))
+        return found
 
 
 def pairs(robot: RobotSpec, mjcf: str = "") -> tuple[tuple[int, int], ...]:

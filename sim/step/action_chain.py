@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.shield import as_bits, ramp
+from robot_rl.interface.shield import JointShield, as_bits
 from robot_rl.interface.state import ABSENT, RobotState
+from robot_rl.interface.stopping import Motion
 from robot_rl.util.rows import Rows
 
 REASONS = ("nonfinite", "position", "workspace", "collision")
@@ -65,24 +66,18 @@ class ActionChain(Rows):
         leaves goal and gripper unchanged; the last action is then the controller's `hold_action`."""
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
-        goal, events = pipeline.shield.admit(target.command.values, self.goal, motion=(self.command, self.velocity))
+        shield, motion = pipeline.shield, Motion(self.command, self.velocity, self.tick, self.ticks)
+        assert isinstance(shield, JointShield), "simulated robots take joint positions"
+        goal, events, commands, velocity = shield.plan(target.command.values, self.goal, motion)
         refused = events["nonfinite"][:, None]
         gripper = torch.where(refused, self.gripper, target.gripper)
         hold_action = pipeline.controller.hold_action(self.last_action, gripper)
         executed = torch.where(refused, hold_action, actions.clamp(-1, 1))
         if target.reference is not ABSENT:
             self.reference = torch.where(refused, self.reference, target.reference)
-        # Robots are the contiguous axis: each tick reduces over joints.
-        start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
-        path, step = ramp(start, end, self.ticks)
-        commands = []
-        for k in range(self.ticks):
-            at, speed = (end, step) if pipeline.robot.compliant else (path[k], step / self.tick)
-            command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
-            commands.append(command)
         self.goal, self.gripper, self.last_action = goal, gripper, executed
-        self.command, self.velocity = command, velocity
+        self.command, self.velocity = commands[-1].clone(), velocity
         never = torch.zeros_like(events["nonfinite"])
         self._changed = torch.stack([events.get(reason, never) for reason in REASONS])
         self.events = self.events + self._changed.sum(1)
-        return torch.stack(commands, 1)
+        return commands.transpose(0, 1)

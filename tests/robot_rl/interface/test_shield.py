@@ -173,7 +173,9 @@ HOME = torch.tensor(PANDA.home)
 def outside(q: Tensor) -> Tensor:
     """Return the tool's distance outside the box, summed over axes, m."""
     position = Kinematics(PANDA).forward(q)[0]
-    return ((SHIELD.box[0] - position).clamp_min(0) + (position - SHIELD.box[1]).clamp_min(0)).sum(-1)
+    assert SHIELD.stopping
+    low, high = SHIELD.stopping.box
+    return ((low - position).clamp_min(0) + (position - high).clamp_min(0)).sum(-1)
 
 
 def posture_at(state_at: Any, target: list[float]) -> Tensor:
