@@ -21,6 +21,8 @@ EVENTS = {
 """Fields of `Operator` by LeRobot's names of events, and by short forms of these."""
 RESET_TOPIC = "twin/reset"
 """INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
+HOLD_TOPIC = "twin/hold"
+"""TEXT: name of an object that a twin holds between the open fingers of its gripper for a while, as a person would."""
 TRUTH_TOPIC = "twin/odom"
 """nav_msgs/Odometry: true motion of a twin's trunk, for tracking errors and falls."""
 STALL_TOPIC = "twin/stall"

@@ -102,6 +102,10 @@ class Scene:
             return {}, -float("inf")
         return {name: pose for name, (pose, _) in seen.items()}, min((t for _, t in seen.values()), default=math.inf)
 
+    def newest(self) -> dict[str, tuple[np.ndarray, float]]:
+        """Return the newest position (3,) m and its arrival, s, of each object whose pose is known."""
+        return {name: (pose[0, :3].numpy(), arrival) for name, (pose, arrival) in self._seen.items()}
+
     def image(self, camera: str) -> np.ndarray | None:
         """Return the latest picture (H, W, 3) rgb8, None before the first; UserError for other encodings."""
         sample = self.images[camera].latest

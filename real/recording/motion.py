@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from real import clock
-from robot_rl.data.motion import write_motion
+from robot_rl.data.motion import OBJECT, write_motion
 
 if TYPE_CHECKING:
     from real.control.loop import CommandLoop
@@ -41,7 +42,11 @@ class MotionLog:
         for name in ("quat", "gyroscope"):  # of a legged robot
             if (value := getattr(reading, name, None)) is not None:
                 row[name] = value
+        for name, (position, arrival) in loop.driver.scene.newest().items():
+            row[f"{OBJECT}{name}"] = (arrival, *position.tolist())
         if not self._rows:
+            for name in loop.driver.scene.poses:  # whose first pose may come later
+                row.setdefault(f"{OBJECT}{name}", (-math.inf, 0.0, 0.0, 0.0))
             self._rows = {name: self._column(name, value) for name, value in row.items()}
         place = self.count % self._ticks
         for name, value in row.items():
@@ -49,7 +54,8 @@ class MotionLog:
         self.count += 1
 
     def _column(self, name: str, value: Any) -> np.ndarray:
-        kind = np.float64 if name in ("time", "received") else bool if name == "follows" else np.float32
+        exact = name in ("time", "received") or name.startswith(OBJECT)
+        kind = np.float64 if exact else bool if name == "follows" else np.float32
         return np.zeros((self._ticks, *np.shape(value)), kind)
 
     def write(self, folder: Path) -> None:

@@ -11,19 +11,24 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from real.bus import Node, Subscription, make, qos
+from real.bus import Node, Stamped, Subscription, make, qos
 from real.bus.layout import template
 from real.bus.stamps import stamp, stamped
 from real.drivers.names import driver_names, frames
+from real.topics import HOLD_TOPIC, TEXT
 from real.twin.base import STATE, Twin, pose
 from real.twin.faults import SILENCE, Fault
 from robot_rl.interface.driver import ForwardPosition, JointTopics
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.rotation import matrix_to_quat
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
 from sim.parameters import OBJECT, parameters
 from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
+HANDING = 2.0
+"""Time for which an object is held between the fingers, s."""
 TRUTH_TOPIC = "twin/{object}/pose"
 """geometry_msgs/PoseStamped: true pose of an object, without the tracker's error."""
 
@@ -126,6 +131,20 @@ class ArmTwin(Twin):
         self._bias = {name: np.array([self._value(f"{name}.bias_{axis}") for axis in "xyz"]) for name in names}
         """Constant error of the tracker for each object, (3,) m."""
         self.place(seed, robot_too=True)
+        self._kinematics = Kinematics(self.robot)
+        self._handed, self._handing = "", 0
+        """Object that a person holds between the fingers, and for how many ticks."""
+        self.hold_request = node.subscribe(TEXT, HOLD_TOPIC, qos.DEFAULT, self._on_hold)
+
+    def _on_hold(self, sample: Stamped) -> None:
+        if sample.msg.data in self.poses:
+            self._handed, self._handing = sample.msg.data, round(HANDING * self.robot.command_rate)
+
+    def _hand_over(self) -> None:
+        """Keep an object between the fingers, in the directions of the hand."""
+        self._handing -= 1
+        place, turn = self._kinematics.forward(self.engine.joint_state()[0])
+        self.engine.place(self._handed, torch.cat([place, matrix_to_quat(turn)], 1).double().numpy())
 
     def subscribe(self) -> None:
         """Subscribe `command` and, with a gripper, `gripper` to the messages of the robot's driver."""
@@ -165,6 +184,8 @@ class ArmTwin(Twin):
                 self.faults.switch(count)
             self._newest, self._commanded = newest, count
         self._delayed.append((self.target, self.width))
+        if self._handing:
+            self._hand_over()
         target, width = self._delayed[0]
         self.engine.step(target + self.faults.shift(count), width)
         self.publish(count)

@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
     "guard": ("robot_rl.cli.twin:Guard", "check a legged robot's motor commands and forward them"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),
+    "excite": ("robot_rl.cli.excite:Excite", "move a robot so that its log shows its parameters"),
+    "sysid": ("robot_rl.cli.sysid:Sysid", "fit the simulation to a robot's log, and write ranges for training"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
     "tell": ("robot_rl.cli.teleop:Tell", "send language instructions to a running robot"),
     "finetune": ("robot_rl.cli.finetune:main", "fine-tune on a robot while a person corrects it"),

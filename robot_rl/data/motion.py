@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import replacing
 
 NAME, FORMAT = "motion.npz", 1
+OBJECT = "object."
+"""Prefix of the columns (N, 4) with the arrival, s, and position, m, of an object's newest pose."""
 COLUMNS = ("time", "received", "position", "velocity", "setpoint", "gripper", "follows")
 """Columns of every log."""
 
@@ -43,12 +45,16 @@ class Motion:
     """Orientation of a legged robot's trunk, (N, 4) w x y z."""
     gyroscope: np.ndarray | None = None
     """Angular velocity of a legged robot's trunk, (N, 3) rad/s, trunk frame."""
+    objects: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Arrival (M,) s and position (M, 3) m, base frame, of each tracked object's poses."""
 
 
 def write_motion(folder: Path, facts: dict[str, Any], columns: dict[str, np.ndarray]) -> None:
     """Write a log atomically; times begin with 0."""
     start = columns["time"][0]
     shifted = columns | {name: columns[name] - start for name in ("time", "received")}
+    poses = {name: column for name, column in columns.items() if name.startswith(OBJECT)}
+    shifted |= {name: column - [start, 0, 0, 0] for name, column in poses.items()}
     with replacing(folder / NAME) as part, open(part, "wb") as file:
         np.savez_compressed(file, facts=np.array(json.dumps(facts | {"format": FORMAT})), **shifted)
 
@@ -71,4 +77,9 @@ def read_motion(path: Path) -> Motion:
         raise ConfigError(f"{file} lacks {', '.join(missing)}: copy the run folder again")
     if len(rows) != 1:
         raise ConfigError(f"{file} has columns of different lengths: copy the run folder again")
-    return Motion(facts, **columns)
+    objects = {}
+    for name in [name for name in columns if name.startswith(OBJECT)]:
+        column = columns.pop(name)
+        new = np.isfinite(column[:, 0]) & (np.diff(column[:, 0], prepend=-np.inf) > 0)
+        objects[name.removeprefix(OBJECT)] = (column[new, 0], column[new, 1:])
+    return Motion(facts, **columns, objects=objects)

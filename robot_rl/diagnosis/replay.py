@@ -41,10 +41,10 @@ class Sampled:
     """Whether a state is near enough to each time, (T,)."""
 
 
-def sample(motion: Motion) -> Sampled:
-    """Return a run on the grid of its command periods, up to `LONGEST` s. Positions count from the states' arrival."""
+def sample(motion: Motion, longest: float = LONGEST) -> Sampled:
+    """Return a run on the grid of its command periods, up to `longest` s. Positions count from the states' arrival."""
     period = 1 / motion.facts["command_rate"]
-    end = min(motion.time[-1], LONGEST)
+    end = min(motion.time[-1], longest)
     time = np.arange(0.0, end + 0.5 * period, period)
     newest = np.searchsorted(motion.time, time + 0.25 * period, side="right") - 1
     fresh = np.concatenate([[True], np.diff(motion.received) > 0])

@@ -192,11 +192,9 @@ class MujocoEngine(Engine):
         self.qvel[:, speed : speed + 6 + self.scene.joints.get(name, 0)] = 0
 
     def _make_parameters(self) -> dict[str, Setter]:
-        b, m = self.batch, self.model
+        m = self.model
         out: dict[str, Setter] = {
-            "robot.action_delay": lambda ids, v: b.expand("actuator_delay").__setitem__(
-                ids, np.clip(v, self.scene.timestep, MAX_ACTION_DELAY)[:, None]
-            ),
+            "robot.action_delay": self._delay,
             "robot.joint_friction": partial(self._write, "dof_frictionloss", (self._v,)),
             "robot.armature_scale": self._armature,
         }
@@ -226,6 +224,13 @@ class MujocoEngine(Engine):
                 setters["size"] = partial(self._size, root, thing.width)
             out |= {f"{thing.name}.{name}": setters[name] for name in thing.acting}
         return out
+
+    def _delay(self, ids: np.ndarray, values: np.ndarray) -> None:
+        """Delay commands by at least a step. At a whole number of steps MuJoCo would round now up, now down."""
+        steps = values / self.scene.timestep
+        whole = (steps > 1.5) & (np.abs(steps - steps.round()) < 1e-6)
+        delay = np.clip(values, self.scene.timestep, MAX_ACTION_DELAY)
+        self.batch.expand("actuator_delay")[ids] = np.where(whole, delay - 1e-6, delay)[:, None]
 
     def _write(self, field: str, index: tuple[Any, ...], ids: np.ndarray, values: np.ndarray) -> None:
         """Write one value per environment to all elements of a model field at `index`."""

@@ -14,8 +14,8 @@ from robot_rl.interface.rotation import heading, quat_to_matrix
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
-from sim.rendering.gl import mujoco
 from sim.objects import Box
+from sim.rendering.gl import mujoco
 from sim.scenes import Scene
 from sim.step.ground import Ground, HeightField
 from sim.tasks import tasks

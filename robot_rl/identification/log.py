@@ -1,0 +1,117 @@
+"""Logs for identification: a run folder with motion.npz, or a LeRobot dataset of joint states and joint commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_rl.data.motion import NAME, Motion, read_motion
+from robot_rl.diagnosis.replay import Sampled, sample
+from robot_rl.interface.robot import RobotSpec
+from robot_rl.robots import robots
+from robot_rl.util.errors import ConfigError, UserError
+
+SHORTEST = 10.0
+"""Length of a log below which nothing is identified, s."""
+STILL = 0.01
+"""Range of a set-point, rad, below which a joint is at rest."""
+
+
+@dataclass
+class Log:
+    """Pieces of a robot's run, each on a grid of command periods."""
+
+    robot: RobotSpec
+    pieces: list[Sampled]
+    gripper: list[np.ndarray]
+    """Finger distance that was sent, (T,) m, of each piece."""
+    quat: list[np.ndarray | None]
+    """Orientation of a legged robot's trunk, (T, 4) w x y z, of each piece."""
+    objects: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Arrival (N,) s and position (N, 3) m, base frame, of each tracked object, in a log of one piece."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the length of all pieces."""
+        return sum(float(piece.time[-1]) for piece in self.pieces)
+
+
+def read_log(path: Path, robot: str = "") -> Log:
+    """Read a run folder or a dataset. `robot`: name for a dataset that does not say it, else the log must be of it."""
+    motions = _of_dataset(path, robot) if (path / "meta" / "info.json").is_file() else [_of_run(path)]
+    spec = robots.get(motions[0].facts["robot"])
+    if robot and robots.get(robot).kind != spec.kind:
+        raise ConfigError(f"{path} is a log of robot {spec.name!r}, not of {robot!r}; leave out --robot")
+    if (kind := motions[0].facts["command"]) != "JointPositions":
+        raise ConfigError(f"{path} has commands of the kind {kind}; only logs of joint positions are identified")
+    pieces = [sample(motion, np.inf) for motion in motions]
+    pairs = list(zip(motions, pieces, strict=True))
+    log = Log(spec, pieces, [_newest(m, p, "gripper") for m, p in pairs], [_newest(m, p, "quat") for m, p in pairs])
+    if len(motions) == 1:
+        log.objects = motions[0].objects
+    if log.seconds < SHORTEST:
+        raise UserError(f"{path} has {log.seconds:.1f} s of motion; record at least {SHORTEST:g} s, better 60")
+    moved = max(float(np.ptp(piece.setpoint, 0).max()) for piece in pieces)
+    if moved < STILL:
+        raise UserError(f"{path}: no joint is commanded to move, so nothing can be seen; record `robot-rl excite`")
+    return log
+
+
+def _newest(motion: Motion, piece: Sampled, name: str) -> Any:
+    """Return a column of the log on the grid of a piece."""
+    column = getattr(motion, name)
+    if column is None:
+        return None
+    return column[np.searchsorted(motion.time, piece.time + 1e-4, side="right") - 1]
+
+
+def _of_run(path: Path) -> Motion:
+    if path.is_dir() and not (path / NAME).is_file():
+        raise UserError(f"{path} has neither {NAME} nor meta/info.json: name a run of `robot-rl excite` or `robot-rl "
+                        "deploy`, or a LeRobot dataset")  # fmt: skip
+    return read_motion(path)
+
+
+def _of_dataset(path: Path, name: str) -> list[Motion]:
+    """Return one log per episode of a dataset with joint positions as state and as action."""
+    from robot_rl.data.dataset import Dataset
+
+    data = Dataset(path)
+    name = name or data.robot_type or ""
+    if not name:
+        raise ConfigError(f"{path} does not say which robot it is of: name it with --robot")
+    spec = robots.get(name)
+    state, action = (_columns(data, key, spec) for key in ("observation.state", "action"))
+    if short := [key for key, columns in (("observation.state", state), ("action", action)) if columns is None]:
+        raise UserError(f"{path}: {' and '.join(short)} lack the joints {', '.join(spec.joint_names)}; name the folder "
+                        f"of the run instead, whose {NAME} has joint commands")  # fmt: skip
+    motions = []
+    columns = data.columns(["observation.state", "action"])
+    for episode in data.episodes:
+        rows = slice(episode.start, episode.start + episode.length)
+        q, goal = columns["observation.state"][rows, state].numpy(), columns["action"][rows, action].numpy()
+        coarse = np.arange(len(q)) / data.fps
+        time = np.arange(0, coarse[-1] + 1e-9, 1 / spec.command_rate)
+        path_of = np.stack([np.interp(time, coarse + 1 / data.fps, joint) for joint in goal.T], 1)
+        place = np.stack([np.interp(time, coarse, joint) for joint in q.T], 1)
+        facts = {"robot": name, "task": "", "command": "JointPositions", "command_rate": spec.command_rate,
+                 "state_rate": data.fps, "period": 1 / data.fps, "lockstep": False, "whole": True}  # fmt: skip
+        zero, width = np.zeros_like(place), np.full(len(time), spec.gripper.width if spec.gripper else 0.0)
+        motions.append(Motion(facts, time, time, place, zero, path_of, width, np.ones(len(time), bool)))
+    return motions
+
+
+def _columns(data: Any, key: str, robot: RobotSpec) -> list[int] | None:
+    """Return the columns of the robot's joint positions; None if some are missing."""
+    names: Sequence[str] = data.features[key].names if key in data.features else ()
+    found = []
+    for joint in robot.joint_names:
+        like = [k for k, name in enumerate(names) if name in (joint, f"{joint}.pos", f"joint_position.{joint}")]
+        if not like:
+            return None
+        found.append(like[0])
+    return found
