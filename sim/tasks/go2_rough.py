@@ -15,6 +15,10 @@ from sim.terrain import Terrain
 
 LENGTH, WIDTH = 1.2, 0.8
 """Extent of the scan of the ground forwards and sideways, m."""
+TIMESTEP = 0.005
+"""Physics step, s. A foot that has sunk into a height field also meets the edges of neighbouring triangles, which
+squeeze it: even on its level parts, the forces on the feet add up to 1.3 times the weight with this step, and to 3.7
+times with the 0.01 s of go2-velocity."""
 _WEIGHTS = {"lin_vel_z": -0.5, "flat_orientation": -1.0}
 """Weights of reward terms that differ from those on level ground."""
 
@@ -42,7 +46,7 @@ def _task(name: str, spacing: float, seen: bool) -> Task:
     return replace(
         level,
         interface=interface,
-        scene=replace(level.scene, ground=Terrain()),
+        scene=replace(level.scene, ground=Terrain(), timestep=TIMESTEP),
         randomization=randomization,
         rewards=tuple(replace(term, weight=_WEIGHTS.get(term.name, term.weight)) for term in level.rewards),
         privileged=(scan, *level.privileged),
