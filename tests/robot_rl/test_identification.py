@@ -1,0 +1,191 @@
+"""Identification of an arm from logs with known truth, and of what a log cannot show."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.sessions.excitation import chirp
+from robot_rl.cli.main import main
+from robot_rl.data.motion import OBJECT, write_motion
+from robot_rl.identification.identify import identify
+from robot_rl.identification.log import read_log
+from robot_rl.identification.tracker import tracked
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.robots import robots
+from robot_rl.util.errors import ConfigError, UserError
+from sim.engines.mujoco import MujocoEngine
+from sim.randomization.ranges import with_ranges
+from sim.scenes import Scene
+from sim.tasks import tasks
+
+PANDA = robots.get("panda")
+LIFT = tasks.get("panda-lift")
+TRUE = {
+    "robot.action_delay": 0.047, "robot.stiffness_scale": 0.7, "robot.damping_scale": 1.35, "robot.joint_friction": 0.8,
+}  # fmt: skip
+NOISE = 0.0006
+
+
+def simulated(goal: np.ndarray, true: dict[str, float]) -> np.ndarray:
+    """Return joint positions (T, J) that a simulated arm with parameters `true` has at the time of each set-point."""
+    engine = MujocoEngine(PANDA, Scene(timestep=1 / PANDA.command_rate), 1, threads=1)
+    for name, value in true.items():
+        engine.parameters[name](np.array([0]), np.array([value]))
+    engine.reset(np.array([0]), goal[:1], {})
+    path = engine.track(torch.from_numpy(goal[None]).float(), torch.full((1, len(goal), 1), 0.08))[0]
+    engine.close()
+    return np.concatenate([goal[:1], path[:-1]])
+
+
+def write(folder: Path, goal: np.ndarray, place: np.ndarray, more: Any = None, **facts: Any) -> Path:
+    folder.mkdir()
+    time = np.arange(len(goal)) / PANDA.command_rate
+    known = {"robot": "panda", "task": "panda-lift", "command": "JointPositions", "command_rate": PANDA.command_rate,
+             "state_rate": PANDA.state_rate, "period": 0.05, "lockstep": True, "whole": True}  # fmt: skip
+    columns = {"time": time, "received": time, "position": place, "velocity": np.zeros_like(place), "setpoint": goal,
+               "gripper": np.full(len(time), 0.08), "follows": np.ones(len(time), bool)}  # fmt: skip
+    write_motion(folder, known | facts, columns | (more or {}))
+    return folder
+
+
+def excited(seconds: float) -> np.ndarray:
+    return chirp(PANDA, LIFT.interface, np.arange(round(seconds * PANDA.command_rate)) / PANDA.command_rate)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Log of 42 s of an arm with hidden dynamics."""
+    goal = excited(42.0)
+    place = simulated(goal, TRUE) + np.random.default_rng(0).normal(0, NOISE, goal.shape)
+    return write(tmp_path_factory.mktemp("log") / "run", goal, place)
+
+
+@pytest.mark.timeout(600)
+def test_an_arm_is_identified_within_ten_percent(run: Path, capsys: Any) -> None:
+    assert main(["sysid", str(run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    found = {row["parameter"]: row for row in shown["estimates"]}
+    for name, value in TRUE.items():
+        row = found[name]
+        assert row["estimate"] == pytest.approx(value, rel=0.1), row
+        assert row["high"] - row["low"] < 0.4 * value, "the interval is narrow"
+    assert found["sensor.joint_noise"]["estimate"] == pytest.approx(NOISE, rel=0.05)
+    assert shown["rms_after"] < 1.2 * NOISE < 0.1 * shown["rms_before"], "on windows that were held out"
+    ranges = json.loads((run / "ranges.json").read_text())
+    task = with_ranges(LIFT, ranges)
+    drawn = {r.parameter: r for r in task.randomization}
+    assert drawn["robot.stiffness_scale"].low < 0.7 < drawn["robot.stiffness_scale"].high
+    assert b"identified" in (run / "ranges.html").read_bytes()
+
+
+@pytest.mark.timeout(300)
+def test_slow_motion_shows_no_gains_of_their_own(tmp_path: Path) -> None:
+    """It shows their ratio: each alone is named as hidden, and not in the ranges."""
+    time = np.arange(round(24 * PANDA.command_rate)) / PANDA.command_rate
+    goal = np.array(PANDA.home) + 0.1 * np.sin(0.4 * time)[:, None] * np.minimum(1, time)[:, None]
+    place = simulated(goal, {}) + np.random.default_rng(1).normal(0, NOISE, goal.shape)
+    found = identify(read_log(write(tmp_path / "slow", goal, place)))
+    hidden = {e.parameter: e.why for e in found.estimates if not e.shown}
+    assert "looks like robot.damping_scale" in hidden["robot.stiffness_scale"]
+    assert not hidden.keys() & found.ranges().keys()
+
+
+# ---- tracker -------------------------------------------------------------------------------------------------------
+def poses(goal: np.ndarray, offset: Any, delay: float, grasp: Any, noise: float) -> np.ndarray:
+    """Return rows (T, 4) of arrival and position of a held object, tracked at 30 Hz."""
+    rate = PANDA.command_rate
+    place, turn = (x.numpy() for x in Kinematics(PANDA, torch.float64).forward(torch.from_numpy(goal)))
+    true = place + turn @ np.array(grasp) + np.array(offset)
+    every = round(rate / 30)
+    rows = np.full((len(goal), 4), -np.inf)
+    rng = np.random.default_rng(2)
+    for k in range(len(goal)):
+        if k % every == 0:
+            now = k / rate
+            at = max(0, round((now - delay) * rate))
+            newest = np.array([now, *(true[at] + rng.normal(0, noise, 3))])
+        rows[k] = newest
+    return rows
+
+
+def holding(seconds: float, turns: bool = True) -> np.ndarray:
+    time = np.arange(round(seconds * PANDA.command_rate)) / PANDA.command_rate
+    goal = chirp(PANDA, LIFT.interface, time, holds=True)
+    if not turns:
+        goal[:, 1:] = PANDA.home[1:]
+        goal[:, 0] = PANDA.home[0]
+        goal[:, 6] = PANDA.home[6] - 0.2 * np.sin(time)  # about the vertical axis only
+    return goal
+
+
+def test_offset_and_delay_of_a_tracker(tmp_path: Path) -> None:
+    goal = holding(40)
+    cube = poses(goal, (0.018, -0.015, 0.003), 0.06, (0.004, 0.0, -0.006), 0.0025)
+    found = tracked(read_log(write(tmp_path / "held", goal, goal, {f"{OBJECT}cube": cube})), "cube")
+    assert found is not None and found.count > 1000
+    assert found.delay == pytest.approx(0.06, rel=0.1) and found.noise == pytest.approx(0.0025, rel=0.05)
+    assert np.abs(found.offset[:2] - [0.018, -0.015]).max() < 0.0015
+    assert np.abs((found.offset - [0.018, -0.015, 0.003]) / found.offset_error).max() < 4
+
+
+def test_a_hand_that_does_not_tilt_hides_the_height(tmp_path: Path) -> None:
+    goal = holding(40, turns=False)
+    cube = poses(goal, (0.018, -0.015, 0.003), 0.06, (0.004, 0.0, -0.006), 0.001)
+    log = read_log(write(tmp_path / "flat", goal, goal, {f"{OBJECT}cube": cube}))
+    found = tracked(log, "cube")
+    assert found is not None and np.isinf(found.offset_error).all()
+
+
+# ---- bad inputs ----------------------------------------------------------------------------------------------------
+def test_bad_logs_are_refused(tmp_path: Path, run: Path) -> None:
+    goal = excited(20)
+    with pytest.raises(UserError, match="neither motion.npz nor meta/info.json"):
+        read_log(tmp_path)
+    with pytest.raises(UserError, match=r"has 4.0 s of motion; record at least 10 s"):
+        read_log(write(tmp_path / "short", goal[:800], goal[:800]))
+    with pytest.raises(UserError, match="no joint is commanded to move"):
+        read_log(write(tmp_path / "still", 0 * goal, 0 * goal))
+    with pytest.raises(ConfigError, match="only logs of joint positions"):
+        read_log(write(tmp_path / "twist", goal, goal, command="Twist"))
+    with pytest.raises(ConfigError, match="is a log of robot 'panda', not of 'ur5e'"):
+        read_log(run, "ur5e")
+
+
+def test_datasets_need_joint_positions(tmp_path: Path, capsys: Any) -> None:
+    assert main(["collect", "panda-lift", "--episodes", "2", "--num-envs", "2", "--image-size", "0",
+                 "--out", str(tmp_path / "data")]) == 0  # fmt: skip
+    with pytest.raises(UserError, match="action lack the joints joint1, .*motion.npz has joint commands"):
+        read_log(tmp_path / "data")
+
+
+def test_a_dataset_with_joint_positions_is_read(tmp_path: Path) -> None:
+    from robot_rl.data.dataset import Feature
+    from robot_rl.data.writer import DatasetWriter
+
+    names, goal = PANDA.joint_names, excited(30)[:: round(PANDA.command_rate / 20)].astype(np.float32)
+    features = {key: Feature("float32", (7,), tuple(names)) for key in ("observation.state", "action")}
+    with DatasetWriter.create(tmp_path / "data", fps=20, features=features, robot_type="panda") as writer:
+        for _ in range(2):
+            writer.add_episode({"observation.state": goal, "action": goal}, "move")
+    log = read_log(tmp_path / "data")
+    assert len(log.pieces) == 2 and log.seconds == pytest.approx(2 * 30, abs=0.3)
+    assert np.abs(log.pieces[0].position[:: round(PANDA.command_rate / 20)][:500] - goal[:500]).max() < 1e-5
+
+
+# ---- chirps --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["panda-lift", "ur5e-reach", "go2-velocity"])
+@pytest.mark.parametrize("holds", [False, True])
+def test_chirps_stay_within_the_limits_of_the_shield(name: str, holds: bool) -> None:
+    interface = tasks.get(name).interface
+    robot = robots.get(interface.robot)
+    path = chirp(robot, interface, np.arange(3000) / 50, holds)
+    speed = np.abs(np.gradient(path, 1 / 50, axis=0)).max(0)
+    assert (speed <= interface.shield.velocity * np.array([j.velocity for j in robot.joints])).all()
+    assert (path >= [j.low for j in robot.joints]).all() and (path <= [j.high for j in robot.joints]).all()
+    assert np.abs(path[0] - robot.home).max() < 0.01
+    correlation = np.corrcoef(path.T) - np.eye(len(robot.joints))
+    assert np.abs(correlation).max() < 0.6, "joints can be told apart"
