@@ -138,6 +138,8 @@ class JointShield:
     def admit(
         self, goal: Tensor, previous: Tensor, joints: Tensor | None = None, motion: Motion | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.compliant:
+            return self._clip(goal, previous)
         return self.plan(goal, previous, motion or Motion(previous, torch.zeros_like(previous), self.tick, TICKS))[:2]
 
     def plan(
@@ -149,26 +151,30 @@ class JointShield:
         Rejected goals become the place where the arm rests if it brakes at once. An arm that is outside the workspace
         or too close already may move, but no further out or closer than if it braked.
         """
-        finite = goal.isfinite().all(-1)
-        goal = torch.where(finite[:, None], goal, previous)
-        clipped = goal.clamp(self.low, self.high)
-        events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
-        commands, rates = self._drive(previous, clipped, motion)
+        goal, events = self._clip(goal, previous)
+        commands, rates = self._drive(previous, goal, motion)
         if self.compliant:
-            return clipped, events, commands, rates[-1]
-        refused = ~finite
+            return goal, events, commands, rates[-1]
+        refused = events["nonfinite"]
         if self.stopping:
-            outside, close = self.stopping.refused(clipped, commands, rates, motion)
-            events["workspace"] = outside & finite
+            outside, close = self.stopping.refused(goal, commands, rates, motion)
+            events["workspace"] = outside & ~events["nonfinite"]
             if self.stopping.clearance:
-                events["collision"] = close & finite
+                events["collision"] = close & ~events["nonfinite"]
             refused = refused | outside | close
         if refused.is_cuda or refused.any():
             braked, rate = self.braking.commands(motion)
             commands = torch.where(refused[:, None], braked, commands)
             rates = torch.where(refused[:, None], rate, rates[-1:])
-            clipped = torch.where(refused[:, None], self.braking.end(motion.setpoint, motion.rate), clipped)
-        return clipped, events, commands, rates[-1]
+            goal = torch.where(refused[:, None], self.braking.end(motion.setpoint, motion.rate), goal)
+        return goal, events, commands, rates[-1]
+
+    def _clip(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return goals (n, J), rad, within position limits, and what was changed; non-finite ones become `previous`."""
+        finite = goal.isfinite().all(-1)
+        goal = torch.where(finite[:, None], goal, previous)
+        clipped = goal.clamp(self.low, self.high)
+        return clipped, {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
 
     def _drive(self, start: Tensor, goal: Tensor, motion: Motion) -> tuple[Tensor, Tensor]:
         """Return commands and velocities (T, n, J) that follow the straight path from `start` to `goal` (n, J)."""

@@ -26,7 +26,8 @@ from real.drivers.state import JointReading, NotReady
 from real.drivers.unitree import TrunkReading
 from robot_rl.interface.command import Command, GripperCommand
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.shield import ramp
+from robot_rl.interface.shield import JointShield, ramp
+from robot_rl.interface.state import RobotState
 from sim.tasks import tasks
 
 PIPELINE = Pipeline(tasks.get("panda-lift").interface)
@@ -481,6 +482,30 @@ def test_every_command_is_within_every_limit(steps: list[tuple[str, int, float, 
     speed = sent.diff(dim=0) / TICK
     assert (speed.abs() <= shield.velocity * 1.001 + 2e-4).all()  # commands are rounded to float32
     assert (speed.diff(dim=0).abs() / TICK <= shield.acceleration * 1.001 + 0.1).all()
+
+
+def test_an_arm_that_is_pushed_into_the_table_brakes_before_it() -> None:
+    pipeline = Pipeline(tasks.get("ur5e-reach").interface)
+    shield, period = pipeline.shield, 1 / pipeline.interface.controller.rate
+    assert isinstance(shield, JointShield) and shield.stopping and shield.stopping.clearance
+    with pytest.MonkeyPatch.context() as patch:
+        b = Bench(patch, pipeline)
+        for _ in range(20):
+            joints = b.loop.measured()
+            state = RobotState(joints, torch.zeros_like(joints), torch.zeros(1, 3))
+            target = pipeline.target(state, torch.tensor([[1.0, -1.0, -1.0]]))
+            b.loop.set_goal(target.command.values, 0.0, period)
+            before = b.loop.rate
+            b.run(period)
+            if b.loop._newest().refused and before.abs().max() > 0.2:
+                along = torch.nn.functional.cosine_similarity(before, b.loop.rate)
+                assert float(along) > 0.999 and b.loop.rate.norm() < before.norm(), "straight, and slower"
+        sent = b.sent.float()
+    chain = shield.stopping.kinematics.chain(sent)
+    assert shield.stopping.clearance(*chain[2:]).min() > 0
+    assert b.loop.events.counts.get("collision", 0) + b.loop.events.counts.get("workspace", 0) > 2
+    low, high = (end[:, None] for end in shield.stopping.box)
+    assert ((chain[0] > low - 0.005) & (chain[0] < high + 0.005)).all()
 
 
 # ---- the thread itself -------------------------------------------------------------------------------------------
