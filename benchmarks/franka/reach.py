@@ -99,7 +99,8 @@ def run(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     found["simulator_speed"] = round(cycles / 60000 / minutes, 2)
     found |= {"lost": lost, "lost_share": lost / max(1, cycles), "lost_in_row": row}
     found |= {"episodes": len(episodes), "successes": sum(e["success"] for e in episodes)}
-    return found | {"start": said.strip(), "robot": last, "deploy": (folder / "deploy").read_text().splitlines()[-3:]}
+    ended = (folder / "deploy").read_text().replace(f"{folder}/", "").splitlines()[-3:]
+    return found | {"start": said.strip(), "robot": last, "deploy": ended}
 
 
 def main() -> int:

@@ -55,6 +55,7 @@ class Arm:
         self._following = False
         """The arm followed a goal in the last cycle."""
         self._stream: Stream | None = None
+        self._losses = LostCycles()
         self._cycles = self._lost = self._in_row = self._stalls = self._count = 0
         self._began = self._arrived = time.monotonic()
         """Time of the first state of those over which the rate is measured, and of the newest, s."""
@@ -75,6 +76,7 @@ class Arm:
                 try:
                     self._move()
                 except ERRORS as error:
+                    self._count_silence()
                     mode = self._mode_fault(self.robot.read_once())
                     self._latch(", ".join(filter(None, (words(error), mode))))
                 finally:
@@ -85,7 +87,7 @@ class Arm:
         control = None if self.dry_run else self.robot.start_joint_position_control(fci.ControllerMode.JointImpedance)
         state = control.readOnce()[0] if control else self.robot.read_once()
         motion, self._stream = Motion(self.limits, state.q_d), Stream(state.q_d, self.spec.command_rate)
-        losses, rested, self._arrived = LostCycles(), 0, time.monotonic()
+        rested, self._losses, self._arrived = 0, LostCycles(), time.monotonic()
         while True:
             self._following = not self.ending and self._may_follow(motion.q)
             q = motion.follow(*self._stream.at(time.monotonic())) if self._following else motion.brake()
@@ -102,21 +104,31 @@ class Arm:
             state, elapsed = control.readOnce() if control else (self.robot.read_once(), None)
             self._take(state)
             if elapsed:
-                late, missed = self._count_lost(losses, state, elapsed.to_sec())
+                late, missed = self._count_lost(state, elapsed.to_sec())
                 if late or missed or not sent:
                     motion.bridge(late or not sent, missed)
             if not self.fault and (fault := self._contact(state)):
                 self._latch(fault)
 
-    def _count_lost(self, losses: LostCycles, state: Any, elapsed: float) -> tuple[bool, int]:
+    def _count_lost(self, state: Any, elapsed: float) -> tuple[bool, int]:
         """Return whether the last command was late, and the number of cycles since that had none."""
         cycles = max(1, round(elapsed / PERIOD))
-        late, missed = losses.add(cycles, state.control_command_success_rate)
+        late, missed = self._losses.add(cycles, state.control_command_success_rate)
         self._cycles += cycles
         self._stalls += cycles * PERIOD > STALL
         self._lost += late + missed
-        self._in_row = max(self._in_row, losses.in_row)
+        self._in_row = max(self._in_row, self._losses.in_row)
         return late, missed
+
+    def _count_silence(self) -> None:
+        """Count the cycles since the newest state, if the robot ended the motion because this process stood still."""
+        silent = int((time.monotonic() - self._arrived) / PERIOD) - 1
+        if silent > 0:
+            self._losses.end(silent)
+            self._cycles += silent
+            self._stalls += silent * PERIOD > STALL
+            self._lost += silent
+            self._in_row = max(self._in_row, self._losses.in_row)
 
     # ---- messages -------------------------------------------------------------------------------------------------
     def _take(self, state: Any) -> None:

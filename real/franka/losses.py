@@ -25,8 +25,16 @@ class LostCycles:
         size, kept = len(self._in_time) + cycles - gone, sum(self._in_time) - sum(islice(self._in_time, gone))
         all_, first, none = (abs((kept + count) / size - rate) for count in (cycles, 1, 0))
         late, missed = none < min(all_, first), 0 if all_ <= min(first, none) else cycles - 1
-        for in_time in (not late, *[not missed] * (cycles - 1)):
-            self._in_time.append(in_time)
-            self._row = 0 if in_time else self._row + 1
-            self.in_row = max(self.in_row, self._row)
+        self._record(not late, 1)
+        self._record(not missed, cycles - 1)
         return late, missed
+
+    def end(self, cycles: int) -> None:
+        """Take note of cycles after the last state without a command, after which the robot has ended the motion."""
+        self._record(False, cycles)
+
+    def _record(self, in_time: bool, cycles: int) -> None:
+        self._in_time.extend([in_time] * cycles)
+        if cycles:
+            self._row = 0 if in_time else self._row + cycles
+            self.in_row = max(self.in_row, self._row)

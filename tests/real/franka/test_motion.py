@@ -146,3 +146,6 @@ def test_late_commands_in_a_row_add_up(cycles: int) -> None:
         late, missed = found.add(cycles, float(np.mean(record[-100:])))
         lost += late + missed
     assert (lost, found.in_row) == (11 * cycles, 10 * cycles)
+    found.add(2, float(np.mean([*record, False, False][-100:])))
+    found.end(40)
+    assert found.in_row == 42, "then the robot ends the motion"

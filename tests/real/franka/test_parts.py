@@ -116,3 +116,15 @@ def test_an_arm_with_a_load_that_it_does_not_know_is_refused(changed: dict[str, 
 def test_a_hand_that_is_not_homed_is_refused(widest: float) -> None:
     with pytest.raises(UserError, match=r"not homed.*Gripper\('10.0.0.2'\).homing\(\)"):
         preflight(hand_state=replace(HOMED, max_width=widest))
+
+
+def test_cycles_in_which_the_process_stood_still_before_a_reflex_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(arm.time, "monotonic", lambda: now[0])
+    held = arm.Arm(Mock(), FR3, ends()[0])
+    now[0] += 0.0015
+    held._count_silence()
+    assert (held._lost, held._in_row, held._stalls) == (0, 0, 0), "the robot ended the motion for another reason"
+    now[0] += 0.03
+    held._count_silence()
+    assert (held._lost, held._in_row, held._stalls) == (30, 30, 1)
