@@ -18,6 +18,8 @@ HELD_OUT = 4
 """Every such window is kept from the fit, to measure it."""
 SIGMAS = 2.0
 """Half width of intervals and ranges, standard errors."""
+WIDER = 1.5
+"""Width of a range as a multiple of that of the interval: a range should hold the truth in more than 95 % of cases."""
 NOISE_SPREAD = 0.2
 """Half width of the range of a noise, as a share: it is known well, but not the same at all times."""
 
@@ -64,7 +66,8 @@ class Identified:
         for e in self.estimates:
             row = find(e.parameter)
             if e.shown and row:
-                low, high = max(e.low, row.low), min(e.high, row.high)
+                low, high = (e.estimate + WIDER * (end - e.estimate) for end in (e.low, e.high))
+                low, high = max(low, row.low), min(high, row.high)
                 low = max(low, 0.05) if row.above else low
                 found[e.parameter] = {"low": round(low, 6), "high": round(max(low, high), 6), "distribution": "uniform"}
         return found
