@@ -38,8 +38,7 @@ class Clearance:
     def farthest(self, joints: int) -> Tensor:
         """Return the largest distance (J,), m, of a sphere's center from the origin of its link, of each joint's."""
         away = self.centers[..., 0, 0].norm(dim=-1)
-        return torch.stack([away[self.links == k].max() if (self.links == k).any() else away.new_zeros(())
-                            for k in range(1, joints + 1)])  # fmt: skip
+        return torch.stack([(away * (self.links == k)).amax() for k in range(1, joints + 1)])
 
     def places(self, origins: list[Tensor], axes: list[Tensor]) -> Tensor:
         """Return the spheres' centers (n, S, 3), m, in the base frame, from `Kinematics.chain`."""
