@@ -20,7 +20,13 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import load
 from sim.tasks.base import Task
 
-__all__ = ["ArmTwin", "HiddenArm", "HiddenQuadruped", "QuadrupedTwin", "Twin", "open_twin"]
+__all__ = ["ArmTwin", "HiddenArm", "HiddenQuadruped", "QuadrupedTwin", "Twin", "hidden_values", "open_twin"]
+
+
+def hidden_values(task: Task) -> dict[str, float]:
+    """Return the hidden values of the twin of a task's robot, by parameter."""
+    robot = robots.get(task.interface.robot)
+    return dict(HiddenQuadruped().values) if robot.base else HiddenArm().of(task)
 
 
 def open_twin(node: Node, task: Task, fault: Sequence[str] = (), **options: Any) -> Twin:

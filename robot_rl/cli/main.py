@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("robot_rl.cli.record:Record", "record demonstrations by a person"),
     "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
+    "transfer": ("robot_rl.cli.transfer:Transfer", "measure a policy in other simulations and on the twin"),
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "replay an episode whose physics diverged"),
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle from a run's latest checkpoint"),
     "export": ("robot_rl.cli.bundle:Export", "write a bundle's policy as ONNX"),

@@ -23,12 +23,12 @@ tasks = Registry(
     {
         "fr3-lift": ("sim.tasks.fr3_lift:TASK", "a Franka Research 3 lifts a cube from the table"),
         "fr3-reach": ("sim.tasks.fr3_reach:TASK", "a Franka Research 3 brings its tool to a target"),
+        "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "go2-rough": ("sim.tasks.go2_rough:TASK", "a Unitree Go2 follows velocity commands on slopes and stairs"),
         "go2-rough-scan": ("sim.tasks.go2_rough:SCAN_TASK", "the same, with a scan of the ground around the robot"),
-        "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
+        "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
         "panda-drawer": ("sim.tasks.panda_drawer:TASK", "a Franka Panda opens a drawer"),
         "panda-insert": ("sim.tasks.panda_insert:TASK", "a Franka Panda inserts a peg with 1 mm of clearance"),
-        "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
         "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, observed by two cameras only"),
         "panda-place": ("sim.tasks.panda_place:TASK", "a Franka Panda puts a cube into a tray"),
         "panda-stack": ("sim.tasks.panda_place:STACK", "a Franka Panda stacks a cube on another"),
@@ -43,13 +43,14 @@ tasks = Registry(
 
 
 def task_of(robot: str, name: str | None = None) -> Task:
-    """Return task `name` of a robot; without a name, the robot's first task, built-in tasks before those of plugins.
+    """Return task `name` of a robot; without a name, the robot's first task in the list above, then those of plugins.
     Plugins that cannot be imported are skipped. Raise ConfigError if there is no task for the robot. A task of the
     robot of which this one is a variant is returned for the variant."""
     kind = robots.get(robot).kind
     if name is None:
         broken = []
-        for candidate in sorted(tasks, key=lambda name: (name not in tasks.entries, name)):
+        order = list(tasks.entries)
+        for candidate in [*order, *(name for name in tasks if name not in order)]:
             try:
                 task: Task = tasks.get(candidate)
             except UserError as error:
