@@ -109,10 +109,10 @@ class Engine(ABC):
 
     def object_pose(self, name: str) -> Tensor:
         """Return the poses (n, 7) of an object, or of a tracked part: position, m, and quaternion w x y z."""
-        if name in self._object_qpos:
-            return self.object_qpos(name)[:, :7]
-        whole, poses = self._part_poses[name]
-        return poses(name, self.object_qpos(whole))
+        if name in self._part_poses:
+            whole, poses = self._part_poses[name]
+            return poses(name, self.object_qpos(whole))
+        return self.object_qpos(name)[:, :7]
 
     def object_joints(self) -> dict[str, Tensor]:
         """Return the positions (n, J), rad and m, of the own joints of each object that has any."""
@@ -184,7 +184,7 @@ class Engine(ABC):
         """Return the object of each tracked part, and the kinematics of its parts."""
         from sim.objects.parts import PartPoses
 
-        made = {thing.name: PartPoses(thing) for thing in self.scene.objects if thing.tracked}
+        made = {thing.name: PartPoses(thing, self.device) for thing in self.scene.objects if thing.tracked}
         return {name: (whole, poses) for whole, poses in made.items() for name in poses.parts}
 
     @abstractmethod

@@ -6,6 +6,7 @@ GPU, raises an error as well.
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -32,14 +33,13 @@ class Still(Engine):
         own = ("last_action", "tool_position", "command", "phase")
         sizes = {name: size for name, size in view_sizes(task, pipeline).items() if name not in own}
         self._views = {name: torch.zeros(N, size, device=device) for name, size in sizes.items()}
-        self._pose = torch.zeros(N, 7, device=device)
         self.parameters = {r.parameter: lambda ids, values: None for r in task.randomization}
 
     def views(self) -> dict[str, Tensor]:
         return self._views
 
     def object_qpos(self, name: str) -> Tensor:
-        return self._pose
+        return torch.zeros(N, 7 + self.scene.joints.get(name, 0), device=self.device)
 
     def diverged(self) -> Tensor:
         return torch.zeros(N, dtype=torch.bool, device=self.device)
@@ -66,8 +66,8 @@ def build(name: str, device: torch.device) -> Episodes:
 
 
 def tensors(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
+    if isinstance(tree, Tensor | np.ndarray):
+        return [tree] if isinstance(tree, Tensor) else []
     return [t for value in (tree.values() if isinstance(tree, dict) else tree) for t in tensors(value)]
 
 

@@ -100,7 +100,8 @@ def test_environments_end_independently(task: Build) -> None:
 
 @pytest.mark.parametrize(("bad", "column"), [(math.nan, 0), (math.inf, 2), (-math.inf, 3)], ids=["x", "z", "gripper"])
 def test_non_finite_action_holds_goal_and_gripper(task: Build, monkeypatch: Any, bad: float, column: int) -> None:
-    """As in the robot's loop, goal and gripper width stay; other environments are not affected."""
+    """As in the robot's loop, the arm brakes at once, and the gripper's width stays; other environments are not
+    affected."""
     env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
     sent: list[torch.Tensor] = []
     step = env.engine.step
@@ -108,28 +109,32 @@ def test_non_finite_action_holds_goal_and_gripper(task: Build, monkeypatch: Any,
     for one in (env, reference):
         one.reset(seed=0)
         one.step(torch.tensor([[0.2, 0.2, 0.2, -1.0]]).expand(2, 4))
-    goal = env.episodes.chain.goal[1].clone()
+    before = env.episodes.chain.goal[1].clone()
     action = torch.full((2, 4), 0.6)
     expected = action.clone()
     action[1, column] = bad
     observation = env.step(action)[0]["observation.state"]
-    assert torch.equal(env.episodes.chain.goal[1], goal) and not sent[-1][1].any(), "as after the previous action"
+    stop = env.episodes.chain.goal[1].clone()
+    assert (stop - before).abs().max() < 0.05 and not sent[-1][1].any(), "the gripper as after the previous action"
     assert env.episodes.chain.last_action[1].tolist() == [0.0, 0.0, 0.0, -1.0], "the executed action holds position"
     assert torch.equal(observation[0], reference.step(expected)[0]["observation.state"][0])
     assert all(s.isfinite().all() for s in sent) and len(sent) == 4 and observation.isfinite().all()
     assert env.shield_events["nonfinite"] == 1
     assert math.isnan(bad) or action[1, column] == bad, "the caller's tensor is not changed"
+    env.step(action)
+    assert torch.allclose(env.episodes.chain.goal[1], stop, atol=2e-3)
+    assert torch.allclose(sent[-2][1, -1].float(), stop, atol=2e-3)
 
 
 def test_arm_stops_after_non_finite_actions(task: Build) -> None:
-    """After one valid action and then only NaN, the arm stops at the goal of the valid action."""
+    """After one valid action and then only NaN, the arm brakes at once and stays there."""
     env = TaskEnv(task(), 1, threads=1, randomize=False)
     env.reset(seed=0)
     start = env.true.tool_position.clone()
     for k in range(20):
         observation = env.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]) if k == 0 else torch.full((1, 4), math.nan))[0]
     moved = float((env.true.tool_position - start).norm())
-    assert 0.01 < moved < 0.04 and env.shield_events["nonfinite"] == 19
+    assert 0.002 < moved < 0.04 and env.shield_events["nonfinite"] == 19
     assert float(env.true.joint_velocity.abs().max()) < 0.01
     assert env.true.gripper_width == pytest.approx(0.08, abs=1e-3) and observation["observation.state"].isfinite().all()
 

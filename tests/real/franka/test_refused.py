@@ -30,7 +30,7 @@ def test_a_host_that_never_answers_is_named_with_a_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HeldNode, "CONNECT", 2.0)
-    with socket.create_server(("127.0.0.78", 1337)):
+    with socket.create_server(("127.0.0.78", 1337)), socket.create_server(("127.0.0.78", 1338)):  # arm and hand
         assert main(["robot", "fr3", "--host", "127.0.0.78"]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "no state of the arm at 127.0.0.78 within 2 s: is it a Franka, and is FCI activated in Desk?" in said

@@ -89,10 +89,11 @@ def contact_force(one: Any, index: int) -> float:
 
 @pytest.mark.parametrize("name", list(tasks))
 def test_all_parameters_of_the_tasks_are_tested(name: str) -> None:
-    """Here, or where sensors, initial states, pushes and appearance are tested."""
+    """Here, in `test_objects`, or where sensors, initial states, pushes and appearance are tested."""
     task = tasks.get(name)
-    sampled = {r.parameter for r in task.randomization if find(r.parameter).owner == "engine"}
-    assert sampled <= set(VALUES["panda"]) | set(VALUES["go2"])
+    sampled = {find(r.parameter).name for r in task.randomization if find(r.parameter).owner == "engine"}
+    of_joints = {"<object>.joint_friction", "<object>.joint_damping"}
+    assert sampled <= {find(each).name for values in VALUES.values() for each in values} | of_joints
 
 
 @pytest.mark.parametrize(("robot", "name"), [(robot, name) for robot, values in VALUES.items() for name in values])

@@ -175,6 +175,9 @@ def test_a_door_from_a_file_turns_and_its_parameters_act(tmp_path: Path) -> None
     engine = MujocoEngine(PANDA, Scene((door,), CAMERAS), 2, threads=1)
     engine.parameters["door.joint_damping"](np.arange(2), np.array([0.0, 1.0]))
     engine.parameters["door.mass"](np.array([1]), np.array([2.0]))
+    engine.parameters["door.joint_friction"](np.array([1]), np.array([0.01]))
+    hinge = engine.model.joint(SCENE + "door_hinge").dofadr[0]
+    assert engine.batch.expand("dof_frictionloss")[:, hinge].tolist() == [0.0, 0.01]
     engine.reset(np.arange(2), np.tile(PANDA.home, (2, 1)), {"door": np.tile([0.6, 0.2, 0, 1, 0, 0, 0, 0.2], (2, 1))})
     pull(engine, "door_knob", (0.0, 0.5, 0.0), 0.3)
     free, damped = engine.object_joints()["door"][:, 0].tolist()

@@ -70,14 +70,15 @@ def test_dense_and_sparse_jacobians_agree(name: str, monkeypatch: pytest.MonkeyP
             mujoco.mj_step(model, data)
         apart = max(apart, np.abs(both[0].qpos - both[1].qpos).max())
         contacts += both[1].ncon
-        if shipped.scene.ground:  # contacts with a height field, found by iteration, would amplify rounding errors
+        # Contacts with a height field, found by iteration, and a peg that rocks would amplify rounding errors.
+        if shipped.scene.ground or any(thing.fixed for thing in shipped.scene.objects):
             both[1] = copy.copy(both[0])
-    touches = env.robot.base or any(box.solid for box in shipped.scene.objects)
+    touches = env.robot.base or any(thing.solid and not thing.fixed for thing in shipped.scene.objects)
     for data in both:
         assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and (contacts > 50 or not touches)
     assert len(commands) == 200 and apart < 1e-8
     joints = [model.joint(j).qposadr[0] for j in env.robot.joint_names]
-    assert np.abs(both[0].qpos - start)[joints].max() > 0.1, "the robot moves"
+    assert np.abs(both[0].qpos - start)[joints].max() > 0.05, "the robot moves"
 
 
 @every
@@ -132,8 +133,8 @@ def test_a_missing_expert_raises(expert: str, skill: str, message: str) -> None:
 def test_view_sizes_are_those_of_the_environment(name: str) -> None:
     env = TaskEnv(name, 1, threads=1)
     env.reset(seed=0)
-    sizes = view_sizes(env.task, env.pipeline)
-    true, measured = ({k: v.shape[1] for k, v in s.views.items() if k not in s.objects} for s in (env.true, env.state))
+    sizes, of_objects = view_sizes(env.task, env.pipeline), env.task.scene.views
+    true, measured = ({k: v.shape[1] for k, v in s.views.items() if k not in of_objects} for s in (env.true, env.state))
     assert true == sizes
     reference = env.pipeline.controller.reference(1)
     own = {"reference": reference.shape[1]} if reference.numel() else {}
