@@ -67,7 +67,8 @@ class Twin(ABC):
         self.faults = Faults(faults, self.robot.command_rate, self.rng)
         self.values = self._faulty(values or {})
         """Hidden values by parameter."""
-        hidden = replace(with_values(task, self.values), scene=scene)
+        drawn = replace(scene, ground=task.scene.ground)  # which views of the task may read
+        hidden = replace(with_values(task, self.values), scene=drawn)
         every, biases = list(range(len(hidden.randomization))), 3 * max(1, len(scene.poses))
         self._sampler = EpisodeSampler(hidden, self.robot, every, biases, 1, seed, torch.device("cpu"))
         self._faults = node.publisher(TEXT, FAULTS_TOPIC, qos.LATCHED)
