@@ -40,8 +40,6 @@ ARM = (
     Unknown("robot.stiffness_scale", 0.0, 0.03, 0.3, -2.0, 2.0, log=True),
     Unknown("robot.damping_scale", 0.0, 0.03, 0.3, -2.0, 2.0, log=True),
     Unknown("robot.joint_friction", 0.2, 0.05, 0.3, 0.0, 20.0),
-    Unknown("robot.armature_scale", 0.0, 0.1, 0.3, -2.0, 2.0, log=True),
-    Unknown("tool.payload", 0.0, 0.1, 0.3, 0.0, 10.0),
 )
 LEGS = (
     Unknown(DELAY, 0.01, 0.002, 0.01, 0.0, 0.2),

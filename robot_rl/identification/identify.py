@@ -81,7 +81,7 @@ class Identified:
 def identify(log: Log, mjcf: str = "", held: dict[str, tuple[float, float]] | None = None) -> Identified:
     """Identify what a log shows. `held`: from when to when, s, each object is in the gripper; a legged robot must stand
     or hang in the log, and an arm touch nothing but that."""
-    known = [u for u in (LEGS if log.robot.base else ARM) if u.name not in _LEFT_OUT]
+    known = LEGS if log.robot.base else ARM
     plant = Plant(log, 1 + 2 * len(known), mjcf)
     try:
         found = _joints(log, plant, [u for u in known if u.name in plant.names or u.name == known[0].name])
@@ -93,10 +93,6 @@ def identify(log: Log, mjcf: str = "", held: dict[str, tuple[float, float]] | No
         if errors is None:
             found.notes.append(f"{name}: too few poses to say anything about its tracker")
     return found
-
-
-_LEFT_OUT = ("robot.armature_scale", "tool.payload")
-"""Stiff servos hide the rotors' inertia; engines have no payload of arms."""
 
 
 def _joints(log: Log, plant: Plant, unknowns: list[Unknown]) -> Identified:

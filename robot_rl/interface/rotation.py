@@ -45,20 +45,16 @@ def columns_to_matrix(columns: Tensor) -> Tensor:
 
 CONJUGATE = torch.tensor([1.0, -1.0, -1.0, -1.0])
 """Factor of a unit quaternion that gives the inverse rotation."""
-_PRODUCT = torch.zeros(16, 4)
-"""Matrix that maps the 16 products of two quaternions' components to the components of their product."""
-for _row, _column, _to, _sign in (
-    (0, 0, 0, 1), (1, 1, 0, -1), (2, 2, 0, -1), (3, 3, 0, -1),
-    (0, 1, 1, 1), (1, 0, 1, 1), (2, 3, 1, 1), (3, 2, 1, -1),
-    (0, 2, 2, 1), (2, 0, 2, 1), (3, 1, 2, 1), (1, 3, 2, -1),
-    (0, 3, 3, 1), (3, 0, 3, 1), (1, 2, 3, 1), (2, 1, 3, -1),
-):  # fmt: skip
-    _PRODUCT[4 * _row + _column, _to] = _sign
 
 
 def quat_product(first: Tensor, second: Tensor) -> Tensor:
     """Return the products (n, 4) of quaternions (n, 4), w x y z: the rotation `second`, then `first`."""
-    return (first[:, :, None] * second[:, None, :]).flatten(1) @ _PRODUCT.to(first.device)
+    (a, b, c, d), (w, x, y, z) = first.unbind(-1), second.unbind(-1)
+    product = (
+        a * w - b * x - c * y - d * z, a * x + b * w + c * z - d * y,
+        a * y - b * z + c * w + d * x, a * z + b * y - c * x + d * w,
+    )  # fmt: skip
+    return torch.stack(product, -1)
 
 
 def rotation_quat(vector: Tensor) -> Tensor:

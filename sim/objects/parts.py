@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robot_rl.interface.rotation import quat_to_matrix, rotation_quat
+from robot_rl.interface.rotation import quat_product, quat_to_matrix, rotation_quat
 from sim.objects.base import Object
 from sim.rendering.gl import mujoco
 
@@ -35,14 +35,14 @@ class PartPoses:
         position, quat = qpos[:, :3], qpos[:, 3:7]
         for offset, turn, joints in self.parts[name]:
             position = position + _turned(quat, offset)
-            quat = _product(quat, turn.expand_as(quat))
+            quat = quat_product(quat, turn.expand_as(quat))
             for k, axis, anchor in joints:
                 moved = qpos[:, 7 + k, None] - self.zero[k]
                 if self.slides[k]:
                     position = position + moved * _turned(quat, axis)
                 else:
                     about = position + _turned(quat, anchor)
-                    quat = _product(quat, rotation_quat(moved * axis))
+                    quat = quat_product(quat, rotation_quat(moved * axis))
                     position = about - _turned(quat, anchor)
         return torch.cat([position, quat], 1)
 
@@ -54,12 +54,3 @@ class PartPoses:
 def _turned(quat: Tensor, vector: Tensor) -> Tensor:
     """Return a vector (3,) rotated by quaternions (n, 4)."""
     return quat_to_matrix(quat) @ vector
-
-
-def _product(first: Tensor, second: Tensor) -> Tensor:
-    """Return the products (n, 4) of quaternions (n, 4), w x y z; no constant of `quat_product` goes to the device."""
-    (a, b, c, d), (w, x, y, z) = first.unbind(-1), second.unbind(-1)
-    return torch.stack([
-        a * w - b * x - c * y - d * z, a * x + b * w + c * z - d * y,
-        a * y - b * z + c * w + d * x, a * z + b * y - c * x + d * w,
-    ], -1)  # fmt: skip
