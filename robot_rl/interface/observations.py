@@ -16,7 +16,7 @@ from torch import Tensor
 from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import FloatingBase, RobotSpec
-from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
+from robot_rl.interface.rotation import heading, matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, VectorSpec, box
 from robot_rl.interface.state import JointedName, ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
@@ -111,6 +111,12 @@ def object_to_object(first: ObjectName, second: ObjectName) -> Term:
     """Position of the first object minus position of the second object in the base frame, m."""
     field = box(f"{first}_to_{second}", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[first][:, :3] - s.objects[second][:, :3])
+
+
+def object_heading(name: ObjectName) -> Term:
+    """Cosine and sine of the object's yaw angle in the base frame."""
+    field = box(f"{name}_heading", "cos sin", "1", -1.0, 1.0, "base")
+    return Term(field, lambda s: heading(s.objects[name][:, 3:]))
 
 
 def object_in_tool(on: Context, name: ObjectName) -> Term:
@@ -209,8 +215,8 @@ TERMS: dict[str, Callable[..., Term]] = {
     f.__name__: f
     for f in (
         joint_position, joint_velocity, tool_position, tool_rotation, gripper_width, last_action, object_position,
-        object_to_tool, object_to_object, object_in_tool, object_joint, angular_velocity, projected_gravity,
-        instruction, command, gait_clock, base_velocity, base_height, height_scan, foot_force,
+        object_to_tool, object_to_object, object_heading, object_in_tool, object_joint, angular_velocity,
+        projected_gravity, instruction, command, gait_clock, base_velocity, base_height, height_scan, foot_force,
     )
 }  # fmt: skip
 

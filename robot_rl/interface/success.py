@@ -14,6 +14,7 @@ from torch import Tensor
 
 from robot_rl.interface.call import read_call
 from robot_rl.interface.observations import down
+from robot_rl.interface.rotation import heading
 from robot_rl.interface.state import ABSENT, JointedName, ObjectName, RobotState
 from robot_rl.util.limits import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from robot_rl.util.registry import Registry
@@ -141,9 +142,8 @@ def matched(
 
     def test(state: RobotState) -> Tensor:
         one, other = state.objects[name], state.objects[goal]
-        turned = (yaw(one[:, 3:]) - yaw(other[:, 3:])).remainder(2 * math.pi)
-        off = torch.minimum(turned, 2 * math.pi - turned)
-        return ((one - other)[:, :2].norm(dim=-1) < distance) & (off < math.radians(angle))
+        aligned = (heading(one[:, 3:]) * heading(other[:, 3:])).sum(-1) > math.cos(math.radians(angle))
+        return ((one - other)[:, :2].norm(dim=-1) < distance) & aligned
 
     return test
 
@@ -151,12 +151,6 @@ def matched(
 def opened(name: JointedName, least: float, joint: NonNegativeInt = 0) -> Test:
     """Test that a joint of the object, by default its first, is beyond `least`, m or rad."""
     return lambda state: state.object_joints[name][:, joint] > least
-
-
-def yaw(quat: Tensor) -> Tensor:
-    """Return the yaw angles (n,), rad, of orientations (n, 4), w x y z."""
-    w, x, y, z = quat.unbind(-1)
-    return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
 
 
 TESTS: dict[str, Callable[..., Test]] = {

@@ -31,6 +31,7 @@ tasks = Registry(
         "panda-insert": ("sim.tasks.panda_insert:TASK", "a Franka Panda inserts a peg with 1 mm of clearance"),
         "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, observed by two cameras only"),
         "panda-place": ("sim.tasks.panda_place:TASK", "a Franka Panda puts a cube into a tray"),
+        "panda-push": ("sim.tasks.panda_push:TASK", "a Franka Panda pushes a block to a goal pose"),
         "panda-stack": ("sim.tasks.panda_place:STACK", "a Franka Panda stacks a cube on another"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
         "so101-reach": ("sim.tasks.so101_reach:TASK", "an SO-101 brings its tool to a target"),

@@ -15,7 +15,7 @@ TASK = replace(
         instruction="open the drawer",
         observations=(
             "joint_position", "tool_position", "gripper_width", "object_position:drawer_handle",
-            "object_to_tool:drawer_handle", "object_position:drawer", "last_action",
+            "object_to_tool:drawer_handle", "object_position:drawer", "object_joint:drawer", "last_action",
         ),
         success="opened:drawer:0.15",
     ),
