@@ -26,7 +26,7 @@ from sim.demonstrators import make_expert
 from sim.divergence import DivergenceRecorder, quiet
 from sim.engines import engines
 from sim.engines.base import Engine
-from sim.parameters import parameters
+from sim.parameters import find, nominal_value, parameters
 from sim.randomization import Randomize
 from sim.randomization.checks import check_randomization, check_supported, check_twice, choose
 from sim.randomization.ranges import as_ranges, with_ranges
@@ -316,6 +316,25 @@ class TaskEnv(VectorEnv):
             raise ConfigError(str(error)) from None
         check_randomization(tried.randomization, 1 / self.rate)
         self.distribution.set_ranges(ranges)
+
+    @property
+    def nominal_values(self) -> dict[str, float]:
+        """Return the nominal values of the randomized parameters of physics, sensors and pushes; for one whose nominal
+        value the robot's model has, the middle of its range."""
+        owners = {r.parameter: row.owner for r in self.randomization if (row := find(r.parameter))}
+        kept = [r for r in self.task.randomization if owners.get(r.parameter) in ("engine", "sensor", "episode")]
+        own = {r.parameter: nominal_value(r.parameter, self.task.scene) for r in kept}
+        middles = {r.parameter: float(r.quantile(np.array([0.5]))[0]) for r in kept}
+        return {name: middles[name] if value is None else value for name, value in own.items()}
+
+    def pin(self, bounds: Sequence[tuple[str, int]], chance: float) -> None:
+        """Pin one parameter to one of `bounds` in a share `chance` of the next episodes, see `EpisodeDistribution`."""
+        self.distribution.pin(bounds, chance)
+
+    @property
+    def pinned(self) -> Tensor:
+        """Return the bound (n,) to which each running episode is pinned, see `EpisodeDistribution.draw`; -1: none."""
+        return self.episodes.sampler.pinned
 
     @property
     def terrain(self) -> Terrain | None:

@@ -49,14 +49,17 @@ def make(
     _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
-    if simulation.get("ranges") and without_robot(task):
+    ranges, varied = simulation.get("ranges"), task.startswith(TESTBED) and _testbed(task).randomization
+    if ranges and without_robot(task) and not varied:
         raise ConfigError(f"{task} has no parameters to randomize; leave out --randomization and --range")
     if simulation.get("levels") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"{task} has no uneven ground; leave out --levels")
     if instruction_set != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):
-        return testbed.TestbedEnv(_testbed(task), num_envs)
+        small = testbed.TestbedEnv(_testbed(task), num_envs)
+        small.set_ranges({name: (given["low"], given["high"]) for name, given in (ranges or {}).items()})
+        return small
     if task.startswith(FOREIGN):
         return GymEnv(task, num_envs, env_python, instruction_set, steps=episode_steps or 0)
     from sim.env import TaskEnv

@@ -136,6 +136,13 @@ def trot_gait(m: Transition) -> Tensor:
     return (m.feet.touching == trot).float().mean(1) * m.commanded
 
 
+def feet_air_time(m: Transition) -> Tensor:
+    """Return the sum over the feet that land of the swing's duration beyond 0.15 s, at most 0.15 s, divided by the
+    control period: steps shorter than 0.15 s cost, and a stepping robot gets about 1 per s and foot."""
+    swing = m.feet.air_time.clamp(max=0.3) - 0.15
+    return (swing * m.feet.landed).sum(1) * m.commanded / m.period
+
+
 def feet_clearance(m: Transition) -> Tensor:
     """Return the sum over feet of speed x error^2: the horizontal speed in m/s, and the error of the sole's height to
     7 cm in units of 7 cm."""

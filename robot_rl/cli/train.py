@@ -30,7 +30,7 @@ R = TypeVar("R")
 HELD_OUT = 0.1
 """Fraction of a dataset's episodes that is held out if training has only the dataset and no task."""
 _SIMULATION = (
-    "engine", "without", "randomization", "range", "instructions", "changes", "choose", "levels", "mjcf",
+    "engine", "without", "randomization", "range", "instructions", "changes", "choose", "curriculum", "levels", "mjcf",
     "episode_steps",
 )  # fmt: skip
 
@@ -90,6 +90,9 @@ class Train(Generic[R]):
     choose: NonNegativeFloat = 0.0
     """Temperature for sampling instructions, for example 0.2: instructions with a success rate near 0.5 are sampled
     most often. 0: uniform sampling."""
+    curriculum: str = ""
+    """Curriculum of the randomized parameters: adr:LOW:HIGH begins at their nominal values and widens a range while at
+    least HIGH of the episodes at its bound succeed, down to LOW; adr:LOW:HIGH:reward goes by the mean reward."""
     levels: str = CURRICULUM
     """Levels of uneven ground on which episodes begin: curriculum (robots that walk well get harder ground), a level
     like 3, or a range like 0..9, from which each episode draws."""
@@ -189,7 +192,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         if "environment" in may:
-            names = ("instructions", "changes", "choose", "levels", "episode_steps")
+            names = ("instructions", "changes", "choose", "curriculum", "levels", "episode_steps")
             settings |= {name: getattr(self, name) for name in names}
             settings |= {"ranges": read_ranges(self.randomization, self.range)}
             files = {"classifier": self.classifier, "reward": self.reward}

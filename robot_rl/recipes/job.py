@@ -22,6 +22,7 @@ from robot_rl.rewards.classifier import ClassifierWrapper, judged_info, load_cla
 from robot_rl.rewards.written.file import RewardWrapper, load_reward, written_reward_info
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
+from robot_rl.training.curriculum import read_curriculum
 from robot_rl.training.run import Run
 from robot_rl.training.terrain import CURRICULUM, read_levels, with_curriculum
 from robot_rl.util.devices import find_device
@@ -198,6 +199,9 @@ def open_job(
     if settings.get("choose"):
         plain = make_env
         make_env = lambda count: InstructionCurriculum(plain(count), settings["choose"])  # noqa: E731
+    if settings.get("curriculum"):
+        wrap, fixed = read_curriculum(settings["curriculum"]), make_env
+        make_env = lambda count: wrap(fixed(count))  # noqa: E731
     if levels == CURRICULUM:
         flat_or_not = make_env
         make_env = lambda count: with_curriculum(flat_or_not(count))  # noqa: E731

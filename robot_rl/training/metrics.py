@@ -65,8 +65,9 @@ def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> No
 
 
 def counts(env: Any, step: int) -> dict[str, float]:
-    """Return metrics: environment steps so far and, in simulation, the number of episodes with diverged physics."""
-    row = {"train/steps": float(step)}
+    """Return metrics: environment steps so far, those of a curriculum and, in simulation, the number of episodes with
+    diverged physics."""
+    row = {"train/steps": float(step)} | getattr(env, "curriculum_metrics", {})
     return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from robot_rl.util.errors import UnknownName
-from sim.randomization import Randomize
+from sim.randomization import Randomize, quantiles
 
 _VERSIONS = itertools.count(1)
 
@@ -23,8 +23,29 @@ class EpisodeDistribution:
         """Present ranges of the randomized parameters."""
         self.instruction_weights: np.ndarray | None = None
         """Probability (K,) of each instruction of the instruction set; None: all equal."""
+        self.pins: tuple[tuple[str, int], ...] = ()
+        """Bounds to which episodes may be pinned: a parameter, and 0 for its low or 1 for its high bound."""
+        self.pin_chance = 0.0
+        """Share of the episodes that are."""
         self.version = 0
         """Number of the present state; no two states in a process share one."""
+
+    def draw(self, u: np.ndarray, spare: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values (k, P) of all parameters at points u (k, P) of the unit cube, and the index (k,) into
+        `pins` of the bound to which each episode is pinned, -1 for none, by further random numbers (k, 2)."""
+        pinned = np.full(len(u), -1)
+        if self.pins:
+            rows = spare[:, 0] < self.pin_chance
+            pinned[rows] = (spare[rows, 1] * len(self.pins)).astype(np.int64)
+            names = [r.parameter for r in self.randomization]
+            column, side = np.array([(names.index(name), side) for name, side in self.pins]).T
+            u = u.copy()
+            u[rows, column[pinned[rows]]] = side[pinned[rows]]
+        return quantiles(self.randomization, u), pinned
+
+    def pin(self, bounds: Sequence[tuple[str, int]], chance: float) -> None:
+        """Pin one parameter to one of `bounds`, see `pins`, in a share `chance` of the next episodes."""
+        self.pins, self.pin_chance, self.version = tuple(bounds), chance, next(_VERSIONS)
 
     def set_ranges(self, ranges: Mapping[str, tuple[float, float]]) -> None:
         """Change low and high of parameters, from the next episodes on. Raise UnknownName for a parameter that is not

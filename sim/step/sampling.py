@@ -13,7 +13,7 @@ from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.rows import Rows
 from sim.commands import PURPOSE as COMMAND
-from sim.randomization import episode_rng, quantiles
+from sim.randomization import episode_rng
 from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.step.distribution import EpisodeDistribution
 from sim.step.placement import Placement
@@ -62,7 +62,7 @@ class EpisodeSample:
 class EpisodeSampler(Rows):
     """Sample episode e of environment i from (seed + i, e): on the CPU at a reset, on the device in control periods."""
 
-    ROWS = ("keys", "sampled", "push_speed", "push_every", "instructions", "changes_at")
+    ROWS = ("keys", "sampled", "pinned", "push_speed", "push_every", "instructions", "changes_at")
 
     def __init__(
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
@@ -86,6 +86,8 @@ class EpisodeSampler(Rows):
         """Random number keys of the running episodes (n, 3): noise, commands, pushes."""
         self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
         """Randomized values (n, P) of the running episodes, in the order of `names`."""
+        self.pinned = torch.full((num_envs,), -1, device=device)
+        """Bound (n,) to which each running episode is pinned, see `EpisodeDistribution.draw`."""
         self.push_speed = torch.zeros(num_envs, device=device)  # velocity of a push (n,), m/s
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Control periods between two pushes (n,); 0: no pushes."""
@@ -114,7 +116,11 @@ class EpisodeSampler(Rows):
         keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
         self.keys[at] = torch.stack(keys, 1).to(self.device)
         self.next_episode[ids] += 1
-        sampled = quantiles(self.distribution.randomization, u[:, self.columns])
+        spare = np.zeros((len(ids), 2))
+        if self.distribution.pins:
+            spare = uniforms(episode_keys(seeds, numbers, _BIAS), torch.tensor(1), 2).numpy()
+        sampled, pinned = self.distribution.draw(u[:, self.columns], spare)
+        self.pinned[at] = torch.from_numpy(pinned).to(self.device)
         self.sampled[at] = torch.from_numpy(sampled).to(self.device)
         values = {name: sampled[:, k] for k, name in enumerate(self.names)}
         zero = np.zeros(len(ids))

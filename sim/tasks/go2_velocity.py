@@ -43,9 +43,9 @@ _RANDOMIZATION = (
 
 _LEGS = (1, 0, 3, 2)
 """For each leg, the index of its counterpart on the other side of the trunk."""
-_JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
+JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
 """Reflection of the joints; hip angles change their sign."""
-_VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
+VECTOR, PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
 _DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_y" else 1 for r in _RANDOMIZATION])
 
 _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
@@ -111,13 +111,13 @@ TASK = Task(
     metrics=r.gait_metrics,
     mirror=Mirror(
         observation=joined(
-            _PSEUDOVECTOR,  # angular velocity
-            _VECTOR,  # gravity
+            PSEUDOVECTOR,  # angular velocity
+            VECTOR,  # gravity
             Reflection(range(3), (1, -1, -1)),  # command
             Reflection(range(2), (-1, -1)),  # gait clock: the diagonals are exchanged
-            *(_JOINTS,) * 3,
+            *(JOINTS,) * 3,
         ),
-        privileged=joined(_VECTOR, Reflection(range(1), (1,)), Reflection(_LEGS, (1, 1, 1, 1)), _DRAWN),
-        action=_JOINTS,
+        privileged=joined(VECTOR, Reflection(range(1), (1,)), Reflection(_LEGS, (1, 1, 1, 1)), _DRAWN),
+        action=JOINTS,
     ),
 )  # fmt: skip

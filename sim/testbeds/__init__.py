@@ -17,5 +17,6 @@ testbeds = Registry(
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),
+        "swing-varied": ("sim.testbeds.swing:SwingVaried", "swing with an unknown mass and friction"),
     },
 )

@@ -6,6 +6,7 @@ A testbed consists of functions of a state (n, S). `TestbedEnv` wraps them in th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,8 @@ from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED, STATE, ObservationSpec
 from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
+from sim.randomization import Randomize
+from sim.step.distribution import EpisodeDistribution
 from sim.tasks import TESTBED
 
 SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "RANDOM": 1.5}
@@ -45,12 +48,16 @@ class Testbed(ABC):
     """Description of the task's goal and actions, for language models."""
     fields: ClassVar[tuple[Field, ...]] = ()
     """Fields of observation.state; empty: its numbers have no names."""
+    randomization: ClassVar[tuple[Randomize, ...]] = ()
+    """Parameters of the physics that differ between episodes; a state ends with their values."""
+    nominal: ClassVar[dict[str, float]] = {}
+    """Their nominal values."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 
     @abstractmethod
     def start(self, u: Tensor) -> Tensor:
-        """Return initial states (n, S) from uniform random numbers u (n, draws) in [0, 1)."""
+        """Return initial states (n, S), without parameters, from uniform random numbers u (n, draws) in [0, 1)."""
 
     @abstractmethod
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
@@ -105,10 +112,40 @@ class TestbedEnv:
         self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
         privileged = testbed.extra_inputs.get(PRIVILEGED)
         self.privileged_size = privileged.shape[0] if privileged else 0
-        self.state = testbed.start(self._draw())
+        self.distribution = EpisodeDistribution(testbed.randomization)
+        """Ranges of the parameters."""
+        self.pinned = torch.full((num_envs,), -1, device=device)
+        """Bound (n,) to which each running episode is pinned, see `EpisodeDistribution.draw`; -1: none."""
+        self.state = self._start(torch.ones(num_envs, dtype=torch.bool, device=device))
 
-    def _draw(self) -> Tensor:
-        return uniform(self.seed, self.episode, self.testbed.draws)
+    @property
+    def randomization(self) -> tuple[Randomize, ...]:
+        """Return the present ranges of the parameters."""
+        return self.distribution.randomization
+
+    @property
+    def nominal_values(self) -> dict[str, float]:
+        """Return the nominal values of the parameters."""
+        return self.testbed.nominal
+
+    def set_ranges(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Change low and high of parameters, from the next episodes on."""
+        self.distribution.set_ranges(ranges)
+
+    def pin(self, bounds: Sequence[tuple[str, int]], chance: float) -> None:
+        """Pin one parameter to one of `bounds` in a share `chance` of the next episodes, see `EpisodeDistribution`."""
+        self.distribution.pin(bounds, chance)
+
+    def _start(self, begin: Tensor) -> Tensor:
+        """Return initial states (n, S) of the present episodes, of which those of environments `begin` (n,) begin."""
+        draws, count = self.testbed.draws, len(self.testbed.randomization)
+        u = uniform(self.seed, self.episode, draws + (count + 2 if count else 0))
+        state = self.testbed.start(u[:, :draws])
+        if count:
+            values, pinned = self.distribution.draw(u[:, draws:-2].cpu().numpy(), u[:, -2:].cpu().numpy())
+            self.pinned = torch.where(begin, torch.from_numpy(pinned).to(self.device), self.pinned)
+            state = torch.cat([state, torch.from_numpy(values).to(state)], 1)
+        return state
 
     def _observation(self, state: Tensor) -> dict[str, Tensor]:
         return {STATE: self.testbed.observe(state)} | self.testbed.observe_others(state)
@@ -130,7 +167,7 @@ class TestbedEnv:
             self.seed = seed + torch.arange(self.num_envs, device=self.device) // group
             self.episode = torch.zeros_like(self.seed)
         self.steps = torch.zeros_like(self.seed)
-        self.state = self.testbed.start(self._draw())
+        self.state = self._start(torch.ones_like(self.seed, dtype=torch.bool))
         return self._observation(self.state), {}
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -152,7 +189,9 @@ class TestbedEnv:
             infos |= {"final_obs": self._observation(state), "_final_obs": done}
         self.episode = self.episode + done
         self.steps = torch.where(done, 0, self.steps)
-        self.state = torch.where(done[:, None], self.testbed.start(self._draw()), state)
+        if done.any() or not self.testbed.randomization:
+            state = torch.where(done[:, None], self._start(done), state)
+        self.state = state
         return self._observation(self.state), reward, terminated, truncated, infos
 
     def hold_action(self) -> Tensor:
@@ -168,12 +207,18 @@ class TestbedEnv:
         return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, HABITS.get(skill))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
+        own: dict[str, Any] = {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
+        if self.testbed.randomization:
+            own |= {"pinned": self.pinned, "distribution": self.distribution.state_dict()}
+        return own
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
         """Restore a `state_dict`; return the observations in the restored state."""
         for name, value in state.items():
-            setattr(self, name, value.to(self.device))
+            if name == "distribution":
+                self.distribution.load_state_dict(value)
+            else:
+                setattr(self, name, value.to(self.device))
         return self._observation(self.state)
 
     def close(self) -> None:

@@ -1,10 +1,12 @@
 """Swing: a pendulum with a weak motor swings up; dynamics and dense reward as in Gymnasium's Pendulum-v1."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sim.randomization import Randomize
 from sim.testbeds.base import Testbed
 
 TORQUE, FASTEST, DT = 2.0, 8.0, 0.05
@@ -43,3 +45,24 @@ class Swing(Testbed):
         pump = -torch.sign(energy * torch.where(speed == 0, 1.0, speed))
         catch = -(15 * sin + 6 * speed) / (3 * TORQUE)
         return torch.where((cos > 0.9) & (speed.abs() < 4), catch, pump)[:, None].clamp(-1, 1)
+
+
+class SwingVaried(Swing):
+    """Swing with a pendulum of another mass and other friction in each episode, which the policy does not observe.
+
+    Masses above 1 reach upright only after more swings; with the largest friction as well, never.
+    """
+
+    name = "swing-varied"
+    randomization = (
+        Randomize("pendulum.mass", 0.4, 3.0),  # kg
+        Randomize("pendulum.damping", 0.0, 0.6),  # 1/s
+    )
+    nominal: ClassVar[dict[str, float]] = {"pendulum.mass": 1.0, "pendulum.damping": 0.0}
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        angle, speed, mass, damping = s.unbind(1)
+        force = 15 * angle.sin() + 3 * TORQUE / mass * a[:, 0] - damping * speed
+        speed = (speed + force * DT).clamp(-FASTEST, FASTEST)
+        angle = torch.remainder(angle + speed * DT + math.pi, 2 * math.pi) - math.pi
+        return torch.stack([angle, speed, mass, damping], 1)

@@ -1,0 +1,182 @@
+"""Curricula: numbers that move towards limits while the policy performs well, and back when it does not.
+
+`Curriculum` is the controller. `RandomizationCurriculum` moves the bounds of randomized parameters with it: automatic
+domain randomization (ADR), OpenAI et al. 2019, "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113).
+
+    start                 value                        limit
+      |-- back if poor <----|----> on if good ------------|
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.call import read_call
+from robot_rl.interface.environment import EnvWrapper
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, Interval, PositiveInt
+from robot_rl.util.registry import Registry
+
+Measure = Literal["success", "reward"]
+"""Outcome of an episode: 1 at success, else 0; or the mean reward of its control periods, where those that a fall cut
+off count 0."""
+Wrap = Callable[[Any], EnvWrapper]
+"""Curriculum: a function that wraps the environment of a training."""
+
+
+class Curriculum:
+    """K numbers, each with a start, a limit and a buffer of outcomes. A full buffer moves its number and is emptied."""
+
+    def __init__(self, start: Tensor, limit: Tensor, step: float, size: int, low: float, high: float):
+        """`start` and `limit`: (K,) float64, which a number never leaves. `step`: share of the way between them that a
+        number moves at a time. `size`: outcomes in a full buffer; it moves its number on if their mean is at least
+        `high`, and back if it is at most `low`."""
+        self.start, self.limit, self.size, self.low, self.high = start, limit, size, low, high
+        self.way = (limit - start) * step
+        self.value = start.clone()
+        self.total, self.count = torch.zeros_like(start), torch.zeros_like(start)
+        """Sum and number (K,) of the outcomes in each buffer."""
+
+    def report(self, index: Tensor, outcome: Tensor) -> bool:
+        """Add outcomes (m,) to the buffers of the numbers `index` (m,); return whether any number moved."""
+        self.total.index_add_(0, index, outcome.to(self.total))
+        self.count.index_add_(0, index, torch.ones_like(outcome, dtype=self.count.dtype))
+        full = self.count >= self.size
+        mean = self.total / self.count.clamp_min(1)
+        before = self.value
+        self._move((full & (mean >= self.high)).double() - (full & (mean <= self.low)).double())
+        self.total, self.count = self.total * ~full, self.count * ~full
+        return not torch.equal(before, self.value)
+
+    def _move(self, steps: Tensor) -> None:
+        value = self.value + steps * self.way
+        first, last = torch.minimum(self.start, self.limit), torch.maximum(self.start, self.limit)
+        self.value = torch.minimum(torch.maximum(value, first), last)
+
+    @property
+    def progress(self) -> Tensor:
+        """Return how far (K,) each number is on its way, 0 to 1."""
+        return (self.value - self.start) / (self.limit - self.start)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in ("value", "total", "count")}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.clone())
+
+
+class RandomizationCurriculum(EnvWrapper):
+    """An environment whose randomized parameters begin at their nominal values, with bounds that move to those of the
+    task while episodes at the bounds go well.
+
+    >>> env = RandomizationCurriculum(TaskEnv("go2-velocity", 512), 0.03, 0.04, "reward")
+    """
+
+    def __init__(
+        self, env: Any, low: float, high: float, measure: Measure = "success", size: int = 20, step: float = 0.1,
+        boundary: float = 0.5,
+    ):  # fmt: skip
+        """See `adr`. Raises ConfigError for an environment without parameters that can move, or without the measured
+        outcome."""
+        super().__init__(env)
+        if low >= high:
+            raise ConfigError(f"curriculum adr: low {low:g} is not below high {high:g}")
+        if measure == "success" and not env.info.reports_success:
+            raise ConfigError(f"task {env.info.task!r} reports no success: write --curriculum adr:LOW:HIGH:reward")
+        nominal, ranges = getattr(env, "nominal_values", {}), getattr(env, "randomization", ())
+        ways = [
+            (r.parameter, side, min(max(nominal[r.parameter], r.low), r.high), limit)
+            for r in ranges if r.parameter in nominal for side, limit in enumerate((r.low, r.high))
+        ]  # fmt: skip
+        ways = [way for way in ways if way[2] != way[3]]
+        if not ways:
+            raise ConfigError(f"task {env.info.task!r} has no randomized parameters with nominal values")
+        self.measure, self.sides = measure, [(name, side) for name, side, *_ in ways]
+        start, limit = torch.tensor([way[2:] for way in ways], dtype=torch.double).T
+        self.bounds = Curriculum(start, limit, step, size, low, high)
+        """Bounds of the parameters' ranges, each a parameter and 0 for its low or 1 for its high bound in `sides`."""
+        self.total = torch.zeros(env.num_envs, device=env.device)
+        self.length = torch.zeros(env.num_envs, dtype=torch.double)
+        """Sums of the rewards (n,), and numbers of control periods (n,), of the running episodes."""
+        self.whole = torch.ones(env.num_envs, dtype=torch.bool)
+        """Whether (n,) the running episodes began at their first step; staggered ones are not counted."""
+        env.pin(self.sides, boundary)
+        self.ranges = {r.parameter: [start, start] for r in ranges if (start := nominal.get(r.parameter)) is not None}
+        self._apply()
+
+    def _apply(self) -> None:
+        for (name, side), value in zip(self.sides, self.bounds.value.tolist(), strict=True):
+            self.ranges[name][side] = value
+        self.env.set_ranges({name: (low, high) for name, (low, high) in self.ranges.items()})
+
+    def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        self.whole.fill_(not (options or {}).get("stagger", False))
+        self.total.zero_()
+        self.length.zero_()
+        return self.env.reset(options=options, **kwargs)
+
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
+        """Step the environment, and report the episodes at bounds that ended."""
+        pinned = self.env.pinned.cpu().clone()
+        result: tuple[Any, ...] = self.env.step(actions)
+        _, reward, terminated, truncated, infos = result
+        self.total += reward
+        self.length += 1
+        done = (terminated | truncated).cpu()
+        if not done.any():
+            return result
+        outcome = infos["success"].double().cpu()
+        if self.measure == "reward":  # the periods that a fall cut off count with reward 0
+            periods = torch.where(terminated.cpu(), float(self.env.info.horizon), self.length)
+            outcome = self.total.cpu().double() / periods
+        counted = done & self.whole & (pinned >= 0)
+        if self.bounds.report(pinned[counted], outcome[counted]):
+            self._apply()
+        self.whole |= done
+        self.total.masked_fill_(done.to(self.total.device), 0.0)
+        self.length.masked_fill_(done, 0.0)
+        return result
+
+    @property
+    def curriculum_metrics(self) -> dict[str, float]:
+        """Return how far the bounds are on their ways, 0 to 1."""
+        far = dict(zip(self.sides, self.bounds.progress.tolist(), strict=True))
+        own = {f"adr/{name}_{('low', 'high')[side]}": value for (name, side), value in far.items()}
+        return own | {"adr/mean": sum(far.values()) / len(far)}
+
+    def wrapper_state(self) -> dict[str, Any]:
+        """Return the bounds, their buffers, and the sums of the running episodes."""
+        own = {name: getattr(self, name).clone() for name in ("total", "length", "whole")}
+        return own | {"bounds": self.bounds.state_dict()}
+
+    def load_wrapper_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `wrapper_state`; the environment has its ranges in its own state."""
+        self.bounds.load_state_dict(state["bounds"])
+        for name in ("total", "length", "whole"):
+            setattr(self, name, state[name].to(getattr(self, name).device, copy=True))
+
+
+def adr(
+    low: float, high: float, measure: Measure = "success", size: PositiveInt = 20,
+    step: Annotated[float, Interval(gt=0, le=1)] = 0.1, boundary: Fraction = 0.5,
+) -> Wrap:  # fmt: skip
+    """Widen the ranges of randomized parameters from their nominal values.
+
+    In a share `boundary` of the episodes one parameter is at one of its bounds. After `size` of them, the bound moves
+    on if their mean outcome is at least `high`, and back if it is at most `low`, by a share `step` of the way from the
+    nominal value to the task's bound. The paper's buffers of 240 episodes suit months of simulated time; the defaults
+    suit minutes.
+    """
+    return lambda env: RandomizationCurriculum(env, low, high, measure, size, step, boundary)
+
+
+curricula = Registry("curriculum", {"adr": adr}, group="robot_rl.curricula")
+
+
+def read_curriculum(text: str) -> Wrap:
+    """Build a curriculum from text such as "adr:0.5:0.8"."""
+    wrap: Wrap = read_call(curricula, text, Wrap)()
+    return wrap

@@ -1,0 +1,36 @@
+"""Unitree Go2 tracks velocity commands on flat ground without a scripted gait: it has to discover how to walk.
+
+Differences from go2-velocity: actions are offsets from the home posture alone, the policy has no gait clock, and reward
+terms for long steps replace those for the clock's trot (`feet_air_time` of Rudin et al. 2022).
+"""
+
+from dataclasses import replace
+
+from robot_rl.interface.control import JointOffsetConfig
+from robot_rl.interface.symmetry import Reflection, joined
+from sim import rewards as r
+from sim.rewards import Reward
+from sim.tasks import go2_velocity as trot
+
+_TROT = trot.TASK
+assert _TROT.mirror is not None
+TASK = replace(
+    _TROT,
+    interface=replace(
+        _TROT.interface,
+        task="go2-flat",
+        observations=tuple(name for name in _TROT.interface.observations if name != "gait_clock"),
+        gait=0.0,
+        controller=JointOffsetConfig(),
+    ),
+    rewards=(
+        *(term for term in _TROT.rewards if term.name != "trot_gait"),
+        Reward("feet_air_time", 1.0, r.feet_air_time),
+    ),
+    mirror=replace(
+        _TROT.mirror,
+        observation=joined(
+            trot.PSEUDOVECTOR, trot.VECTOR, Reflection(range(3), (1, -1, -1)), *(trot.JOINTS,) * 3
+        ),
+    ),
+)
