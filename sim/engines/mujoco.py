@@ -167,6 +167,8 @@ class MujocoEngine(Engine):
             self._write_trunk(ids)
         if self._stale:
             self.batch.set_const(np.sort(ids))
+            # It gives simulations a derived field each once the field's values differ, which wider ranges may bring.
+            self.__dict__.pop("_varied", None)
         self.batch.reset(np.sort(ids), stage=mujoco.mjtStage.mjSTAGE_NONE)
         self.qpos[ids] = self.initial_qpos(joints, objects, origins)
         # Commands in the delay lines must hold this posture until the first new command arrives.
