@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from robot_rl.cli import options as opt
-from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "randomization",
-    "range", "instructions", "changes", "levels", "mjcf", "episode_steps",
+    "range", "instructions", "changes", "levels", "grid", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
 
@@ -84,6 +84,11 @@ class Evaluate:
     instructions: opt.Instructions = "training"
     changes: opt.Changes = 0.0
     levels: opt.Levels = ""
+    grid: tuple[str, ...] = ()
+    """Heat map of the result over randomized parameters: randomization for each of them by itself, or two names. The
+    episodes are played in every cell of the grid."""
+    cells: Annotated[int, Interval(ge=2, le=50)] = 5
+    """Number of values of each parameter of --grid, from one end of its range to the other."""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -102,9 +107,9 @@ class Evaluate:
         if policies == list(self.policies[:1]):
             self.evaluate(policies[0])
             return 0
-        if self.out or self.video:
+        if single := [name for name in ("out", "video", "grid") if getattr(self, name)]:
             raise ConfigError(
-                f"--{'out' if self.out else 'video'} is for one policy, and these are {len(policies)}; leave it out: "
+                f"--{single[0]} is for one policy, and these are {len(policies)}; leave it out: "
                 "each run keeps its result"
             )
         rows = [{"run": str(policy)} | self.evaluate(policy, quiet=True) for policy in policies]
@@ -124,6 +129,7 @@ class Evaluate:
         from policies.base import RandomPolicy, RunnablePolicy
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
+        from robot_rl.cli.grid import measure_grid
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
@@ -196,6 +202,9 @@ class Evaluate:
             if interface is None:
                 raise ConfigError(f"{task} has no control rate; leave out --inference-delay")
             execution = Execution(self.execution, math.ceil(self.inference_delay * interface.controller.rate / 1e3))
+        if self.grid:
+            label = self.label or bundle_path.name
+            return measure_grid(self, policy, env, execution, label, lambda result: self._keep(result, out), out)
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(
@@ -276,6 +285,7 @@ class Evaluate:
         other += [f"without-{name}" for name in self.without]
         other += [self.randomization.stem] if self.randomization else []
         other += list(self.range)
+        other += ["grid", *self.grid] if self.grid else []
         return run / f"{'-'.join(['evaluation', *map(file_name, other)])}.json"
 
 

@@ -128,10 +128,10 @@ class RandomizationCurriculum(EnvWrapper):
         done = (terminated | truncated).cpu()
         if not done.any():
             return result
-        outcome = infos["success"].double().cpu()
-        if self.measure == "reward":  # the periods that a fall cut off count with reward 0
-            periods = torch.where(terminated.cpu(), float(self.env.info.horizon), self.length)
-            outcome = self.total.cpu().double() / periods
+        if self.measure == "success":
+            outcome = infos["success"].double().cpu()
+        else:  # the periods that a fall cut off count with reward 0
+            outcome = self.total.cpu().double() / torch.where(terminated.cpu(), self.env.info.horizon, self.length)
         counted = done & self.whole & (pinned >= 0)
         if self.bounds.report(pinned[counted], outcome[counted]):
             self._apply()
