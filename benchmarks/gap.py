@@ -3,9 +3,9 @@
     python -m benchmarks.gap runs/gap
 
 The twin, a simulated robot with hidden parameters and a tracker that is 2.3 cm off, is moved for a minute with a cube
-in its hand (`excite`) and identified (`sysid`). One cloned policy is then improved twice with equal settings: once on
-the task's own wide ranges, once on the identified ranges. Both are deployed on the twin for the same episodes, without
-corrections. Stages that are done are not repeated. Results go to benchmarks/results/gap.json.
+in its hand (`excite`) and identified (`sysid`). Two policies are then trained with equal settings, from demonstrations
+on: one on the task's own wide ranges, one on the identified ranges. Both are deployed on the twin for the same
+episodes, without corrections. Stages that are done are not repeated. Results go to benchmarks/results/gap.json.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from benchmarks.suites import Stages
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "gap.json"
+PARTS = ("data", "clone", "improved", "twin")
 KEYS = ("success", "success_low", "success_high", "steps_of_successes")
 
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="folder of the runs")
     parser.add_argument("--seeds", type=int, default=1, help="number of training seeds")
     parser.add_argument("--episodes", type=int, default=100, help="episodes on the twin")
+    parser.add_argument("--demonstrations", type=int, default=15, help="demonstrations of each policy")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each improvement")
     options = parser.parse_args()
     motion, stage = options.folder / "motion", Stages(options.folder)
@@ -35,24 +37,24 @@ def main() -> int:
     stage("sysid", "sysid", motion)
     rows = []
     for seed in range(options.seeds):
-        run = options.folder / str(seed)
-        data, clone = run / "data", run / "clone"
-        stage(f"collect {seed}", "collect", "panda-lift", "--episodes", 15, "--image-size", 0,
-              "--seed", seed, "--out", data)  # fmt: skip
-        learn = ["train", "panda-lift", "--dataset", data, "--seed", seed]
-        stage(f"clone {seed}", *learn, "--recipe", "diffusion-bc", "--out", clone)
-        improve = [*learn, "--recipe", "resfit", "--base", clone, "--training.steps", options.steps]
         row: dict[str, Any] = {"seed": seed}
         for name, more in (("wide", []), ("identified", ["--randomization", ranges])):
-            policy, out = run / name, run / f"{name}-twin"
-            stage(f"train {name} {seed}", *improve, *more, "--out", policy)
-            stage(f"simulate {name} {seed}", "evaluate", policy, "--episodes", 200, *more)
-            stage(f"deploy {name} {seed}", "deploy", policy, "--twin", "--robot", "panda",
-                  "--episodes", options.episodes, "--video-episodes", 0, "--out", out)  # fmt: skip
-            for where, file in (("simulation", policy), ("twin", out)):
-                found = json.loads((file / "evaluation.json").read_text())
+            data, clone, policy, twin = (options.folder / str(seed) / name / part for part in PARTS)
+            of = f"{name} {seed}"
+            stage(f"collect {of}", "collect", "panda-lift", "--episodes", options.demonstrations, "--image-size", 0,
+                  "--seed", seed, *more, "--out", data)  # fmt: skip
+            learn = ["train", "panda-lift", "--dataset", data, "--seed", seed, *more]
+            stage(f"clone {of}", "train", "panda-lift", "--dataset", data, "--seed", seed, "--recipe", "diffusion-bc",
+                  "--out", clone)  # fmt: skip
+            stage(f"improve {of}", *learn, "--recipe", "resfit", "--base", clone, "--training.steps", options.steps,
+                  "--out", policy)  # fmt: skip
+            stage(f"simulate {of}", "evaluate", policy, "--episodes", 200, *more, "--out", policy / "evaluation.json")
+            stage(f"deploy {of}", "deploy", policy, "--twin", "--robot", "panda", "--episodes", options.episodes,
+                  "--video-episodes", 0, "--out", twin)  # fmt: skip
+            for where, folder in (("simulation", policy), ("twin", twin)):
+                found = json.loads((folder / "evaluation.json").read_text())
                 row[f"{name}_{where}"] = {key: found[key] for key in KEYS}
-            sys.stderr.write(f"{name}: {row[f'{name}_simulation']} {row[f'{name}_twin']}\n")
+            sys.stderr.write(f"{of}: {row[f'{name}_simulation']} {row[f'{name}_twin']}\n")
         rows.append(row)
     result = {
         "ranges": json.loads(ranges.read_text()),
