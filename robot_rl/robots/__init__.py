@@ -28,6 +28,7 @@ def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
 robots = Registry(
     "robot",
     {
+        "anymal_c": ("robot_rl.robots.anymal_c:ANYMAL_C", "ANYbotics ANYmal C, a quadruped with 12 joints"),
         "fr3": ("robot_rl.robots.fr3:FR3", "Franka Research 3, 7 joints and a parallel gripper"),
         "go2": ("robot_rl.robots.go2:GO2", "Unitree Go2, a quadruped with 12 joints"),
         "go2_sport": ("robot_rl.robots.go2:GO2_SPORT", "Unitree Go2 in its own sport mode, for `robot-rl drive`"),

@@ -13,7 +13,16 @@ import numpy as np
 from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
-from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
+from sim.engines.robot_file import (
+    Finding,
+    RobotFile,
+    clearly_negative,
+    compiling,
+    counted,
+    fixed_weight,
+    moments,
+    weighs,
+)
 from sim.engines.urdf import is_urdf, read_urdf, refuse_xacro
 from sim.rendering.gl import mujoco
 from sim.scenes import robot_model
@@ -35,6 +44,9 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
         spec.compiler.balanceinertia = True  # repair impossible inertias, often of small sensors
         for elements in (spec.bodies, spec.joints, spec.geoms, spec.sites, spec.cameras, spec.actuators):
             [element.name for element in elements]  # raises for a name that is not UTF-8
+        for body in spec.bodies[1:]:  # a moment of 0 that was rounded below it, of a plate, which MuJoCo refuses
+            if body.explicitinertial and (of := moments(body))[0] <= 0 and not clearly_negative(of):
+                body.fullinertia[:3] += 1e-6 * of[2]
         changes = list(_normalize(spec, robot, path, urdf))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None

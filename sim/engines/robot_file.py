@@ -141,9 +141,14 @@ def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, urdf: bool) -> Iterator
     if not (weighs(body, urdf) or (not trunk and fixed_weight(body, urdf))) and (trunk or len(body.joints)):
         remedy = "give its link an <inertial>" if urdf else "give it an <inertial>, or a shape with mass"
         yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", remedy)
-    if body.explicitinertial and (least := moments(body)[0]) < 0:
-        found = f"body {body.name!r} has an inertia with a negative principal moment, {least:.2g} kg m^2"
+    if body.explicitinertial and clearly_negative(of := moments(body)):
+        found = f"body {body.name!r} has an inertia with a negative principal moment, {of[0]:.2g} kg m^2"
         yield Finding("error", "masses", found, "correct its <inertial>")
+
+
+def clearly_negative(moments: np.ndarray) -> bool:
+    """Return whether the first of ascending moments of inertia (3,) is below 0 by more than rounding."""
+    return bool(moments[0] < -1e-9 * abs(moments[2]))
 
 
 def moments(body: mujoco.MjsBody) -> np.ndarray:

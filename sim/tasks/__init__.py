@@ -21,6 +21,7 @@ def _renamed(task: Task, name: str, path: str) -> Task:
 tasks = Registry(
     "task",
     {
+        "anymal-flat": ("sim.tasks.anymal_flat:TASK", "an ANYmal C follows velocity commands on flat ground"),
         "fr3-lift": ("sim.tasks.fr3_lift:TASK", "a Franka Research 3 lifts a cube from the table"),
         "fr3-reach": ("sim.tasks.fr3_reach:TASK", "a Franka Research 3 brings its tool to a target"),
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
