@@ -72,6 +72,7 @@ CHEETAH = flags("--training.steps 20000")
 PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 300000", "--policy.history 1")
 PENDULUM = flags("--training.steps 4000")
 TEN = flags("--training.steps 10000")
+VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1500000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
@@ -217,6 +218,18 @@ checks: dict[str, Check] = {
         "gym:Pendulum-v1", Arm("i-qn", PENDULUM), Arm("i-qn", flags(PENDULUM, "--agent.iterates 1")), figure="return",
         at_least=-400.0,
     ),
+    **{
+        name: Check(
+            claim, "testbed:swing-varied", Arm("ppo", flags(VARIED, "--curriculum adr:-4:-2:reward:10:0.2:0.3")),
+            Arm("ppo", flags(VARIED, control)), figure="return",
+            paper="OpenAI et al. 2019, arXiv 1910.07113",
+        )
+        for name, claim, control in (
+            ("adr", "Ranges that grow teach what the whole ranges, from the start, do not.", ""),
+            ("adr-nominal", "Ranges that grow teach other dynamics than the nominal one.",
+             "--range pendulum.mass=1 --range pendulum.damping=0"),
+        )
+    },
     "srl": Check(
         "A plan of eight actions allows a decision at every eighth step; holding one action that long is too coarse.",
         "testbed:swing", Arm("srl", TEN), Arm("sac", TEN), figure="return", at_least=-400.0,
