@@ -10,6 +10,8 @@ episodes, without corrections. Stages that are done are not repeated. Results go
 
 import argparse
 import json
+import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,11 @@ def main() -> int:
     parser.add_argument("--demonstrations", type=int, default=15, help="demonstrations of each policy")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each improvement")
     options = parser.parse_args()
+    # A bus of its own: another twin on this machine would hear the resets.
+    os.environ |= {
+        "ROS_DOMAIN_ID": str(random.SystemRandom().randint(100, 199)),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    }
     motion, stage = options.folder / "motion", Stages(options.folder)
     stage("excite", "excite", "panda", "--twin", "--hold", "cube", "--out", motion)
     ranges = motion / "ranges.json"
