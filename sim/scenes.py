@@ -54,6 +54,8 @@ class Scene:
     places: tuple[tuple[float, float], ...] = ()
     """Places (x, y), m, one per object. An episode assigns the places to the objects at random, and `<object>.x` and
     `.y` are offsets from the object's place. Without places, `<object>.x` and `.y` are coordinates."""
+    hung: bool = False
+    """Whether a legged robot's trunk is held in the air, as by a rope: its feet touch nothing."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50

@@ -26,6 +26,8 @@ class MotionLog:
         """Args: `period`: of the policy's actions, s."""
         self.loop, robot = loop, loop.pipeline.robot
         self._task, self._period = task, period
+        self.facts: dict[str, Any] = {}
+        """Further facts of the log."""
         self._ticks, joints = round(SECONDS * robot.command_rate), len(robot.joints)
         self._rows: dict[str, np.ndarray] = {}
         self._joints, self.count = joints, 0
@@ -70,5 +72,5 @@ class MotionLog:
             "command_rate": robot.command_rate, "period": self._period, "lockstep": clock.in_lockstep(),
             "whole": self.count <= self._ticks,
             "state_rate": getattr(robot.driver, "state_rate", None) or robot.state_rate,
-        }  # fmt: skip
+        } | self.facts  # fmt: skip
         write_motion(folder, facts, {name: column[order] for name, column in self._rows.items()})

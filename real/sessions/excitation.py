@@ -25,8 +25,8 @@ SLOWEST, FASTEST = 0.1, 2.0
 """Frequencies of the chirps, Hz."""
 SWEEP = 20.0
 """Time from the slowest to the fastest, s."""
-REACH, LEG_REACH = 0.15, 0.1
-"""Amplitude of an arm's and of a leg's joint at low frequencies, rad."""
+REACH, LEG_REACH, FREE_REACH = 0.15, 0.05, 0.4
+"""Amplitude of an arm's joint at low frequencies, of that of a standing robot's leg, and of a hung robot's, rad."""
 SHARE = 0.7
 """Share of the shield's limits of speed and acceleration that a chirp uses."""
 GENTLE, HAND_REACH = 0.15, 0.6
@@ -35,10 +35,12 @@ CLOSING = 3.0
 """Time in which the gripper closes on an object, s."""
 
 
-def chirp(robot: RobotSpec, interface: Interface, time: np.ndarray, holds: bool = False) -> np.ndarray:
+def chirp(
+    robot: RobotSpec, interface: Interface, time: np.ndarray, holds: bool = False, hung: bool = False
+) -> np.ndarray:
     """Return joint positions (T, J), rad, at equally spaced times (T,) s. Joints have different frequencies at a time,
     so that the log tells them apart; fast motion is smaller, within the shield's limits. With something in the gripper
-    (`holds`), motion is gentle, and the last joint turns the hand."""
+    (`holds`), motion is gentle, and the last joint turns the hand. The legs of a `hung` robot move far."""
     limits, joints, share = interface.shield, len(robot.joints), GENTLE if holds else SHARE
     paths = []
     for k, (joint, home) in enumerate(zip(robot.joints, robot.home, strict=True)):
@@ -46,7 +48,7 @@ def chirp(robot: RobotSpec, interface: Interface, time: np.ndarray, holds: bool 
         rate = SLOWEST * (FASTEST / SLOWEST) ** np.where(up > 1, 2 - up, up)
         turn = 2 * math.pi * rate
         phase = np.cumsum(turn) * (time[1] - time[0])
-        most = REACH if robot.base is None else LEG_REACH
+        most = REACH if robot.base is None else FREE_REACH if hung else LEG_REACH
         most = HAND_REACH if holds and k == joints - 1 else most
         size = np.minimum(most, share * limits.velocity * joint.velocity / turn)
         if not robot.compliant:
@@ -66,8 +68,8 @@ class Excitation:
         self.motion = MotionLog(self.env.loop, interface.task, self.env.period)
         self._hold = node.publisher(TEXT, HOLD_TOPIC)
 
-    def run(self, seconds: float, hold: str, progress: Callable[[int, int], None]) -> None:
-        """Go home, or stand up; take `hold` in the gripper; chirp for `seconds`."""
+    def run(self, seconds: float, hold: str, progress: Callable[[int, int], None], hung: bool = False) -> None:
+        """Go home, or stand up; take `hold` in the gripper; chirp for `seconds`. `hung`: the robot hangs in the air."""
         env, period = self.env, self.env.period
         env.activate()
         env.reset(seed=0)
@@ -78,7 +80,8 @@ class Excitation:
             width = 0.0
         self.motion.count = 0  # what follows is the log
         times = period * np.arange(1, round(seconds / period) + 1)
-        path = torch.from_numpy(chirp(self.robot, self.interface, times, bool(hold)))
+        path = torch.from_numpy(chirp(self.robot, self.interface, times, bool(hold), hung))
+        self.motion.facts = {"hung": hung}
         for k, goal in enumerate(path.float()):
             env.read()
             if not env.loop.set_goal(goal[None], width, period):

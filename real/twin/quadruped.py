@@ -62,16 +62,16 @@ class HiddenQuadruped:
 
 class QuadrupedTwin(Twin):
     """Simulated robot that lies on level ground until its motors are commanded. Battery and temperatures are constants
-    of a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never."""
+    of a robot that has just been switched on. `push_every`: interval of pushes, s; 0: never; `hung`: in the air."""
 
     def __init__(
         self, node: Node, task: Task, hidden: HiddenQuadruped | None = None, seed: int = 0, cameras: bool = True,
-        mjcf: str = "", push_every: float = 0.0,
+        mjcf: str = "", push_every: float = 0.0, hung: bool = False,
     ):  # fmt: skip
         self.hidden = hidden or HiddenQuadruped()
         super().__init__(
-            node, task, replace(task.scene, timestep=TIMESTEP, ground=None), seed, cameras, mjcf, self.hidden.values,
-            self.hidden.faults,
+            node, task, replace(task.scene, timestep=TIMESTEP, ground=None, hung=hung), seed, cameras, mjcf,
+            self.hidden.values, self.hidden.faults,
         )  # fmt: skip
         ros, base = self.robot.driver, self.robot.base
         assert isinstance(ros, UnitreeLowLevel) and base is not None

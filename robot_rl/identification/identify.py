@@ -87,6 +87,9 @@ def identify(log: Log, mjcf: str = "", held: dict[str, tuple[float, float]] | No
         found = _joints(log, plant, [u for u in known if u.name in plant.names or u.name == known[0].name])
     finally:
         plant.close()
+    if log.robot.base and {"robot.stiffness_scale", "robot.damping_scale"} <= {e.parameter for e in found.estimates}:
+        why = "by definition: it is part of stiffness and damping"
+        found.estimates.append(Estimate("robot.strength_scale", 1.0, 1.0, 1.0, True, why))
     for name in log.objects:
         errors = tracked(log, name, (held or {}).get(name))
         found.estimates += _of_tracker(errors) if errors else []

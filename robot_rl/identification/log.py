@@ -31,6 +31,8 @@ class Log:
     """Finger distance that was sent, (T,) m, of each piece."""
     quat: list[np.ndarray | None]
     """Orientation of a legged robot's trunk, (T, 4) w x y z, of each piece."""
+    hung: bool = False
+    """Whether a legged robot hung in the air."""
     objects: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """Arrival (N,) s and position (N, 3) m, base frame, of each tracked object, in a log of one piece."""
 
@@ -51,6 +53,7 @@ def read_log(path: Path, robot: str = "") -> Log:
     pieces = [sample(motion, np.inf) for motion in motions]
     pairs = list(zip(motions, pieces, strict=True))
     log = Log(spec, pieces, [_newest(m, p, "gripper") for m, p in pairs], [_newest(m, p, "quat") for m, p in pairs])
+    log.hung = all(motion.facts.get("hung", False) for motion in motions)
     if len(motions) == 1:
         log.objects = motions[0].objects
     if log.seconds < SHORTEST:

@@ -41,7 +41,7 @@ class Plant:
         self._width = torch.from_numpy(np.tile(width, (candidates, 1)))[..., None]
         scene = Scene(timestep=min(Scene().timestep, self.period))
         if robot.base:
-            scene = replace(scene, timestep=0.002, cone="pyramidal", impratio=1.0)
+            scene = replace(scene, timestep=0.002, cone="pyramidal", impratio=1.0, hung=log.hung)
         self.engine = MujocoEngine(robot, scene, candidates * len(spans), mjcf=mjcf)
         self.names = list(self.engine.parameters)
 

@@ -26,6 +26,8 @@ STUCK = 1e6
 place the object elsewhere in the same model. A force of 100 N moves it by 0.1 mm/s; gravity is compensated."""
 HEAVY = 1e4
 """Inertia added to fixed objects, kg and kg m^2, since the contact solver does not know their damping."""
+HUNG = 0.5
+"""Height by which a hung robot is above where it stands, m."""
 OVERSPEED = 10.0
 """Maximum plausible speed of a joint as a multiple of its speed limit; falls and impacts stay below this speed."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
@@ -91,7 +93,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
             set_gripper(spec, robot, robot.gripper)
         limit_efforts(spec, robot)
     if robot.base:
-        _free(spec, robot.base)
+        _free(spec, robot.base, scene.hung)
     elif urdf:
         exclude_base(spec)
     for actuator in spec.actuators:
@@ -101,10 +103,13 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     return spec
 
 
-def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
+def _free(spec: mujoco.MjSpec, base: FloatingBase, hung: bool) -> None:
     """Add a free joint to the trunk and sensors to the feet; disable collisions between the robot's own bodies."""
     trunk = spec.body(base.body)
-    trunk.add_freejoint(name=base.body)
+    joint = trunk.add_freejoint(name=base.body)
+    if hung:
+        trunk.pos[2] += HUNG
+        trunk.gravcomp, joint.damping, joint.armature = 1.0, [STUCK, 0, 0], HEAVY
     for geom in spec.geoms:
         geom.conaffinity = 0
     for name in base.feet:
