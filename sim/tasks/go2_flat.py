@@ -1,7 +1,7 @@
 """Unitree Go2 tracks velocity commands on flat ground without a scripted gait: it has to discover how to walk.
 
 Differences from go2-velocity: actions are offsets from the home posture alone, the policy has no gait clock, and reward
-terms for long steps replace those for the clock's trot (`feet_air_time` of Rudin et al. 2022).
+a reward for long steps replaces that for the clock's trot (`feet_air_time` of Rudin et al. 2022).
 """
 
 from dataclasses import replace
@@ -14,6 +14,8 @@ from sim.tasks import go2_velocity as trot
 
 _TROT = trot.TASK
 assert _TROT.mirror is not None
+_WEIGHTS = {"feet_slip": -0.2, "feet_clearance": -0.1, "action_rate": -0.02}
+"""Weights of reward terms that a robot which does not walk yet would lower most by standing still."""
 TASK = replace(
     _TROT,
     interface=replace(
@@ -24,7 +26,7 @@ TASK = replace(
         controller=JointOffsetConfig(),
     ),
     rewards=(
-        *(term for term in _TROT.rewards if term.name != "trot_gait"),
+        *(replace(t, weight=_WEIGHTS.get(t.name, t.weight)) for t in _TROT.rewards if t.name != "trot_gait"),
         Reward("feet_air_time", 1.0, r.feet_air_time),
     ),
     mirror=replace(
