@@ -1,6 +1,6 @@
 """Unitree Go2 tracks velocity commands on flat ground without a scripted gait: it has to discover how to walk.
 
-Differences from go2-velocity: actions are offsets from the home posture alone, the policy has no gait clock, and reward
+Differences from go2-velocity: actions are offsets from the home posture alone, the policy has no gait clock, and
 a reward for long steps replaces that for the clock's trot (`feet_air_time` of Rudin et al. 2022).
 """
 

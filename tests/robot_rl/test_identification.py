@@ -43,7 +43,7 @@ def simulated(goal: np.ndarray, true: dict[str, float]) -> np.ndarray:
 
 def write(folder: Path, goal: np.ndarray, place: np.ndarray, more: Any = None, **facts: Any) -> Path:
     folder.mkdir()
-    time = np.arange(len(goal)) / PANDA.command_rate
+    time = np.arange(len(goal)) / facts.get("command_rate", PANDA.command_rate)
     known = {"robot": "panda", "task": "panda-lift", "command": "JointPositions", "command_rate": PANDA.command_rate,
              "state_rate": PANDA.state_rate, "period": 0.05, "lockstep": True, "whole": True}  # fmt: skip
     columns = {"time": time, "received": time, "position": place, "velocity": np.zeros_like(place), "setpoint": goal,
@@ -92,6 +92,41 @@ def test_slow_motion_shows_no_gains_of_their_own(tmp_path: Path) -> None:
     hidden = {e.parameter: e.why for e in found.estimates if not e.shown}
     assert "looks like robot.damping_scale" in hidden["robot.stiffness_scale"]
     assert not hidden.keys() & found.ranges().keys()
+
+
+# ---- legs ----------------------------------------------------------------------------------------------------------
+@pytest.mark.timeout(600)
+def test_the_legs_of_a_hung_robot_are_identified_within_ten_percent(tmp_path: Path) -> None:
+    go2, walk = robots.get("go2"), tasks.get("go2-velocity").interface
+    rate, seconds = go2.command_rate, 24.0
+    goal = chirp(go2, walk, np.arange(round(seconds * rate)) / rate, hung=True)
+    goal = goal.clip([j.low + 0.02 for j in go2.joints], [j.high - 0.02 for j in go2.joints])
+    true = {"robot.stiffness_scale": 0.75, "robot.damping_scale": 1.3, "robot.joint_friction": 0.3}
+    scene = Scene(timestep=0.002, cone="pyramidal", impratio=1.0, hung=True)
+    engine = MujocoEngine(go2, scene, 1, threads=1)
+    for name, value in true.items():
+        engine.parameters[name](np.array([0]), np.array([value]))
+    engine.reset(np.array([0]), goal[:1], {})
+    height = float(engine.qpos[0, 2])
+    late = round(0.018 * rate)  # and the engine's own step
+    sent = np.concatenate([np.repeat(goal[:1], late, 0), goal[:-late]])
+    path = engine.track(torch.from_numpy(sent[None]).float(), torch.zeros(1, len(goal), 1))[0]
+    assert abs(float(engine.qpos[0, 2]) - height) < 0.01, "the trunk hangs"
+    engine.close()
+    place = np.concatenate([goal[:1], path[:-1]]) + np.random.default_rng(0).normal(0, 0.005, goal.shape)
+    upright = {"quat": np.tile([1.0, 0.0, 0.0, 0.0], (len(goal), 1)), "gyroscope": np.zeros((len(goal), 3))}
+    log = read_log(write(tmp_path / "legs", goal, place, upright, robot="go2", task="go2-velocity", hung=True,
+                         command_rate=rate, state_rate=rate))  # fmt: skip
+    found = {e.parameter: e for e in identify(log).estimates}
+    for name, value in (true | {"robot.action_delay": 0.02}).items():
+        assert found[name].shown and found[name].estimate == pytest.approx(value, rel=0.1), found[name]
+    assert not found["payload.mass"].shown  # the trunk does not move
+    assert found["robot.strength_scale"].estimate == 1.0  # stiffness and damping include it
+
+
+def test_an_arm_cannot_hang(capsys: Any) -> None:
+    assert main(["excite", "panda", "--hung", "--twin"]) == 2
+    assert "fixed" in capsys.readouterr().err
 
 
 # ---- tracker -------------------------------------------------------------------------------------------------------
