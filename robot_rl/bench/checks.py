@@ -220,7 +220,7 @@ checks: dict[str, Check] = {
     ),
     **{
         name: Check(
-            claim, "testbed:swing-varied", Arm("ppo", flags(VARIED, "--curriculum adr:-4:-2:reward:10:0.2:0.3")),
+            claim, "testbed:swing-varied", Arm("ppo", flags(VARIED, "--curriculum adr:-4:-2:reward:10:0.1:0.3")),
             Arm("ppo", flags(VARIED, control)), figure="return",
             paper="OpenAI et al. 2019, arXiv 1910.07113",
         )

@@ -23,6 +23,9 @@ tasks = Registry(
     {
         "anymal-flat": ("sim.tasks.anymal_flat:TASK", "an ANYmal C follows velocity commands on flat ground"),
         "fr3-lift": ("sim.tasks.fr3_lift:TASK", "a Franka Research 3 lifts a cube from the table"),
+        "fr3-place": ("sim.tasks.fr3_lift:PLACE", "a Franka Research 3 puts a cube into a tray"),
+        "fr3-push": ("sim.tasks.fr3_lift:PUSH", "a Franka Research 3 pushes a block to a goal pose"),
+        "fr3-stack": ("sim.tasks.fr3_lift:STACK", "a Franka Research 3 stacks a cube on another"),
         "fr3-reach": ("sim.tasks.fr3_reach:TASK", "a Franka Research 3 brings its tool to a target"),
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "go2-flat": ("sim.tasks.go2_flat:TASK", "the same without a scripted trot: the gait is learned"),

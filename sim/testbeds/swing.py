@@ -55,8 +55,8 @@ class SwingVaried(Swing):
 
     name = "swing-varied"
     randomization = (
-        Randomize("pendulum.mass", 0.4, 4.0),  # kg
-        Randomize("pendulum.damping", 0.0, 0.8),  # 1/s
+        Randomize("pendulum.mass", 0.4, 6.0),  # kg
+        Randomize("pendulum.damping", 0.0, 1.0),  # 1/s
     )
     nominal: ClassVar[dict[str, float]] = {"pendulum.mass": 1.0, "pendulum.damping": 0.0}
 
