@@ -87,9 +87,10 @@ class RandomizationCurriculum(EnvWrapper):
         if measure == "success" and not env.info.reports_success:
             raise ConfigError(f"task {env.info.task!r} reports no success: write --curriculum adr:LOW:HIGH:reward")
         nominal, ranges = getattr(env, "nominal_values", {}), getattr(env, "randomization", ())
+        starts = {r.parameter: min(max(nominal[r.parameter], r.low), r.high) for r in ranges if r.parameter in nominal}
         ways = [
-            (r.parameter, side, min(max(nominal[r.parameter], r.low), r.high), limit)
-            for r in ranges if r.parameter in nominal for side, limit in enumerate((r.low, r.high))
+            (r.parameter, side, starts[r.parameter], limit)
+            for r in ranges if r.parameter in starts for side, limit in enumerate((r.low, r.high))
         ]  # fmt: skip
         ways = [way for way in ways if way[2] != way[3]]
         if not ways:
@@ -104,7 +105,7 @@ class RandomizationCurriculum(EnvWrapper):
         self.whole = torch.ones(env.num_envs, dtype=torch.bool)
         """Whether (n,) the running episodes began at their first step; staggered ones are not counted."""
         env.pin(self.sides, boundary)
-        self.ranges = {r.parameter: [start, start] for r in ranges if (start := nominal.get(r.parameter)) is not None}
+        self.ranges = {name: [start, start] for name, start in starts.items()}
         self._apply()
 
     def _apply(self) -> None:

@@ -110,6 +110,14 @@ def test_episodes_of_a_task_begin_nominal_and_widen() -> None:
     other.close()
 
 
+def test_a_nominal_value_outside_the_range_begins_at_its_nearer_bound() -> None:
+    env = Fails(3.0)
+    env.nominal_values = {"cube.mass": 0.05}
+    curriculum = RandomizationCurriculum(env, 0.5, 0.8)
+    assert (env.randomization[0].low, env.randomization[0].high) == (0.1, 0.1)
+    assert curriculum.sides == [("cube.mass", 1)]
+
+
 def test_a_testbed_draws_its_parameters_and_resumes() -> None:
     env = make("testbed:swing-varied", 256, ranges={"pendulum.mass": {"low": 1.0, "high": 2.0}})
     env.reset(seed=3)
