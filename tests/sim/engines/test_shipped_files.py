@@ -21,13 +21,12 @@ FILES = sorted(str(p.relative_to(ASSETS)) for p in ASSETS.rglob("*") if p.suffix
 WORKS = (
     "xml/franka_emika_panda/panda_nohand.xml", "xml/universal_robots_ur5e/scene.xml", "urdf/kuka_iiwa/model.urdf",
     "urdf/panda_bullet/panda.urdf", "xml/franka_sim/franka_panda_0.xml", "urdf/wheel/wheel.urdf",
-    "urdf/simple/two_link_arm.urdf",
+    "urdf/simple/two_link_arm.urdf", "urdf/anymal_c/urdf/anymal_c.urdf",
 )  # fmt: skip
 REFUSED = {
     "urdf/3763/mobility.urdf": "'link_0_helper' moves and has no mass; give its link an <inertial>",
     "urdf/shadow_hand/shadow_hand.urdf": "body 'wrist' moves and has no mass; give its link an <inertial>",
     "urdf/kuka_iiwa/model_for_sdf.urdf": "'meshes/coarse/link_0.stl' of link 'lbr_iiwa_link_0' is not there; put it",
-    "urdf/anymal_c/urdf/anymal_c.urdf": "body 'hatch' has an inertia with a negative principal moment",
     "urdf/drones/racer.urdf": "lacks the joints",
     "tower/ball.urdf": "joint 'world_to_ball' is floating, which is not supported; make it fixed",
     "xml/ant.xml": "no position actuator for the joints .*; add <position>s",
