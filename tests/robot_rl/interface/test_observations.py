@@ -49,6 +49,7 @@ def expected_of_arm(state: Any) -> dict[str, Tensor]:
         "object_to_tool:cube": cube - state.tool_position, "object_to_object:bin:cube": cube,
         "tool_rotation": torch.cat([tool[:, :, 0], tool[:, :, 1]], -1),
         "object_joint:door": torch.tensor([[0.1], [0.3]]), "object_joint:door:1": torch.tensor([[0.2], [0.4]]),
+        "object_heading:cube": torch.nn.functional.normalize(turned[:, :2, 0]),
         "object_in_tool:cube": torch.cat([in_tool[:, :, 0], in_tool[:, :, 1]], -1),
     }  # fmt: skip
 
