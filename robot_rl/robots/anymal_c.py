@@ -1,8 +1,8 @@
 """ANYbotics ANYmal C.
 
-Sources: the URDF in genesis-world for the geometry, masses and feet; the manufacturer's data sheet of the ANYdrive for
-torque and speed; legged_gym (Rudin et al. 2022) for gains and the standing posture. The URDF has no position limits:
-those here keep knees and hips on their side, and are far from what walking needs.
+Sources: the URDF in genesis-world for geometry, masses, feet and torque. Gains and standing posture are those usual in
+simulation (legged_gym, Rudin et al. 2022). Assumed, without a source: the speed limit, below the URDF's 20 rad/s,
+armature, dry friction, and the position limits, which the URDF lacks. For simulation only.
 """
 
 from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec

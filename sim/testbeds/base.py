@@ -189,7 +189,7 @@ class TestbedEnv:
             infos |= {"final_obs": self._observation(state), "_final_obs": done}
         self.episode = self.episode + done
         self.steps = torch.where(done, 0, self.steps)
-        if done.any() or not self.testbed.randomization:
+        if done.any():
             state = torch.where(done[:, None], self._start(done), state)
         self.state = state
         return self._observation(self.state), reward, terminated, truncated, infos
