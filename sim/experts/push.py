@@ -1,7 +1,7 @@
 """Demonstrator that pushes a block to a pose with both fingers of the open gripper, from observations alone.
 
-Two contacts on one face hold a block by friction unless it turns too tightly (Lynch and Mason 1996, "Stable Pushing"), so
-the block follows the hand.
+Two contacts on one face hold a block by friction unless it turns too tightly (Lynch and Mason 1996, "Stable Pushing"),
+so the block follows the hand.
 """
 
 import torch
