@@ -41,6 +41,9 @@ from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.terrain import Terrain
 
+OUTSIDE, GRAVITY = 0.15, 9.81
+"""Largest force of `TaskEnv.disturb` as a share of the robot's weight, and the acceleration of gravity, m/s^2."""
+
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
@@ -132,6 +135,9 @@ class TaskEnv(VectorEnv):
         self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
         if self._looks:
             self.engine.look = self._style
+        self.disturbance = 2 if self.robot.base else 0
+        """Number of outside forces, see `disturb`."""
+        self.outside: Tensor | None = None
         self._requested: Tensor | None = None  # rows of `request_images`
         self._newest: dict[str, Tensor] = {}  # pictures of the last observation
         self.divergences = 0  # number of episodes that ended because their physics diverged
@@ -211,7 +217,8 @@ class TaskEnv(VectorEnv):
         if actions.shape != self.action_space.shape:
             shape, given = self.action_space.shape, tuple(actions.shape)
             raise ValueError(f"actions for {self.num_envs} copies of {self.task.name} are {shape}, not {given}")
-        self.episodes.act(actions)
+        self.episodes.act(actions, self.outside)
+        self.outside = None
         verdict = self.episodes.perceive()
         infos, done = verdict.infos, verdict.terminated | verdict.truncated
         if self.episodes.sampler.instruction_change_prob:
@@ -351,6 +358,11 @@ class TaskEnv(VectorEnv):
         """Set the level (n,) of uneven ground on which each environment's next episode begins; -1: drawn at random."""
         assert self.episodes.ground is not None
         self.episodes.ground.levels[:] = levels.cpu().numpy()
+
+    def disturb(self, forces: Tensor) -> None:
+        """Let outside forces (n, 2) in [-1, 1] act on the trunks of legged robots in the next control period: along x
+        and y of the world frame, up to the share `OUTSIDE` of the robot's weight."""
+        self.outside = OUTSIDE * GRAVITY / self.rate * forces.clamp(-1, 1)
 
     def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold each robot's position and gripper width."""

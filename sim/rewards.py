@@ -143,10 +143,10 @@ def feet_air_time(m: Transition) -> Tensor:
     return (swing * m.feet.landed).sum(1) * m.commanded / m.period
 
 
-def feet_clearance(m: Transition) -> Tensor:
+def feet_clearance(m: Transition, height: float = 0.07) -> Tensor:
     """Return the sum over feet of speed x error^2: the horizontal speed in m/s, and the error of the sole's height to
-    7 cm in units of 7 cm."""
-    off = (1 - m.feet.sole(m.now) / 0.07).square().clamp(max=4)
+    `height`, m, in units of that height."""
+    off = (1 - m.feet.sole(m.now) / height).square().clamp(max=4)
     return (off * m.foot_speed.sqrt()).sum(1)
 
 

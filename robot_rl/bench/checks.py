@@ -73,6 +73,7 @@ PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 3000
 PENDULUM = flags("--training.steps 4000")
 TEN = flags("--training.steps 10000")
 VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1500000")
+PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
@@ -228,6 +229,19 @@ checks: dict[str, Check] = {
             ("adr", "Ranges that grow teach what the whole ranges, from the start, do not.", ""),
             ("adr-nominal", "Ranges that grow teach other dynamics than the nominal one.",
              "--range pendulum.mass=1 --range pendulum.damping=0"),
+        )
+    },
+    **{
+        name: Check(
+            claim, "testbed:swing", Arm("ppo", flags(PUSHED, "--curriculum qarl:-500")),
+            Arm("ppo", flags(PUSHED, control)), figure="return", evaluate=flags("--attack 2000"),
+            paper="Reddi et al. 2024, arXiv 2311.01642",
+        )
+        for name, claim, control in (
+            ("qarl", "An adversary that becomes rational teaches to withstand an attacker better than one that is.",
+             "--curriculum rarl"),
+            ("qarl-random", "An adversary that becomes rational teaches what random forces do not.",
+             "--curriculum random-forces"),
         )
     },
     "srl": Check(

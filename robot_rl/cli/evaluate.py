@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from robot_rl.cli import options as opt
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, Seed
+from robot_rl.util.limits import Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "randomization",
-    "range", "instructions", "changes", "levels", "grid", "mjcf", "episode_steps",
+    "range", "instructions", "changes", "levels", "grid", "attack", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
 
@@ -89,6 +89,9 @@ class Evaluate:
     episodes are played in every cell of the grid."""
     cells: Annotated[int, Interval(ge=2, le=50)] = 5
     """Number of values of each parameter of --grid, from one end of its range to the other."""
+    attack: NonNegativeInt = 0
+    """Development episodes in which an adversary first learns to push where it hurts this policy most; then it pushes
+    in the held-out episodes. 0: nobody pushes. For testbed:swing and legged robots."""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -134,6 +137,7 @@ class Evaluate:
         from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
         from robot_rl.robots import robots
+        from robot_rl.training.adversary import attacked
         from robot_rl.training.terrain import read_levels
         from robot_rl.util.errors import ConfigError
         from sim.divergence import report
@@ -202,6 +206,9 @@ class Evaluate:
             if interface is None:
                 raise ConfigError(f"{task} has no control rate; leave out --inference-delay")
             execution = Execution(self.execution, math.ceil(self.inference_delay * interface.controller.rate / 1e3))
+        if self.attack:
+            with bar("attack") as update:
+                env = attacked(policy, env, self.attack, lambda done, _: update(done, self.attack, "episodes"))
         if self.grid:
             label = self.label or bundle_path.name
             return measure_grid(self, policy, env, execution, label, lambda result: self._keep(result, out), out)
@@ -214,6 +221,7 @@ class Evaluate:
         summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
         summary |= {"skill": self.skill} if scripted else server_report(served) or {"runtime": self.runtime}
         summary |= {} if self.interval is None else {"interval": self.interval}
+        summary |= {"attack": self.attack} if self.attack else {}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}
@@ -279,6 +287,7 @@ class Evaluate:
         ]
         other += [f"levels-{self.levels}"] * bool(self.levels)
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
+        other += [f"attack-{self.attack}"] * (self.attack > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0)

@@ -91,8 +91,10 @@ class Train(Generic[R]):
     """Temperature for sampling instructions, for example 0.2: instructions with a success rate near 0.5 are sampled
     most often. 0: uniform sampling."""
     curriculum: str = ""
-    """Curriculum of the randomized parameters: adr:LOW:HIGH begins at their nominal values and widens a range while at
-    least HIGH of the episodes at its bound succeed, down to LOW; adr:LOW:HIGH:reward goes by the mean reward."""
+    """Curriculum: adr:LOW:HIGH begins at the nominal values of the randomized parameters and widens a range while at
+    least HIGH of the episodes at its bound succeed, down to LOW; adr:LOW:HIGH:reward goes by the mean reward.
+    qarl:FLOOR pushes with an adversary that becomes rational while episodes return at least FLOOR; rarl and
+    random-forces are its controls; see docs/randomization.md."""
     levels: str = CURRICULUM
     """Levels of uneven ground on which episodes begin: curriculum (robots that walk well get harder ground), a level
     like 3, or a range like 0..9, from which each episode draws."""

@@ -2,7 +2,8 @@
 
 Rudin et al. 2022, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning" (arXiv
 2109.11978), and legged_gym. Deviation: progress is measured along the commanded direction, which changes during an
-episode here, and not as the distance from the start. A level moves by the result of the episode before the last:
+episode here, and not as the distance from the start; like there, a robot that fell after half of the way may go on to
+harder ground. A level moves by the result of the episode before the last:
 
     episode        e         e + 1       e + 2
     level          3         4           3 + 1 if episode e went well, 3 - 1 if badly
@@ -19,7 +20,7 @@ from robot_rl.util.errors import ConfigError
 
 CURRICULUM = "curriculum"
 """Value of the setting `levels` with which a run uses the curriculum."""
-UP, DOWN = 0.75, 0.5
+UP, DOWN = 0.5, 0.25
 """Shares of the commanded distance above which an environment's level rises, and below which it falls."""
 SHORT = 1.0
 """An episode in which less distance is commanded does not move the level, m."""

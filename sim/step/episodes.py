@@ -181,11 +181,15 @@ class Episodes(Rows):
                 copy_rows(view, ids, views[name])
 
     # ---- one control period ------------------------------------------------------------------------------------
-    def act(self, actions: Tensor) -> None:
-        """Simulate one control period with actions (n, A) in [-1, 1]."""
+    def act(self, actions: Tensor, outside: Tensor | None = None) -> None:
+        """Simulate one control period with actions (n, A) in [-1, 1]. `outside`: horizontal velocities (n, 2) that
+        outside forces add to the trunks, m/s."""
         commands = self.chain.decide(self.state, actions)
-        if self.sampler.pushes:
-            self.engine.push(self.sampler.push_velocity(self.steps))
+        if self.sampler.pushes or outside is not None:
+            velocity = self.sampler.push_velocity(self.steps)
+            if outside is not None:
+                velocity[:, :2] += outside
+            self.engine.push(velocity)
         # Motors control the encoder reading: joints rest below the command by the encoder offset.
         commands = commands - self.sensors.encoder_offset[:, None]
         self.engine.step(commands, self.chain.gripper[:, None].expand(-1, commands.shape[1], -1))

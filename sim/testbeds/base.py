@@ -52,6 +52,8 @@ class Testbed(ABC):
     """Parameters of the physics that differ between episodes; a state ends with their values."""
     nominal: ClassVar[dict[str, float]] = {}
     """Their nominal values."""
+    disturbance: ClassVar[int] = 0
+    """Number of outside forces."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 
@@ -62,6 +64,10 @@ class Testbed(ABC):
     @abstractmethod
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         """Return the next states (n, S) after actions a (n, A) in [-1, 1]."""
+
+    def disturb(self, s: Tensor, force: Tensor) -> Tensor:
+        """Return states (n, S) after one step of outside forces (n, F) in [-1, 1]; by default, there are none."""
+        return s
 
     def observe(self, s: Tensor) -> Tensor:
         """Return observations (n, D); by default, the state."""
@@ -116,7 +122,14 @@ class TestbedEnv:
         """Ranges of the parameters."""
         self.pinned = torch.full((num_envs,), -1, device=device)
         """Bound (n,) to which each running episode is pinned, see `EpisodeDistribution.draw`; -1: none."""
+        self.disturbance = testbed.disturbance
+        self.outside = torch.zeros(num_envs, testbed.disturbance, device=device)
+        """Outside forces (n, F) of the next step."""
         self.state = self._start(torch.ones(num_envs, dtype=torch.bool, device=device))
+
+    def disturb(self, forces: Tensor) -> None:
+        """Let outside forces (n, F) in [-1, 1] act in the next step."""
+        self.outside = forces.clamp(-1, 1)
 
     @property
     def randomization(self) -> tuple[Randomize, ...]:
@@ -175,7 +188,8 @@ class TestbedEnv:
         if tuple(actions.shape) != (self.num_envs, self.info.action):
             raise ValueError(f"actions are {(self.num_envs, self.info.action)}, not {tuple(actions.shape)}")
         actions = actions.clamp(-1, 1)
-        state = self.testbed.advance(self.state, actions)
+        state = self.testbed.advance(self.testbed.disturb(self.state, self.outside), actions)
+        self.outside = torch.zeros_like(self.outside)
         reward, success, failure = self.testbed.outcome(state, actions)
         self.steps = self.steps + 1
         terminated = failure | success if self.testbed.reports_success else failure

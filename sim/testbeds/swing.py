@@ -11,13 +11,15 @@ from sim.testbeds.base import Testbed
 
 TORQUE, FASTEST, DT = 2.0, 8.0, 0.05
 """Maximum torque, N m, maximum speed, rad/s, and time step, s."""
+OUTSIDE = 1.0
+"""Maximum torque from outside, N m."""
 
 
 class Swing(Testbed):
     """State: angle from upright, rad; speed, rad/s."""
 
     name, horizon, observation, action, draws = "swing", 200, 3, 1, 2
-    reports_success = False
+    reports_success, disturbance = False, 1
 
     def start(self, u: Tensor) -> Tensor:
         return torch.stack([math.pi * (2 * u[:, 0] - 1), 2 * u[:, 1] - 1], 1)
@@ -26,6 +28,9 @@ class Swing(Testbed):
         angle, speed = s.unbind(1)
         speed = (speed + (15 * angle.sin() + 3 * TORQUE * a[:, 0]) * DT).clamp(-FASTEST, FASTEST)
         return torch.stack([torch.remainder(angle + speed * DT + math.pi, 2 * math.pi) - math.pi, speed], 1)
+
+    def disturb(self, s: Tensor, force: Tensor) -> Tensor:
+        return torch.cat([s[:, :1], s[:, 1:2] + 3 * OUTSIDE * DT * force, s[:, 2:]], 1)
 
     def observe(self, s: Tensor) -> Tensor:
         return torch.stack([s[:, 0].cos(), s[:, 0].sin(), s[:, 1]], 1)
