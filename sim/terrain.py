@@ -1,7 +1,8 @@
-"""Uneven ground: a grid of procedural tiles in one height field, levels of difficulty by kinds of ground.
+"""Uneven ground: a grid of procedural tiles, levels of difficulty by kinds of ground.
 
 As in legged_gym (Rudin et al. 2022, arXiv 2109.11978) and mjlab. Every tile has a flat platform in its centre, where
-robots begin, and height 0 along its edge, so a robot can walk from tile to tile.
+robots begin, and height 0 along its edge, so a robot can walk from tile to tile. `sim.terrain_solids` builds the ground
+from boxes and frusta; the heights here are what views of the ground and scans read.
 
               kind 0   kind 1   ...          a tile along its middle: slope_down
     level L-1 [     ]  [     ]    ^ y             ___________
@@ -10,26 +11,23 @@ robots begin, and height 0 along its edge, so a robot can walk from tile to tile
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, Seed, validate
 
-Kind = Literal["slope_up", "slope_down", "stairs_up", "stairs_down", "rubble", "rough"]
-"""Ground on the way out from the platform: up or down a slope or stairs, over blocks, or over irregular bumps."""
+Kind = Literal["slope_up", "slope_down", "stairs_up", "stairs_down", "rubble"]
+"""Ground on the way out from the platform: up or down a slope or stairs, or over blocks."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RIM = 0.5
 """Width of the flat strip along a tile's edge, m."""
-_BLOCKS = 0.6
-"""Summed area of the blocks of rubble, which overlap, as a share of the tile."""
-_BLOCK = (0.25, 0.8)
+_BLOCKS = 0.35
+"""Summed area of the blocks of rubble, which may overlap, as a share of the tile."""
+_BLOCK = (0.4, 1.2)
 """Smallest and largest edge of a block, m."""
-_BUMP = 0.15
-"""Distance between the independent heights of rough ground, m."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +36,24 @@ class Terrain:
 
     kinds: tuple[Kind, ...] = KINDS
     """Kinds of ground, one column of tiles each."""
-    levels: PositiveInt = 10
+    levels: PositiveInt = 8
     """Number of difficulty levels, one row of tiles each."""
     tile_size: PositiveFloat = 8.0
     """Edge of a tile, m."""
-    platform_width: PositiveFloat = 1.6
+    platform_width: PositiveFloat = 2.4
     """Smallest edge of the flat square in a tile's centre, m."""
     border_width: NonNegativeFloat = 8.0
     """Width of the flat border around all tiles, m."""
     max_slope: Annotated[float, Interval(gt=0, le=45)] = 20.0
     """Inclination of the steepest slope, degrees."""
     max_step: Annotated[float, Interval(gt=0, le=0.5)] = 0.1
-    """Height of the highest step or block, and largest difference in height of rough ground, m."""
+    """Height of the highest step or block, m."""
     step_width: PositiveFloat = 0.3
     """Depth of a stair, m."""
     horizontal_scale: PositiveFloat = 0.05
-    """Distance between two heights of the height field, m; the front of a step is one such distance wide."""
+    """Distance between two heights that views read, m; for them the front of a step is one such distance wide."""
     seed: Seed = 0
-    """Seed of the blocks and bumps."""
+    """Seed of the blocks."""
 
     def __post_init__(self) -> None:
         validate(self, "terrain: ")
@@ -93,11 +91,11 @@ class Terrain:
         return np.concatenate([centre, self.heights[row, column][:, None]], 1)
 
 
-class _Tile:
+class Tile:
     """Grid of one tile: (cells + 1)^2 nodes; distances are in cells, heights in m."""
 
-    def __init__(self, terrain: Terrain, level: int, rng: np.random.Generator):
-        self.terrain, self.rng = terrain, rng
+    def __init__(self, terrain: Terrain, kind: Kind, level: int):
+        self.terrain, self.kind = terrain, kind
         self.scale = terrain.horizontal_scale
         self.difficulty = (level + 1) / terrain.levels
         self.step = terrain.max_step * self.difficulty
@@ -105,50 +103,44 @@ class _Tile:
         self.rim = math.ceil(RIM / self.scale)
         self.run = (self.cells - math.ceil(terrain.platform_width / self.scale)) // 2 - self.rim
         """Cells between strip and platform."""
-        inside = np.minimum(np.arange(self.cells + 1), np.arange(self.cells, -1, -1))
-        self.edge = np.minimum.outer(inside, inside)
-        """Distance of each node from the tile's edge, cells."""
-
-    def slope(self, sign: float) -> np.ndarray:
-        """Return a pyramid with an inclination of difficulty x max_slope."""
-        rise = math.tan(math.radians(self.terrain.max_slope * self.difficulty)) * self.scale
-        return sign * rise * (self.edge - self.rim).clip(0, self.run)
-
-    def stairs(self, sign: float) -> np.ndarray:
-        """Return a pyramid of stairs of equal height and depth."""
-        width = round(self.terrain.step_width / self.scale)
-        return sign * self.step * ((self.edge - self.rim) // width + 1).clip(0, self.run // width)
-
-    def rubble(self) -> np.ndarray:
-        """Return blocks of half or whole height at random places; a later block replaces what is below it."""
-        height, area, drawn = np.zeros_like(self.edge, float), _BLOCKS * self.cells**2, 0
-        while drawn < area:
-            low, high = (round(edge / self.scale) for edge in _BLOCK)
-            size = self.rng.integers(low, high, 2, endpoint=True)
-            x, y = self.rng.integers(0, self.cells + 1 - size)
-            height[y : y + size[1] + 1, x : x + size[0] + 1] = self.step * self.rng.choice([0.5, 1.0])
-            drawn += int(size.prod())
-        return np.where(self._open, height, 0.0)
-
-    def rough(self) -> np.ndarray:
-        """Return uniformly random heights, interpolated linearly; their range is the height of a step."""
-        nodes = np.arange(self.cells + 1)
-        coarse = np.linspace(0, self.cells, max(2, round(self.cells * self.scale / _BUMP)))
-        noise = self.rng.uniform(-0.5, 0.5, (len(coarse), len(coarse))) * self.step
-        weights = np.stack([np.interp(nodes, coarse, unit) for unit in np.eye(len(coarse))], 1)
-        return np.where(self._open, weights @ noise @ weights.T, 0.0)
+        self.width = round(terrain.step_width / self.scale)
+        """Depth of a stair, cells."""
+        self.stairs = self.run // self.width
+        """Number of stairs."""
+        self.rise = math.tan(math.radians(terrain.max_slope * self.difficulty)) * self.scale
+        """Rise of a slope per cell, m."""
+        # A tile does not depend on the other kinds of the terrain.
+        self._rng = np.random.default_rng([terrain.seed, KINDS.index(kind), level])
 
     @property
-    def _open(self) -> np.ndarray:
-        """Return where nodes belong neither to the strip along the edge nor to the platform."""
-        return (self.edge > self.rim) & (self.edge < self.rim + self.run)
+    def heights(self) -> np.ndarray:
+        """Return the heights of the nodes (rows, columns), m."""
+        inside = np.minimum(np.arange(self.cells + 1), np.arange(self.cells, -1, -1))
+        edge = np.minimum.outer(inside, inside) - self.rim  # distance from the strip along the tile's edge
+        sign = -1.0 if self.kind.endswith("up") else 1.0
+        if self.kind.startswith("slope"):
+            return sign * self.rise * edge.clip(0, self.run)
+        if self.kind.startswith("stairs"):
+            return sign * self.step * (edge // self.width + 1).clip(0, self.stairs)
+        height = np.zeros(edge.shape)
+        for x, y, wide, deep, top in self.blocks:
+            rows, columns = (slice(int(at), int(at + size) + 1) for at, size in ((y, deep), (x, wide)))
+            height[rows, columns] = np.maximum(height[rows, columns], top)
+        return height
 
-
-_MAKERS: dict[Kind, Callable[[_Tile], np.ndarray]] = {
-    "slope_up": lambda tile: tile.slope(-1.0), "slope_down": lambda tile: tile.slope(1.0),
-    "stairs_up": lambda tile: tile.stairs(-1.0), "stairs_down": lambda tile: tile.stairs(1.0),
-    "rubble": _Tile.rubble, "rough": _Tile.rough,
-}  # fmt: skip
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """Return the blocks (k, 5) of rubble, of half or whole height at random places beside the platform: corner x y
+        and size along x and y in cells, height in m."""
+        found, area, rim, far = [], 0.0, self.rim + 1, self.rim + self.run
+        low, high = (round(edge / self.scale) for edge in _BLOCK)
+        while area < _BLOCKS * self.cells**2:
+            size = self._rng.integers(low, high, 2, endpoint=True)
+            at = self._rng.integers(rim, self.cells - rim - size, endpoint=True)
+            if not ((at < self.cells - far) & (at + size > far)).all():
+                found.append([*at, *size, self.step * self._rng.choice([0.5, 1.0])])
+                area += float(size.prod())
+        return np.array(found, float)
 
 
 @cache
@@ -157,10 +149,7 @@ def _heights(terrain: Terrain) -> np.ndarray:
     grid = (terrain.levels, len(terrain.kinds))
     heights = np.zeros([count * cells + 2 * border + 1 for count in grid], np.float32)
     for row, column in np.ndindex(*grid):
-        kind = terrain.kinds[column]
-        # A tile does not depend on the other kinds of the terrain.
-        tile = _Tile(terrain, row, np.random.default_rng([terrain.seed, KINDS.index(kind), row]))
         y, x = border + row * cells, border + column * cells
-        heights[y : y + cells + 1, x : x + cells + 1] = _MAKERS[kind](tile)
+        heights[y : y + cells + 1, x : x + cells + 1] = Tile(terrain, terrain.kinds[column], row).heights
     heights.flags.writeable = False
     return heights

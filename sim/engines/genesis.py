@@ -14,7 +14,6 @@ replaces those parts:
 - `nsample` and `delay` of actuators: commands pass a delay line with MuJoCo's semantics.
 - Sensors: foot positions are those of the bodies. Foot force is the vertical contact force, which equals MuJoCo's touch
   sensor on level ground. Genesis solves contacts only in a step, so forces are 0 between a reset and the next step.
-- Height fields: Genesis computes contacts from the heights, as MuJoCo does; the ground's mesh is replaced by a box.
 - Tendons: Genesis gives each finger the full gain and force of the gripper's tendon servo; this module distributes gain
   and force by the tendon's coefficients.
 

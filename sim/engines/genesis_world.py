@@ -2,8 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError, UserError
-from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec
+from sim.engines.model import add_ground, compile_model, foot_shapes, object_model_spec, robot_model_spec
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Scene
 
@@ -57,8 +55,7 @@ class World:
         self.robot, self.model = robot, compile_model(robot, scene, mjcf)
         self.scene = self._empty(gs)
         rigid, slippery = gs.materials.Rigid, {"friction": SLIPPERY, "friction_torsional": 0.0}
-        with _coarse_ground_mesh(scene):
-            ground = self.scene.add_entity(_ground(gs, scene), material=rigid(**slippery))
+        ground = self.scene.add_entity(_ground(gs, scene), material=rigid(**slippery))
         spec = robot_model_spec(robot, scene, mjcf)
         for name in ("meshdir", "texturedir"):  # relative folders are lost when the model is read from memory
             setattr(spec, name, str(Path(spec.modelfiledir) / getattr(spec, name)))
@@ -144,41 +141,13 @@ class World:
 
 
 def _ground(gs: Any, scene: Scene) -> Any:
-    """Return the plane or height field of a scene. Genesis splits the cells of a height field along their other
-    diagonal, and its rows are along x: a turn by 90 degrees gives MuJoCo's triangles."""
+    """Return the plane or the uneven ground of a scene."""
     if scene.ground is None:
         return gs.morphs.Plane()
-    x, y = scene.ground.half_size
-    return gs.morphs.Terrain(
-        height_field=scene.ground.heights[:, ::-1].copy(), horizontal_scale=scene.ground.horizontal_scale,
-        vertical_scale=1.0, pos=(x, -y, 0.0), euler=(0.0, 0.0, 90.0), visualization=False,
-    )  # fmt: skip
-
-
-@contextmanager
-def _coarse_ground_mesh(scene: Scene) -> Iterator[None]:
-    """Give Genesis a box in place of the mesh of uneven ground. Contacts are computed from the height field alone; of
-    the mesh, Genesis would compute a signed distance field that nothing reads, which takes hours for a large ground."""
-    if scene.ground is None:
-        yield
-        return
-    from genesis.utils import terrain as module
-    from trimesh import Trimesh
-    from trimesh.creation import box
-
-    def bounds(heights: np.ndarray, horizontal_scale: float, **unused: Any) -> tuple[Trimesh, Trimesh]:
-        rows, columns = heights.shape
-        high = (rows - 1) * horizontal_scale, (columns - 1) * horizontal_scale, heights.max()
-        mesh = box(bounds=[(0.0, 0.0, heights.min() - 1.0), high])
-        return mesh, mesh
-
-    name = "convert_heightfield_to_watertight_trimesh"
-    whole = getattr(module, name)
-    setattr(module, name, bounds)
-    try:
-        yield
-    finally:
-        setattr(module, name, whole)
+    spec = mujoco.MjSpec()
+    add_ground(spec, spec.worldbody.add_body(name="ground"), scene.ground, material="")
+    spec.compile()
+    return gs.morphs.MJCF(file=spec.to_xml(), visualization=False, align=False, default_armature=None)
 
 
 def _transmission(model: mujoco.MjModel, actuator: int) -> tuple[list[int], list[float]]:

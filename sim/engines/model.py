@@ -15,6 +15,7 @@ from sim.parameters import LONGEST_ACTION_DELAY
 from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Camera, Scene, robot_model
 from sim.terrain import Terrain
+from sim.terrain_solids import solids
 
 MAX_ACTION_DELAY = LONGEST_ACTION_DELAY
 BONE = 0.014
@@ -166,7 +167,7 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     world = room.worldbody
     _add_tables(room)
     if scene.ground is not None:
-        _add_ground(room, scene.ground)
+        add_ground(room, world, scene.ground)
     else:
         size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # infinite ground, or a table top
         world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
@@ -183,18 +184,15 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
         _add_camera(spec, robot, camera)
 
 
-def _add_ground(room: mujoco.MjSpec, terrain: Terrain) -> None:
-    """Add uneven ground; MuJoCo scales heights to [0, 1]."""
-    heights = terrain.heights
-    low, high = float(heights.min()), float(heights.max())
-    rows, columns = heights.shape
-    scaled = (heights - low) / (high - low)
-    room.add_hfield(
-        name="table", nrow=rows, ncol=columns, size=[*terrain.half_size, high - low, 1.0], userdata=scaled.ravel()
-    )
-    room.worldbody.add_geom(
-        name="table", type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="table", pos=[0, 0, low], material="table"
-    )
+def add_ground(spec: mujoco.MjSpec, body: mujoco.MjsBody, terrain: Terrain, material: str = "table") -> None:
+    """Add uneven ground to a body; the first shape is called table."""
+    shapes, box, mesh = solids(terrain), mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_MESH
+    for k, row in enumerate(shapes.boxes):
+        name = f"ground.{k}" if k else "table"
+        body.add_geom(name=name, type=box, pos=row[:3], quat=row[3:7], size=row[7:], material=material)
+    for k, corners in enumerate(shapes.frusta):
+        spec.add_mesh(name=f"frustum.{k}", uservert=corners.ravel())
+        body.add_geom(name=f"frustum.{k}", type=mesh, meshname=f"frustum.{k}", material=material)
 
 
 def _add_camera(spec: mujoco.MjSpec, robot: RobotSpec, camera: Camera) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from sim.rendering.gl import mujoco, open_renderer
 from sim.rendering.looks import Appearance, VisualRandomization, add_camera_noise
-from sim.rendering.patch import GroundPatch
 from sim.scenes import SCENE, Scene
 
 
@@ -24,8 +23,6 @@ class SceneRenderer:
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene, height: int, width: int, quality: str):
-        model = copy.copy(model) if scene.ground else model
-        self.ground = GroundPatch(model) if scene.ground else None
         self.model, self.looks = model, VisualRandomization(model, scene)
         samples = model.vis.quality.offsamples
         self.fast = fast = quality == "fast"
@@ -47,8 +44,6 @@ class SceneRenderer:
         """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3). Only "fast" frames
         have the camera errors of `look`."""
         self.data.qpos[:] = qpos
-        if self.ground is not None and self.ground.move(qpos):
-            mujoco.mjr_uploadHField(self.model, self.renderer._mjr_context, 0)
         nominal = self.model.geom_size.copy()
         if geom_size is not None:
             self.model.geom_size[:] = geom_size

@@ -19,7 +19,7 @@ Levels = tuple[int, int]
 
 
 class HeightField:
-    """Heights of a terrain between its grid points, on the same triangles as in MuJoCo's collisions."""
+    """Heights of a terrain between its grid points, on two triangles per cell."""
 
     def __init__(self, terrain: Terrain, device: torch.device | str = "cpu"):
         self.scale, self.half = terrain.horizontal_scale, terrain.half_size

@@ -21,13 +21,19 @@ from sim.step.ground import Ground, HeightField
 from sim.tasks import tasks
 from sim.terrain import KINDS, RIM, Terrain
 
-SMALL = Terrain(levels=3, tile_size=4.0, border_width=2.0, seed=3)
+SMALL = Terrain(levels=3, tile_size=5.0, border_width=2.0, seed=3)
 terrains = st.builds(
     Terrain, kinds=st.permutations(KINDS).map(lambda kinds: tuple(kinds[:2])), levels=st.integers(1, 3),
-    tile_size=st.sampled_from([4.0, 5.0]), border_width=st.sampled_from([0.0, 1.0]), max_slope=st.floats(2, 30),
+    tile_size=st.sampled_from([5.0, 6.0]), border_width=st.sampled_from([0.0, 1.0]), max_slope=st.floats(2, 30),
     max_step=st.floats(0.01, 0.2), step_width=st.sampled_from([0.2, 0.3]),
     horizontal_scale=st.sampled_from([0.05, 0.1]), seed=st.integers(0, 9),
 )  # fmt: skip
+
+
+def walk_home(model: mujoco.MjModel) -> np.ndarray:
+    """Return the home posture in the order of the model's joints."""
+    go2 = robots.get("go2")
+    return np.array([go2.home[go2.joint_names.index(model.joint(k + 1).name)] for k in range(12)])
 
 
 def tile_of(terrain: Terrain, kind: str, level: int) -> np.ndarray:
@@ -58,7 +64,7 @@ def test_tiles_have_flat_edges_and_platforms_and_no_higher_steps(terrain: Terrai
                 assert slope == pytest.approx(share * terrain.max_slope, rel=1e-3)
             else:
                 assert rise <= share * terrain.max_step + 1e-6
-                assert kind == "rough" or rise > 0.49 * share * terrain.max_step
+                assert rise > 0.49 * share * terrain.max_step
             assert np.sign(tile[len(tile) // 2, len(tile) // 2]) == {"up": -1, "down": 1}.get(kind.split("_")[-1], 0)
 
 
@@ -72,20 +78,20 @@ def test_stairs_have_equal_steps() -> None:
 
 
 def test_a_tile_depends_only_on_its_kind_level_and_seed() -> None:
-    other = replace(SMALL, kinds=("rubble", "rough"), levels=SMALL.levels)
+    other = replace(SMALL, kinds=("rubble", "slope_up"), levels=SMALL.levels)
     for kind in other.kinds:
         assert np.array_equal(tile_of(SMALL, kind, 2), tile_of(other, kind, 2))
-        assert not np.array_equal(tile_of(SMALL, kind, 2), tile_of(replace(SMALL, seed=4), kind, 2))
-    assert np.array_equal(SMALL.heights, Terrain(levels=3, tile_size=4.0, border_width=2.0, seed=3).heights)
+    assert not np.array_equal(tile_of(SMALL, "rubble", 2), tile_of(replace(SMALL, seed=4), "rubble", 2))
+    assert np.array_equal(SMALL.heights, Terrain(levels=3, tile_size=5.0, border_width=2.0, seed=3).heights)
 
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"max_slope": 60.0}, "max_slope"),
     ({"levels": 0}, "levels"),
     ({"step_width": 0.33}, "step_width 0.33 m is not a whole multiple of horizontal_scale 0.05 m; take 0.35 m"),
-    ({"tile_size": 3.0}, "no room for a platform of 1.6 m"),
+    ({"tile_size": 3.0}, "no room for a platform of 2.4 m"),
     ({"kinds": ()}, "kinds .* are empty or name one twice; known: slope_up"),
-    ({"kinds": ("rough", "rough")}, "name one twice"),
+    ({"kinds": ("rubble", "rubble")}, "name one twice"),
     ({"kinds": ("sand",)}, "kinds"),
 ])  # fmt: skip
 def test_impossible_terrain_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -107,24 +113,47 @@ def test_impossible_scenes_and_tasks_are_refused() -> None:
         replace(rough, privileged=("height_scan:0.4:0.4:0.2", "height_scan:0.4:0.4:0.1"))
 
 
-def test_heights_and_normals_are_those_of_rays_in_mujoco() -> None:
+@given(terrains)
+@settings(max_examples=8, deadline=None)
+def test_heights_and_normals_are_those_of_rays_in_mujoco(terrain: Terrain) -> None:
+    """Except within a cell of the front of a step, where rays fall past the edge that the heights slope down from."""
     walk = tasks.get("go2-velocity")
-    model = compile_model(robots.get("go2"), replace(walk.scene, ground=SMALL))
+    model = compile_model(robots.get("go2"), replace(walk.scene, ground=terrain))
     data = mujoco.MjData(model)
     data.qpos[2] = 50.0  # out of the way
     mujoco.mj_forward(model, data)
-    field, rng = HeightField(SMALL), np.random.default_rng(0)
-    points = rng.uniform(-0.99, 0.99, (3000, 2)).astype(np.float32) * SMALL.half_size
+    field, rng, scale = HeightField(terrain), np.random.default_rng(0), terrain.horizontal_scale
+    points = rng.uniform(-0.99, 0.99, (1000, 2)).astype(np.float32) * terrain.half_size
     x, y = torch.from_numpy(points).float().T
+    around = torch.stack([field.height(x + i * scale, y + j * scale) for i in (-1, 0, 1) for j in (-1, 0, 1)])
+    low, high = around.amin(0).numpy() - 1e-4, around.amax(0).numpy() + 1e-4
     heights, normals = field.height(x, y), field.normal(x, y)
-    geom, normal, alike = np.zeros(1, np.int32), np.zeros(3), 0
+    geom, normal, alike, smooth = np.zeros(1, np.int32), np.zeros(3), 0, 0
     for k, point in enumerate(np.stack([x.numpy(), y.numpy()], 1).astype(float)):
         above = np.append(point, 5.0)
-        far = mujoco.mj_ray(model, data, above, np.array([0, 0, -1.0]), None, 1, -1, geom, normal)
-        assert model.geom(int(geom[0])).name == "scene/table"
-        assert float(heights[k]) == pytest.approx(5 - far, abs=2e-5)
-        alike += bool(np.abs(normals[k].numpy() - normal).max() < 1e-3)
-    assert alike > 2990, "the others are on the edge between two triangles"
+        there = 5 - mujoco.mj_ray(model, data, above, np.array([0, 0, -1.0]), None, 1, -1, geom, normal)
+        assert model.geom_bodyid[geom[0]] == 0
+        assert low[k] <= there <= high[k] or "rubble" in terrain.kinds, "a gap between two blocks may be narrower"
+        alike += abs(there - float(heights[k])) < 1e-4
+        smooth += bool(np.abs(normals[k].numpy() - normal).max() < 1e-3)
+    assert alike > 800 and smooth > 800
+
+
+def test_robots_do_not_stumble_over_seams() -> None:
+    """A ball slides over level ground of many shapes as over a plane: a height field would turn it aside."""
+    walk, ends = tasks.get("go2-velocity"), []
+    for ground in (None, Terrain(kinds=("rubble",), levels=1, tile_size=8.0, border_width=8.0)):
+        model = compile_model(robots.get("go2"), replace(walk.scene, ground=ground))
+        data = mujoco.MjData(model)
+        data.qpos[:3] = -9.5, -9.5, 0.32
+        data.qpos[7:] = walk_home(model)
+        data.ctrl[:] = data.qpos[7:]
+        data.qvel[:2] = 1.0, 0.0
+        model.geom_friction[:, 0] = 0.01
+        for _ in range(200):
+            mujoco.mj_step(model, data)
+        ends.append(data.qpos[:3].copy())
+    assert np.abs(ends[0] - ends[1]).max() < 0.02
 
 
 def test_points_outside_the_ground_have_the_height_of_its_edge() -> None:
@@ -135,9 +164,9 @@ def test_points_outside_the_ground_have_the_height_of_its_edge() -> None:
 
 
 def test_origins_are_the_centres_of_the_platforms() -> None:
-    tiles = np.array([(kind, level) for kind in range(6) for level in range(3)])
+    tiles = np.array([(kind, level) for kind in range(5) for level in range(3)])
     origins = SMALL.origins(tiles)
-    assert origins[0, :2].tolist() == [-10.0, -4.0] and origins[-1, :2].tolist() == [10.0, 4.0]
+    assert origins[0, :2].tolist() == [-10.0, -5.0] and origins[-1, :2].tolist() == [10.0, 5.0]
     heights = HeightField(SMALL).height(*torch.from_numpy(origins[:, :2]).float().T)
     assert heights.numpy() == pytest.approx(origins[:, 2], abs=1e-6)
     assert origins[3 * KINDS.index("stairs_up") + 2, 2] < -0.2 < 0.2 < origins[3 * KINDS.index("stairs_down") + 2, 2]
