@@ -122,6 +122,10 @@ ROWS = (
     Parameter("<object>.yaw", "rad", "placement", "set", "angle about the vertical axis"),
     Parameter("<object>.joint", "m, rad", "placement", "set", "position of the object's first own joint"),
     Parameter("robot.home_offset", "rad", "episode", "add", "largest offset of an initial joint position"),
+    Parameter("start.roll", "rad", "episode", "set", "initial roll of the trunk", legged=True),
+    Parameter("start.pitch", "rad", "episode", "set", "initial pitch of the trunk", legged=True),
+    Parameter("start.height", "m", "episode", "add", "initial height of the trunk above where it stands", legged=True,
+              low=0.0),
     Parameter("push.speed", "m/s", "episode", "add", "horizontal velocity that a push adds to the trunk", legged=True),
     Parameter("push.interval", "s", "episode", "set", "time between two pushes", None, legged=True),
 )  # fmt: skip

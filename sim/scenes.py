@@ -56,6 +56,8 @@ class Scene:
     `.y` are offsets from the object's place. Without places, `<object>.x` and `.y` are coordinates."""
     hung: bool = False
     """Whether a legged robot's trunk is held in the air, as by a rope: its feet touch nothing."""
+    collisions: Literal["listed", "all"] = "listed"
+    """Bodies of the robot that collide with the scene: those of `RobotSpec.collision_bodies`, or all."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50

@@ -20,10 +20,10 @@ class Sysid:
     `robot-rl train --randomization`. Parameters that the log cannot show are named and left out."""
 
     log: tyro.conf.Positional[Path]
-    """Run folder of `robot-rl excite` or `robot-rl deploy`, or a LeRobot dataset with joint positions as state and
-    action."""
+    """Run folder of `robot-rl excite` or `robot-rl deploy`, a LeRobot dataset with joint positions as state and action,
+    or a CSV file with the columns time, position.JOINT and command.JOINT of each joint."""
     robot: str = ""
-    """Robot of a dataset that does not say it."""
+    """Robot of a CSV file, or of a dataset that does not say it."""
     held: tyro.conf.UseAppendAction[tuple[str, ...]] = field(default=())
     """Object in the gripper: cube for the whole log, or cube=5:60 from second 5 to 60; may be repeated. Default: what
     `robot-rl excite --hold` recorded."""

@@ -1,7 +1,8 @@
-"""Logs for identification: a run folder with motion.npz, or a LeRobot dataset of joint states and joint commands."""
+"""Logs for identification: run folders with motion.npz, LeRobot datasets and CSV files of joint states and commands."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +44,12 @@ class Log:
 
 
 def read_log(path: Path, robot: str = "") -> Log:
-    """Read a run folder or a dataset. `robot`: name for a dataset that does not say it, else the log must be of it."""
-    motions = _of_dataset(path, robot) if (path / "meta" / "info.json").is_file() else [_of_run(path)]
+    """Read a run folder, a dataset or a CSV file. `robot`: name for a log that does not say it, else the log must be of
+    it."""
+    if path.suffix == ".csv":
+        motions = [_of_csv(path, robot)]
+    else:
+        motions = _of_dataset(path, robot) if (path / "meta" / "info.json").is_file() else [_of_run(path)]
     spec = robots.get(motions[0].facts["robot"])
     if robot and robots.get(robot).kind != spec.kind:
         raise ConfigError(f"{path} is a log of robot {spec.name!r}, not of {robot!r}; leave out --robot")
@@ -75,8 +80,43 @@ def _newest(motion: Motion, piece: Sampled, name: str) -> Any:
 def _of_run(path: Path) -> Motion:
     if path.is_dir() and not (path / NAME).is_file():
         raise UserError(f"{path} has neither {NAME} nor meta/info.json: name a run of `robot-rl excite` or `robot-rl "
-                        "deploy`, or a LeRobot dataset")  # fmt: skip
+                        "deploy`, a LeRobot dataset, or a .csv file")  # fmt: skip
     return read_motion(path)
+
+
+def _of_csv(path: Path, name: str) -> Motion:
+    """Return the log of a file with the columns time, s, and position.<joint> and command.<joint>, rad, of each joint,
+    in rising order of time; other columns are ignored."""
+    if not name:
+        raise ConfigError(f"{path} does not say which robot it is of: name it with --robot")
+    spec = robots.get(name)
+    try:
+        with path.open(newline="") as file:
+            head = [word.strip() for word in next(csv.reader(file), [])]
+            wanted = ["time", *(f"{kind}.{joint}" for kind in ("position", "command") for joint in spec.joint_names)]
+            if missing := [column for column in wanted if column not in head]:
+                raise ConfigError(f"{path} lacks the columns {', '.join(missing)}")
+            table = np.loadtxt(file, delimiter=",", usecols=[head.index(column) for column in wanted], ndmin=2)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} has a row that is not numbers: {error}") from None
+    time, rest = table[:, 0] - table[:1, 0].sum(), table[:, 1:]
+    if len(table) < 2 or not (np.isfinite(table).all() and (np.diff(time) > 0).all()):
+        raise ConfigError(f"{path}: time must rise from row to row, and all numbers must be finite")
+    return _motion(spec, time, *np.split(rest, 2, 1))
+
+
+def _motion(spec: RobotSpec, time: np.ndarray, place: np.ndarray, goal: np.ndarray, late: float = 0.0) -> Motion:
+    """Return the log of joint positions and commands (T, J) at times (T,), s; a command was sent `late` s after."""
+    rate = 1 / float(np.median(np.diff(time)))
+    grid = np.arange(0, time[-1] + 1e-9, 1 / spec.command_rate)
+    path_of = np.stack([np.interp(grid, time + late, joint) for joint in goal.T], 1)
+    position = np.stack([np.interp(grid, time, joint) for joint in place.T], 1)
+    facts = {"robot": spec.name, "task": "", "command": "JointPositions", "command_rate": spec.command_rate,
+             "state_rate": rate, "period": 1 / rate, "lockstep": False, "whole": True}  # fmt: skip
+    width = np.full(len(grid), spec.gripper.width if spec.gripper else 0.0)
+    return Motion(facts, grid, grid, position, np.zeros_like(position), path_of, width, np.ones(len(grid), bool))
 
 
 def _of_dataset(path: Path, name: str) -> list[Motion]:
@@ -97,14 +137,7 @@ def _of_dataset(path: Path, name: str) -> list[Motion]:
     for episode in data.episodes:
         rows = slice(episode.start, episode.start + episode.length)
         q, goal = columns["observation.state"][rows, state].numpy(), columns["action"][rows, action].numpy()
-        coarse = np.arange(len(q)) / data.fps
-        time = np.arange(0, coarse[-1] + 1e-9, 1 / spec.command_rate)
-        path_of = np.stack([np.interp(time, coarse + 1 / data.fps, joint) for joint in goal.T], 1)
-        place = np.stack([np.interp(time, coarse, joint) for joint in q.T], 1)
-        facts = {"robot": name, "task": "", "command": "JointPositions", "command_rate": spec.command_rate,
-                 "state_rate": data.fps, "period": 1 / data.fps, "lockstep": False, "whole": True}  # fmt: skip
-        zero, width = np.zeros_like(place), np.full(len(time), spec.gripper.width if spec.gripper else 0.0)
-        motions.append(Motion(facts, time, time, place, zero, path_of, width, np.ones(len(time), bool)))
+        motions.append(_motion(spec, np.arange(len(q)) / data.fps, q, goal, late=1 / data.fps))
     return motions
 
 

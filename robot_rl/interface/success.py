@@ -72,6 +72,13 @@ def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFl
     return test
 
 
+def standing(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
+    """Test that the trunk is tilted by at most `tilt`, degrees, and, if its height above the ground is known, at least
+    `height`, m, high."""
+    test = fallen(tilt, height)
+    return lambda state: ~test(state)
+
+
 def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
     """Test that the centres of two objects are within `distance`, m, of each other."""
     return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
@@ -155,7 +162,7 @@ def opened(name: JointedName, least: float, joint: NonNegativeInt = 0) -> Test:
 
 TESTS: dict[str, Callable[..., Test]] = {
     f.__name__: f
-    for f in (lifted, reached, together, beyond, beside, inside, fallen, stacked, inserted, matched, opened)
+    for f in (lifted, reached, together, beyond, beside, inside, fallen, standing, stacked, inserted, matched, opened)
 }
 
 tests = Registry("test", TESTS)

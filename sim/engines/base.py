@@ -133,8 +133,8 @@ class Engine(ABC):
         self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray], origins: np.ndarray | None = None
     ) -> None:
         """Reset environments `ids`: robots at rest at joint positions (k, J), gripper open, trunk upright above
-        `origins` (k, 3), points of uneven ground; objects at poses (k, 7), or positions (k, 7 + J) as of
-        `object_qpos`."""
+        `origins` (k, 3), or at these shifts and orientations (k, 7) from where it stands; objects at poses (k, 7), or
+        positions (k, 7 + J) as of `object_qpos`."""
 
     def clone(self) -> Engine | None:
         """Return a second engine with n simulations of the scene, which are not reset and have nominal gains; None if
@@ -148,13 +148,16 @@ class Engine(ABC):
     def initial_qpos(
         self, joints: np.ndarray, objects: dict[str, np.ndarray], origins: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return positions (k, nq) in MuJoCo's order, with joints at (k, J), gripper open, trunk upright above
-        `origins` (k, 3), default: of the first tile of uneven ground, and objects at poses (k, 7)."""
+        """Return positions (k, nq) in MuJoCo's order, with joints at (k, J), gripper open, trunk at `origins` (k, 3 or
+        7) as of `reset`, default: on the first tile of uneven ground, and objects at poses (k, 7)."""
         qpos = np.tile(self.model.qpos0, (len(joints), 1))
-        if self.scene.ground is not None and self.robot.base:
+        if origins is None and self.scene.ground is not None:
+            origins = self.scene.ground.origins(np.zeros((1, 2), int))
+        if origins is not None and self.robot.base:
             start = self.model.joint(self.robot.base.body).qposadr[0]
-            first = self.scene.ground.origins(np.zeros((1, 2), int))
-            qpos[:, start : start + 3] += first if origins is None else origins
+            qpos[:, start : start + 3] += origins[:, :3]
+            if origins.shape[1] > 3:
+                qpos[:, start + 3 : start + 7] = origins[:, 3:]
         qpos[:, self._joint_qpos] = joints
         if self.robot.gripper and self.robot.fingers:
             qpos[:, self._finger_qpos] = self.robot.gripper.width / len(self._finger_qpos)

@@ -73,7 +73,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for body in spec.bodies[1:]:
         body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate gravity
-        if robot.collision_bodies and body.name not in robot.collision_bodies:
+        if scene.collisions == "listed" and robot.collision_bodies and body.name not in robot.collision_bodies:
             for geom in body.geoms:
                 geom.contype = geom.conaffinity = 0
         if urdf and not body.explicitinertial:

@@ -132,7 +132,10 @@ class Episodes(Rows):
             self.engine.parameters[name](rows, sample.values[name])
         self.sensors.set(self._sensor_parameters, ids, [sample.values[name] for name in self._sensor_parameters])
         origins = self.ground.begin(ids, self.sampler.tile_numbers(ids)) if self.ground else None
-        self.engine.reset(rows, sample.joints, sample.objects, origins)
+        start = origins if sample.start is None else sample.start
+        if origins is not None and sample.start is not None:
+            sample.start[:, :3] += origins
+        self.engine.reset(rows, sample.joints, sample.objects, start)
         self.steps[ids] = 0
         self.chain.reset(ids)
         self.success.reset(ids)

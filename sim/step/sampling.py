@@ -57,6 +57,18 @@ class EpisodeSample:
     """Initial positions (k, 7 + J) of every object and its own joints, by name."""
     bias_direction: Tensor
     """Factor (k, biases) in [-1, 1] that gives every sensor bias its direction."""
+    start: np.ndarray | None = None
+    """Shift, m, and orientation w x y z (k, 7) of the trunk at the start; None: where it stands, upright."""
+
+
+def _start(values: dict[str, np.ndarray], count: int) -> np.ndarray | None:
+    """Return the initial poses (count, 7) of trunks, see `EpisodeSample.start`."""
+    if not any(name.startswith("start.") for name in values):
+        return None
+    zero = np.zeros(count)
+    roll, pitch, height = (values.get(f"start.{name}", zero) for name in ("roll", "pitch", "height"))
+    cr, sr, cp, sp = np.cos(roll / 2), np.sin(roll / 2), np.cos(pitch / 2), np.sin(pitch / 2)
+    return np.stack([zero, zero, height, cp * cr, cp * sr, sp * cr, -sp * sr], 1)
 
 
 class EpisodeSampler(Rows):
@@ -129,6 +141,7 @@ class EpisodeSampler(Rows):
         self.push_every[at] = every.to(self.device)
         offset = values.get("robot.home_offset", zero)[:, None]
         home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
+        home = home.clip([j.low for j in self.robot.joints], [j.high for j in self.robot.joints])
         # Separate numbers: further objects do not change the samples of a scene with one object.
         more = uniforms(episode_keys(seeds, numbers, _BIAS), torch.tensor(0), self.further)
         direction = torch.cat([torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float(), 2 * more - 1], 1)
@@ -149,7 +162,7 @@ class EpisodeSampler(Rows):
             drawn = [[self.instruction_ids[a], self.instruction_ids[b]] for a, b in zip(first, second, strict=True)]
             self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
             self.changes_at[at] = torch.tensor(changes_at, device=self.device)
-        return EpisodeSample(values, home, objects, direction)
+        return EpisodeSample(values, home, objects, direction, _start(values, len(ids)))
 
     def _draw(self, rng: np.random.Generator, excluded: int | None = None) -> int:
         """Draw an index into `instruction_ids` other than `excluded`."""

@@ -190,6 +190,38 @@ def test_bad_logs_are_refused(tmp_path: Path, run: Path) -> None:
         read_log(run, "ur5e")
 
 
+def test_a_csv_file_gives_what_its_run_gives(tmp_path: Path, run: Path, capsys: Any) -> None:
+    motion = np.load(run / "motion.npz")
+    names = [f"{kind}.{joint}" for kind in ("command", "position") for joint in PANDA.joint_names]
+    table = np.column_stack([motion["time"], motion["setpoint"], motion["position"], motion["gripper"]])
+    file = tmp_path / "log.csv"
+    np.savetxt(file, table, delimiter=",", header=",".join(["time", *names, "gripper"]), comments="")
+    assert main(["sysid", str(file), "--robot", "panda", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["sysid", str(run), "--out", str(tmp_path / "run.json"), "--json"]) == 0
+    other = {e["parameter"]: e["estimate"] for e in json.loads(capsys.readouterr().out)["estimates"]}
+    for estimate in found["estimates"]:
+        assert estimate["estimate"] == pytest.approx(other[estimate["parameter"]], rel=0.01, abs=1e-4)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda text: text.replace("position.panda_joint3", "q3"), "lacks the columns position.panda_joint3"),
+    (lambda text: text.replace("0.25,", "soon,", 1), "has a row that is not numbers"),
+    (lambda text: text.replace("0.25,", "0.05,", 1), "time must rise from row to row"),
+    (lambda text: text.replace("0.25,", "nan,", 1), "all numbers must be finite"),
+    (lambda text: text.splitlines()[0], "time must rise from row to row"),
+])  # fmt: skip
+def test_bad_csv_files_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    names = [f"{kind}.{joint}" for kind in ("command", "position") for joint in PANDA.joint_names]
+    rows = [",".join([f"{0.05 * k:g}", *["0"] * 14]) for k in range(300)]
+    file = tmp_path / "log.csv"
+    file.write_text(change("\n".join([",".join(["time", *names]), *rows])))
+    with pytest.raises(ConfigError, match=message):
+        read_log(file, "panda")
+    with pytest.raises(ConfigError, match="name it with --robot"):
+        read_log(file)
+
+
 def test_datasets_need_joint_positions(tmp_path: Path, capsys: Any) -> None:
     assert main(["collect", "panda-lift", "--episodes", "2", "--num-envs", "2", "--image-size", "0",
                  "--out", str(tmp_path / "data")]) == 0  # fmt: skip

@@ -18,7 +18,7 @@ from sim.tasks import tasks
 from sim.terrain import Terrain
 
 SCAN = "height_scan:0.6:0.4:0.2"
-TERRAIN = Terrain(levels=4, tile_size=4.0, border_width=3.0)
+TERRAIN = Terrain(levels=4, tile_size=5.0, border_width=3.0)
 Build = Callable[..., Any]
 
 
@@ -50,7 +50,7 @@ def test_episodes_begin_on_the_platforms_of_their_tiles(rough: Build) -> None:
     assert torch.allclose(env.true.base_position, origins + torch.tensor([0, 0, 0.32]), atol=1e-5)
     assert torch.allclose(env.true.base_height, torch.tensor(0.32), atol=1e-5)
     assert torch.allclose(env.true.foot_ground_height, origins[:, 2:].expand(-1, 4), atol=1e-5)
-    assert len(env.tiles.unique(dim=0)) > 18, "of 24 tiles"
+    assert len(env.tiles.unique(dim=0)) > 15, "of 20 tiles"
     scan = env.pipeline.observer.spec.slice("height_scan")
     assert observation["observation.state"][:, scan].abs().max() < 1e-5, "0 above level ground"
     assert {"terrain/kind", "terrain/level"} <= set(env.episode_record(0))
@@ -78,10 +78,10 @@ def test_failure_and_rewards_use_heights_above_the_ground(rough: Build) -> None:
 def test_the_edge_of_the_ground_truncates_an_episode(rough: Build) -> None:
     env = TaskEnv(rough((), replace(TERRAIN, border_width=2.0)), 3, threads=1)
     env.reset(seed=0)
-    env.engine.qpos[1, :3] = [13.5, 0, 0.32]  # type: ignore[attr-defined]
+    env.engine.qpos[1, :3] = [14.0, 0, 0.32]  # type: ignore[attr-defined]
     _, _, terminated, truncated, infos = env.step(torch.zeros(3, 12))
     assert truncated.tolist() == [False, True, False] and not terminated.any() and infos["success"].tolist()[1]
-    assert env.true.base_position[1, 0].abs() < 13, "back on a tile"
+    assert env.true.base_position[1, 0].abs() < 12.5, "back on a tile"
 
 
 def test_robots_walk_from_tile_to_tile(rough: Build) -> None:

@@ -30,6 +30,12 @@ def test_fallen_detects_tilt_in_all_directions(standing: Build, axis: tuple[floa
     assert state_test("fallen:60:0.15")(standing(5, base_quat=quat)).tolist() == [False, False, True, True, True]
 
 
+def test_standing_is_upright_and_high_enough(standing: Build) -> None:
+    state = standing(3, base_quat=torch.tensor([tilted(d, 1, 0) for d in (10, 20, 10)]))
+    state.base_position[:, 2] = torch.tensor([0.3, 0.3, 0.2])
+    assert state_test("standing:15:0.25")(state).tolist() == [True, False, False]
+
+
 def test_fallen_uses_its_arguments_and_the_height_if_known(standing: Build) -> None:
     state = standing(3)
     state.base_position[:, 2] = torch.tensor([0.149, 0.151, 0.4])

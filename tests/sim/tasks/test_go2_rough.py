@@ -16,7 +16,7 @@ from sim.env import TaskEnv
 from sim.tasks import tasks
 from sim.terrain import Terrain
 
-SMALL = Terrain(levels=4, tile_size=4.0, border_width=3.0)
+SMALL = Terrain(levels=4, tile_size=5.0, border_width=3.0)
 
 
 def small(name: str, **interface: Any) -> Any:
@@ -28,7 +28,19 @@ def small(name: str, **interface: Any) -> Any:
 
 def test_the_blind_policy_observes_what_it_does_on_level_ground() -> None:
     rough, level = (tasks.get(name).interface for name in ("go2-rough", "go2-velocity"))
-    assert replace(rough, task="go2-velocity") == level
+    assert replace(rough, task="go2-velocity", controller=level.controller) == level
+
+
+def test_the_gait_alone_lifts_the_feet_as_high_as_the_highest_step() -> None:
+    env = TaskEnv("go2-rough", 4, threads=1, randomize=False, levels=(0, 0))
+    env.reset(seed=3)
+    highest = torch.zeros(4)
+    for _ in range(270):  # commands begin after 4 s
+        env.step(torch.zeros(4, 12))
+        assert env.episodes.feet is not None
+        highest = torch.maximum(highest, env.episodes.feet.sole(env.true).amax(1))
+    assert 0.09 < highest.max() < 0.14
+    env.close()
 
 
 def test_the_mirror_image_of_a_scan_is_the_scan_at_the_reflected_points() -> None:
@@ -76,7 +88,7 @@ def test_training_evaluation_and_levels_from_the_command_line(tmp_path: Path, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests_small_rough.py").write_text(
         "from dataclasses import replace\nfrom sim.tasks.go2_rough import TASK as T\nfrom sim.terrain import Terrain\n"
-        "TASK = replace(T, scene=replace(T.scene, ground=Terrain(levels=4, tile_size=4.0, border_width=3.0)))\n"
+        "TASK = replace(T, scene=replace(T.scene, ground=Terrain(levels=4, tile_size=5.0, border_width=3.0)))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     sizes = ["--training.num-envs", "8", "--training.rollout", "8", "--training.checkpoint-every", "64"]
