@@ -16,7 +16,7 @@ from sim.terrain import Terrain
 
 LENGTH, WIDTH = 1.2, 0.8
 """Extent of the scan of the ground forwards and sideways, m."""
-_WEIGHTS = {"lin_vel_z": -0.5, "flat_orientation": -2.0}
+_WEIGHTS = {"alive": 2.0, "lin_vel_z": -0.5, "flat_orientation": -2.0}
 """Weights of reward terms that differ from those on level ground."""
 _LIFT = 0.1
 """Height to which feet are lifted, m: the highest step."""

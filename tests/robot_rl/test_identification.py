@@ -205,7 +205,7 @@ def test_a_csv_file_gives_what_its_run_gives(tmp_path: Path, run: Path, capsys: 
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda text: text.replace("position.panda_joint3", "q3"), "lacks the columns position.panda_joint3"),
+    (lambda text: text.replace("position.joint3", "q3"), "lacks the columns position.joint3"),
     (lambda text: text.replace("0.25,", "soon,", 1), "has a row that is not numbers"),
     (lambda text: text.replace("0.25,", "0.05,", 1), "time must rise from row to row"),
     (lambda text: text.replace("0.25,", "nan,", 1), "all numbers must be finite"),

@@ -160,7 +160,7 @@ def test_points_outside_the_ground_have_the_height_of_its_edge() -> None:
     field = HeightField(SMALL)
     x = torch.tensor([1e3, -1e3, 0.0, torch.nan])
     assert not field.height(x, torch.tensor([0.0, 1e9, -1e3, 0.0])).any()
-    assert field.outside(torch.tensor([0.0, 7.5, -13.5]), torch.zeros(3)).tolist() == [False, False, True]
+    assert field.outside(torch.tensor([0.0, 7.5, -14.0]), torch.zeros(3)).tolist() == [False, False, True]
 
 
 def test_origins_are_the_centres_of_the_platforms() -> None:
