@@ -1,12 +1,14 @@
 """An adversary finds the force that hurts, grows colder only while the policy holds out, and resumes bit for bit."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.cli.main import main
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.training.adversary import AdversarialEnv
 from robot_rl.training.curriculum import read_curriculum
@@ -130,3 +132,15 @@ def test_a_legged_robot_is_accelerated_by_a_share_of_its_weight() -> None:
 def test_a_task_without_outside_forces_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing pushes in task 'panda-lift'"):
         read_curriculum("qarl:0.5")(make("panda-lift", 1))
+
+
+def test_an_attack_is_learned_and_reported(capsys: Any) -> None:
+    """The expert balances a pendulum in the first line, and is toppled in the second."""
+    returns = []
+    for attack in ("0", "60"):
+        words = ["evaluate", "expert:testbed:swing", "--skill", "STEADY", "--episodes", "20", "--num-envs", "20"]
+        assert main([*words, "--attack", attack, "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result.get("attack", 0) == int(attack)
+        returns.append(result["return"]["mean"])
+    assert returns[1] < returns[0] - 200
