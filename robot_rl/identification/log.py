@@ -104,7 +104,8 @@ def _of_csv(path: Path, name: str) -> Motion:
     time, rest = table[:, 0] - table[:1, 0].sum(), table[:, 1:]
     if len(table) < 2 or not (np.isfinite(table).all() and (np.diff(time) > 0).all()):
         raise ConfigError(f"{path}: time must rise from row to row, and all numbers must be finite")
-    return _motion(spec, time, *np.split(rest, 2, 1))
+    place, goal = np.split(rest, 2, 1)
+    return _motion(spec, time, place, goal)
 
 
 def _motion(spec: RobotSpec, time: np.ndarray, place: np.ndarray, goal: np.ndarray, late: float = 0.0) -> Motion:

@@ -29,8 +29,6 @@ tasks = Registry(
         "fr3-reach": ("sim.tasks.fr3_reach:TASK", "a Franka Research 3 brings its tool to a target"),
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "go2-flat": ("sim.tasks.go2_flat:TASK", "the same without a scripted trot: the gait is learned"),
-        "go2-getup": ("sim.tasks.go2_getup:TASK", "a Unitree Go2 that has fallen gets up"),
-        "go2-stand": ("sim.tasks.go2_stand:TASK", "a Unitree Go2 with up to 8 kg on its back stands when pushed"),
         "go2-rough": ("sim.tasks.go2_rough:TASK", "a Unitree Go2 follows velocity commands on slopes and stairs"),
         "go2-rough-scan": ("sim.tasks.go2_rough:SCAN_TASK", "the same, with a scan of the ground around the robot"),
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),

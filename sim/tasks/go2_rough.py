@@ -7,6 +7,7 @@ has to tilt on slopes and rises on stairs, and a gait that lifts the feet higher
 from dataclasses import replace
 from functools import partial
 
+from robot_rl.interface.control import JointOffsetConfig
 from robot_rl.interface.symmetry import Reflection, joined
 from sim import rewards as r
 from sim.randomization import Randomize
@@ -37,6 +38,7 @@ def _task(name: str, spacing: float, seen: bool) -> Task:
     level, (scan, mirrored) = flat.TASK, _scan(spacing)
     assert level.mirror is not None
     interface, randomization, mirror = level.interface, level.randomization, level.mirror
+    assert isinstance(interface.controller, JointOffsetConfig)
     interface = replace(interface, task=name, controller=replace(interface.controller, swing=_SWING))
     mirror = replace(mirror, privileged=joined(mirrored, mirror.privileged))
     if seen:
