@@ -10,7 +10,7 @@ concentration moves by fixed steps, and not by a bounded divergence.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from robot_rl.evaluation import evaluate
 from robot_rl.interface.environment import EnvWrapper
 from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.learning.algorithms.adversary import Adversary
-from robot_rl.training.curriculum import Curriculum
+from robot_rl.training.curriculum import Curriculum, Wrap
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import DEVELOPMENT
 
 CONCENTRATION = 50.0, 1.0
@@ -148,3 +149,21 @@ def attacked(
     evaluate(policy, attack, episodes, DEVELOPMENT, on_step)
     attack.learning = False
     return attack
+
+
+def qarl(
+    floor: float, hot: PositiveFloat = 1.0, size: PositiveInt = 30, step: Annotated[float, Interval(gt=0, le=1)] = 0.1,
+) -> Wrap:  # fmt: skip
+    """Push with an adversary that becomes more rational while the policy returns at least `floor`, see
+    `AdversarialEnv`."""
+    return lambda env: AdversarialEnv(env, floor, hot, size, step)
+
+
+def rarl(temperature: PositiveFloat = 0.02) -> Wrap:
+    """Push with an adversary of a fixed temperature."""
+    return lambda env: AdversarialEnv(env, hot=temperature)
+
+
+def random_forces() -> Wrap:
+    """Push at random in every control period."""
+    return lambda env: AdversarialEnv(env, hot=math.inf)

@@ -7,7 +7,6 @@ domain randomization (ADR), OpenAI et al. 2019, "Solving Rubik's Cube with a Rob
       |-- back if poor <----|----> on if good ------------|
 """
 
-import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from robot_rl.interface.call import read_call
 from robot_rl.interface.environment import EnvWrapper
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, Interval, PositiveFloat, PositiveInt
+from robot_rl.util.limits import Fraction, Interval, PositiveInt
 from robot_rl.util.registry import Registry
 
 Measure = Literal["success", "reward"]
@@ -175,32 +174,16 @@ def adr(
     return lambda env: RandomizationCurriculum(env, low, high, measure, size, step, boundary)
 
 
-def qarl(
-    floor: float, hot: PositiveFloat = 1.0, size: PositiveInt = 30, step: Annotated[float, Interval(gt=0, le=1)] = 0.1,
-) -> Wrap:  # fmt: skip
-    """Push with an adversary that becomes more rational while the policy returns at least `floor`, see
-    `AdversarialEnv`."""
-    from robot_rl.training.adversary import AdversarialEnv
-
-    return lambda env: AdversarialEnv(env, floor, hot, size, step)
-
-
-def rarl(temperature: PositiveFloat = 0.02) -> Wrap:
-    """Push with an adversary of a fixed temperature."""
-    from robot_rl.training.adversary import AdversarialEnv
-
-    return lambda env: AdversarialEnv(env, hot=temperature)
-
-
-def random_forces() -> Wrap:
-    """Push at random in every control period."""
-    from robot_rl.training.adversary import AdversarialEnv
-
-    return lambda env: AdversarialEnv(env, hot=math.inf)
-
-
-_OWN: dict[str, Callable[..., Wrap]] = {"adr": adr, "qarl": qarl, "rarl": rarl, "random-forces": random_forces}
-curricula = Registry("curriculum", {**_OWN}, group="robot_rl.curricula")
+curricula = Registry(
+    "curriculum",
+    {
+        "adr": adr,
+        "qarl": ("robot_rl.training.adversary:qarl", "an adversary that becomes rational pushes"),
+        "rarl": ("robot_rl.training.adversary:rarl", "an adversary of a fixed temperature pushes"),
+        "random-forces": ("robot_rl.training.adversary:random_forces", "forces at random"),
+    },
+    group="robot_rl.curricula",
+)
 
 
 def read_curriculum(text: str) -> Wrap:
