@@ -1,7 +1,7 @@
 """Walk on the same uneven ground in Genesis and in MuJoCo: `python -m benchmarks.genesis_ground runs/rough`.
 
 Two levels, of half and of full difficulty: Genesis compiles each shape of the ground by itself, which takes a minute
-and a half for these, and more than a quarter of an hour for all eight levels. Results go to
+and a half for these, and did not end in 15 minutes for all eight levels. Results go to
 benchmarks/results/genesis_ground.json.
 """
 

@@ -206,6 +206,8 @@ class Evaluate:
             if interface is None:
                 raise ConfigError(f"{task} has no control rate; leave out --inference-delay")
             execution = Execution(self.execution, math.ceil(self.inference_delay * interface.controller.rate / 1e3))
+        if self.attack and self.video:
+            raise ConfigError("--video would film episodes in which nobody pushes; leave out --video or --attack")
         if self.attack:
             with bar("attack") as update:
                 env = attacked(policy, env, self.attack, lambda done, _: update(done, self.attack, "episodes"))

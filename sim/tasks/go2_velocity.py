@@ -41,18 +41,12 @@ _RANDOMIZATION = (
     Randomize("push.interval", 3.0, 8.0),
 )
 
-LEGS = (1, 0, 3, 2)
+_LEGS = (1, 0, 3, 2)
 """For each leg, the index of its counterpart on the other side of the trunk."""
-JOINTS = Reflection([3 * leg + k for leg in LEGS for k in range(3)], (-1, 1, 1) * 4)
+JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
 """Reflection of the joints; hip angles change their sign."""
 VECTOR, PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
-
-
-def drawn(ranges: tuple[Randomize, ...]) -> Reflection:
-    """Return the reflection of the drawn values."""
-    return Reflection(range(len(ranges)), [-1 if r.parameter in ("base.com_y", "start.roll") else 1 for r in ranges])
-
-
+_DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_y" else 1 for r in _RANDOMIZATION])
 
 _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 """Positions of the feet relative to the trunk's centre, forward and left, m."""
@@ -123,7 +117,7 @@ TASK = Task(
             Reflection(range(2), (-1, -1)),  # gait clock: the diagonals are exchanged
             *(JOINTS,) * 3,
         ),
-        privileged=joined(VECTOR, Reflection(range(1), (1,)), Reflection(LEGS, (1, 1, 1, 1)), drawn(_RANDOMIZATION)),
+        privileged=joined(VECTOR, Reflection(range(1), (1,)), Reflection(_LEGS, (1, 1, 1, 1)), _DRAWN),
         action=JOINTS,
     ),
 )  # fmt: skip

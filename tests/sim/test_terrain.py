@@ -125,22 +125,25 @@ def test_heights_and_normals_are_those_of_rays_in_mujoco(terrain: Terrain) -> No
     field, rng, scale = HeightField(terrain), np.random.default_rng(0), terrain.horizontal_scale
     points = rng.uniform(-0.99, 0.99, (1000, 2)).astype(np.float32) * terrain.half_size
     x, y = torch.from_numpy(points).float().T
-    around = torch.stack([field.height(x + i * scale, y + j * scale) for i in (-1, 0, 1) for j in (-1, 0, 1)])
-    low, high = around.amin(0).numpy() - 1e-4, around.amax(0).numpy() + 1e-4
+    line = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0])[:, None] * scale
+    bends = [field.height(x + line * i, y + line * j).diff(n=2, dim=0).abs().amax(0) for i, j in ((1, 0), (0, 1))]
+    column = ((points[:, 0] + len(terrain.kinds) * terrain.tile_size / 2) // terrain.tile_size).clip(0, 1).astype(int)
+    rubble = np.array([terrain.kinds[k] == "rubble" for k in column])  # gaps between its blocks may be narrower
+    smooth = (torch.stack(bends).amax(0) < 1e-5).numpy() & ~rubble
     heights, normals = field.height(x, y), field.normal(x, y)
-    geom, normal, alike, smooth = np.zeros(1, np.int32), np.zeros(3), 0, 0
+    geom, normal = np.zeros(1, np.int32), np.zeros(3)
     for k, point in enumerate(np.stack([x.numpy(), y.numpy()], 1).astype(float)):
         above = np.append(point, 5.0)
         there = 5 - mujoco.mj_ray(model, data, above, np.array([0, 0, -1.0]), None, 1, -1, geom, normal)
-        assert model.geom_bodyid[geom[0]] == 0
-        assert low[k] <= there <= high[k] or "rubble" in terrain.kinds, "a gap between two blocks may be narrower"
-        alike += abs(there - float(heights[k])) < 1e-4
-        smooth += bool(np.abs(normals[k].numpy() - normal).max() < 1e-3)
-    assert alike > 400 and smooth > 400, "half of the ground is a front of a step with the coarsest grid"
+        assert model.geom_bodyid[geom[0]] == 0, "no hole"
+        if smooth[k]:
+            assert float(heights[k]) == pytest.approx(there, abs=1e-4)
+            assert normals[k].numpy() == pytest.approx(normal, abs=1e-3)
+    assert smooth.sum() > 0.3 * (~rubble).sum()
 
 
 def test_robots_do_not_stumble_over_seams() -> None:
-    """A ball slides over level ground of many shapes as over a plane: a height field would turn it aside."""
+    """A robot slides over level ground of several shapes as over a plane."""
     walk, ends = tasks.get("go2-velocity"), []
     for ground in (None, Terrain(kinds=("rubble",), levels=1, tile_size=8.0, border_width=8.0)):
         model = compile_model(robots.get("go2"), replace(walk.scene, ground=ground))
