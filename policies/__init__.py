@@ -13,6 +13,7 @@ policy_classes = Registry(
         "best-of": ("policies.best_of:BestOfPolicy", "the highest-valued sample of a flow, edited or not"),
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
         "decoded": ("policies.feedforward:DecodedPolicy", "Gaussian on the noise of a flow"),
+        "latent": ("policies.latent:LatentActionPolicy", "Gaussian on directions of demonstrated actions"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),

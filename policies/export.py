@@ -59,7 +59,7 @@ class FeedforwardGraph(nn.Module):
         return self._action(frames), frames
 
     def _action(self, frames: Tensor) -> Tensor:
-        return self.policy.actor(self.policy.normalizer(frames).flatten(1)).clamp(-1, 1)
+        return self.policy.transform(self.policy.actor(self.policy.normalizer(frames).flatten(1)), {})
 
 
 class ChunkGraph(nn.Module):

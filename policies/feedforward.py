@@ -90,8 +90,8 @@ class FeedforwardPolicy(Policy):
             raise ConfigError(f"a feed-forward policy cannot read {name!r}; take another recipe")
         c = self.config
         self.normalizer = RunningNormalizer(size.observation)
-        self.actor = mlp([c.history * size.observation, *c.hidden, size.action], elu)
-        self.log_std = nn.Parameter(torch.full((size.action,), math.log(c.initial_std)))
+        self.actor = mlp([c.history * size.observation, *c.hidden, self.outputs], elu)
+        self.log_std = nn.Parameter(torch.full((self.outputs,), math.log(c.initial_std)))
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)
         with torch.no_grad():  # start near 0 everywhere (Andrychowicz et al. 2021, section 3.2)
@@ -100,6 +100,11 @@ class FeedforwardPolicy(Policy):
         self.history = History(c.history)
         self.explore = False
         """Whether to sample actions instead of taking their mean."""
+
+    @property
+    def outputs(self) -> int:
+        """Number U of outputs u of the actor, from which `transform` makes an action."""
+        return self.size.action
 
     def remember(self, observation: Observation) -> Tensor:
         """Append the newest observation; return the unnormalized history (B, history * D), oldest first."""
@@ -113,15 +118,15 @@ class FeedforwardPolicy(Policy):
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Return the mean action (B, A), not clipped, for an unnormalized history (B, history * D)."""
+        """Return the mean output (B, U), not clipped, for an unnormalized history (B, history * D)."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """Return actions (B, A), not clipped, sampled around `mean` (B, A)."""
+        """Return outputs (B, U), not clipped, sampled around `mean` (B, U)."""
         return mean + self.log_std.exp() * normal(mean.shape, rng, mean.device)
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, A); by default, clip u."""
+        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, U); by default, clip u."""
         return u.clamp(-1, 1)
 
     def reset(self, ids: Tensor | None = None) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from policies.base import Observation, Policy
 from policies.errors import BundleError
-from policies.feedforward import FeedforwardPolicy, require_count, require_shape
+from policies.feedforward import DecodedPolicy, FeedforwardPolicy, require_count, require_shape
 from policies.networks.chunks import ChunkPolicy
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
@@ -54,8 +54,8 @@ def exportable(policy: Policy) -> Policy:
 
 
 def is_feedforward(policy: Policy) -> bool:
-    """Return whether the policy's class is exactly `FeedforwardPolicy`, not a subclass."""
-    return type(policy) is FeedforwardPolicy
+    """Return whether the policy's action is a function of its history alone, without a second network."""
+    return isinstance(policy, FeedforwardPolicy) and not isinstance(policy, DecodedPolicy)
 
 
 def open_session(model: bytes) -> tuple[Any, dict[str, Any]]:

@@ -33,7 +33,8 @@ REALTIME = (
     "tests/robot_rl/data/lerobot/test_round_trip.py::test_encodes_faster",
 )
 """Tests that are judged by the clock, and run alone."""
-ENGINES = "tests/sim/engines/"
+TOGETHER = ("tests/sim/engines/", "tests/real/")
+"""Folders that one process tests: Genesis compiles for minutes; robots' processes need a core, so never two at once."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -53,10 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Scheduler(LoadFileScheduling):
-    """Scheduler that keeps a file's tests in one process, and those of all engines, as Genesis compiles for minutes."""
+    """Scheduler that keeps a file's tests, and those of a folder in TOGETHER, in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ENGINES if nodeid.startswith(ENGINES) else super()._split_scope(nodeid)
+        folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+        return folder or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:

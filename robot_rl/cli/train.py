@@ -46,7 +46,7 @@ class Train(Generic[R]):
     task, --dataset is cloned with its own observations, actions, cameras and rate."""
     recipe: str = ""
     """Recipe, see `robot-rl recipes`; its options are listed below. Default: diffusion-bc for a dataset without a task
-    and for a task with a scripted demonstrator, sac for a gym: task, else ppo."""
+    and for an arm's task with a scripted demonstrator, sac for a gym: task, else ppo."""
     dataset: Path | None = None
     """LeRobot v3.0 dataset of demonstrations; default datasets/<task>."""
     rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -308,7 +308,10 @@ def main(argv: list[str]) -> int:
     if not any(word.startswith("--recipe") for word in argv):
         known = (word for word in argv if word in tasks.entries or without_robot(word))
         task = next(known, "") or _other_task(argv, set(tasks))
-        default = "sac" if without_robot(task) else default if not task or tasks.get(task).expert else "ppo"
+        if without_robot(task):
+            default = "sac"
+        elif task and (not tasks.get(task).expert or tasks.get(task).commands):  # a scripted walk is worth no clone
+            default = "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

@@ -286,17 +286,22 @@ class JointOffsetController:
     def reference(self, count: int) -> Tensor:
         return ABSENT
 
+    def gait(self, phase: Tensor, command: Tensor) -> Tensor:
+        """Return the open-loop gait, offsets (n, joints) from home, rad, at phases (n, 1) of the cycle, 0 to 1, and for
+        velocity commands (n, C)."""
+        u = 2 * ((phase - self.swing_from) % 1.0)  # 0 to 1 in swing, 1 to 2 in stance
+        up = (math.pi * u).sin().clamp_min(0).square()  # smooth at both ends, 0 in stance
+        offset = up * self.swing
+        if self.config.stride:
+            # Linear from 1 to -1 in stance; the cubic in swing has the same speed at both ends.
+            ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
+            offset = offset + ahead * (command[:, None] * self.stride).sum(-1)
+        return offset
+
     def __call__(self, state: RobotState, action: Tensor) -> Target:
         posture = self.home
         if self.config.swing:
-            u = 2 * ((state.phase - self.swing_from) % 1.0)  # 0 to 1 in swing, 1 to 2 in stance
-            up = (math.pi * u).sin().clamp_min(0).square()  # smooth at both ends, 0 in stance
-            offset = up * self.swing
-            if self.config.stride:
-                # Linear from 1 to -1 in stance; the cubic in swing has the same speed at both ends.
-                ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
-                offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
-            posture = self.home + offset * is_commanded(state)[:, None]
+            posture = self.home + self.gait(state.phase, state.command) * is_commanded(state)[:, None]
         gripper = torch.zeros(len(action), 1, device=action.device)
         return Target(JointPositions((posture + action).clamp(self.low, self.high)), gripper)
 

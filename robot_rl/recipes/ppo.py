@@ -18,15 +18,15 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
 
-_HIDDEN = (128, 128, 128)
+HIDDEN = (128, 128, 128)
 
 
 @dataclass(frozen=True)
 class ProximalPolicy(OnPolicyRecipe):
     """Learn from the task's reward, in many environments at once."""
 
-    policy: FeedforwardConfig = FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
-    agent: PPOConfig = PPOConfig(hidden=_HIDDEN, epochs=4)
+    policy: FeedforwardConfig = FeedforwardConfig(hidden=HIDDEN, history=3, initial_std=0.3)
+    agent: PPOConfig = PPOConfig(hidden=HIDDEN, epochs=4)
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
     symmetry: bool = True
     """Learn also from the mirror image of each step, if the task declares a symmetry."""

@@ -10,6 +10,7 @@ _RANGES = {"base.mass_scale": (0.9, 1.5), "payload.mass": (0.0, 5.0), "robot.joi
 
 TASK = replace(
     GO2_FLAT,
+    expert="",  # its trot is made for the legs of a Go2
     interface=replace(GO2_FLAT.interface, task="anymal-flat", robot="anymal_c", failure="fallen:60:0.3"),
     randomization=tuple(
         replace(r, low=_RANGES[r.parameter][0], high=_RANGES[r.parameter][1]) if r.parameter in _RANGES else r

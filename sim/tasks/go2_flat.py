@@ -29,6 +29,7 @@ _WEIGHTS = {"feet_slip": -0.2, "feet_clearance": -0.1, "action_rate": -0.01, "li
 """Weights of reward terms that a robot which does not walk yet would lower most by standing still."""
 TASK = replace(
     _TROT,
+    expert="sim.experts.trot:TrotExpert",
     interface=replace(
         _TROT.interface,
         task="go2-flat",

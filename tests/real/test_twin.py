@@ -159,7 +159,8 @@ def test_invalid_commands_and_requests_are_ignored(build: Build, policy: Node, e
         eventually(lambda count=count: twin.command.latest and twin.command.latest.count == count)
         for _ in range(20):
             twin.tick(1)
-    eventually(lambda: list(twin._requests) == [7] and len(heard) >= 60)
+    # States are sent best effort: go on until enough have come.
+    eventually(lambda: twin.tick(1) or (list(twin._requests) == [7] and len(heard) >= 60))
     assert np.abs(np.array(heard[-1].position[:7]) - PANDA.home).max() < 0.05
     assert heard[-1].position[7:].sum() == pytest.approx(0.08, abs=0.005)
 

@@ -101,7 +101,7 @@ class PPO:
         # Exploration uses the seed itself. A CPU generator reads only the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
-            parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
+            parts = {"observation": size.observation, "privileged": privileged, "action": policy.outputs}
             for name, wanted in parts.items():
                 if len(getattr(mirror, name)) != wanted:
                     raise ConfigError(
@@ -176,8 +176,9 @@ class PPO:
     def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
         """Learn from B rows of a rollout, then update the normalizers with these rows; return metrics.
 
-        `batch` holds frames (B, history * D) and state (B, C), not normalized; action and mean (B, A), not clipped; and
-        value, advantage and target (B,). Raises FloatingPointError before a non-finite number reaches the weights.
+        `batch` holds frames (B, history * D) and state (B, C), not normalized; action and mean (B, U), outputs of the
+        actor, not clipped; and value, advantage and target (B,). Raises FloatingPointError before a non-finite number
+        reaches the weights.
         """
         self._check(batch)
         self.unit = batch["target"].var(0).clamp_min(1e-12)
@@ -205,8 +206,8 @@ class PPO:
 
     def _widths(self) -> dict[str, int]:
         """Return the widths, by name, of the update's columns that hold inputs and outputs of the policy."""
-        size = self.policy.size
-        return {"frames": self.policy.config.history * size.observation, "action": size.action, "mean": size.action}
+        frames, outputs = self.policy.config.history * self.policy.size.observation, self.policy.outputs
+        return {"frames": frames, "action": outputs, "mean": outputs}
 
     def _check(self, batch: dict[str, Tensor]) -> None:
         rows = len(batch["state"])
@@ -256,7 +257,7 @@ class PPO:
         self.critic.normalizer.update(state)
 
     def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """Take a gradient step on the rows `part`; return metrics. `old` (A,) are the old policy's log standard
+        """Take a gradient step on the rows `part`; return metrics. `old` (U,) are the old policy's log standard
         deviations; `adapt`: change the actor's learning rate first."""
         c = self.config
         loss, metrics = self._loss(part, old)

@@ -46,6 +46,7 @@ def move(env: Any, mock: Any, controller: str, *gripper: float) -> dict[str, Any
     return asked
 
 
+@pytest.mark.realtime  # the mock driver integrates velocities by the wall clock
 @pytest.mark.parametrize("profile", list(UR))
 def test_ur_moves_by_each_controller(
     profile: str, spec_of: Build, start_ur: Build, open_env: Build, eventually: Build
@@ -87,6 +88,7 @@ def test_deploy_takes_the_profile(start_ur: Build, nodes: Build, tmp_path: Path,
     assert json.loads((tmp_path / "run" / "config.json").read_text())["profile"] == "ur_trajectory"
 
 
+@pytest.mark.realtime  # as above
 def test_moveit_servo_gets_velocities_with_stamp_and_frame(spec_of: Build, start_ur: Build, open_env: Build) -> None:
     controllers = {
         "forward_position_controller": ("position", "active"), "joint_state_broadcaster": ("broadcaster", "active"),

@@ -1,5 +1,7 @@
 """Tasks without a scripted gait: actions alone move the legs, and left and right are alike."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,3 +43,25 @@ def test_mirrored_actions_give_the_mirrored_motion(name: str) -> None:
     assert (mx - x).abs() < 0.01 and (my + y).abs() < 0.01 and (mz - z).abs() < 0.01
     assert (y.abs() > 0.001) and mirror.action(ends[0].joint_position).sub(ends[1].joint_position).abs().max() < 0.05
     env.close()
+
+
+def test_demonstrator_plays_the_scripted_trot_of_go2_velocity() -> None:
+    """Its setpoints are those of go2-velocity with zero actions; a reset begins the cycle anew."""
+    env, scripted = TaskEnv("go2-flat", 2, randomize=False), TaskEnv("go2-velocity", 2, randomize=False)
+    for each in (env, scripted):
+        each.reset(seed=0)
+    expert = env.make_demonstrator(0)
+    controller, trot = env.pipeline.controller, scripted.pipeline.controller
+    seen = {"observation.state": torch.zeros(2, env.pipeline.observer.spec.size)}
+    command = torch.tensor([[0.8, 0.2, -0.5], [0.0, 0.0, 0.0]])
+    seen["observation.state"][:, env.pipeline.observer.spec.slice("command")] = command
+    state = replace(scripted.state, command=command)
+    for step in range(40):
+        if step == 30:
+            expert.reset(torch.arange(2))
+        state = replace(state, phase=scripted.pipeline.phase(torch.full((2,), step % 30)).view(2, 1))
+        offset = env.pipeline.actions.to_physical(expert.act(seen))
+        wanted = trot(state, torch.zeros(2, 12)).command.values
+        assert torch.allclose(controller(env.state, offset).command.values, wanted, atol=1e-6)
+    env.close()
+    scripted.close()
