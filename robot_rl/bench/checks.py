@@ -74,6 +74,9 @@ PENDULUM = flags("--training.steps 4000")
 TEN = flags("--training.steps 10000")
 VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1500000")
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
+WALK = flags("--training.steps 1500000")
+TROT = flags("--skill STEADY --episodes 2 --num-envs 2 --keep-failures")
+CAREFUL = flags("--training.steps 40000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
@@ -242,6 +245,18 @@ checks: dict[str, Check] = {
              "--curriculum rarl"),
             ("qarl-random", "An adversary that becomes rational teaches what random forces do not.",
              "--curriculum random-forces"),
+        )
+    },
+    "latent-priors": Check(
+        "Directions of one scripted gait teach to walk in fewer steps than all actions.",
+        "go2-flat", Arm("latent-priors", WALK), Arm("ppo", WALK), TROT, figure="return",
+    ),
+    **{
+        name: Check(claim, "go2-velocity", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, control)), figure="return")
+        for name, claim, control in (
+            ("aprl", "A range of actions that grows teaches to walk better than all actions do.", "--agent.penalty 0"),
+            ("aprl-fixed", "A range of actions that grows teaches to walk better than one that stays small.",
+             "--agent.range-end 0.35"),
         )
     },
     "srl": Check(

@@ -20,7 +20,8 @@ from robot_rl.evaluation import evaluate
 from robot_rl.interface.environment import EnvWrapper
 from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.learning.algorithms.adversary import Adversary
-from robot_rl.training.curriculum import Curriculum, Wrap
+from robot_rl.learning.parts.curriculum import Curriculum
+from robot_rl.training.curriculum import Wrap
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import DEVELOPMENT

@@ -1,10 +1,7 @@
 """Curricula: numbers that move towards limits while the policy performs well, and back when it does not.
 
-`Curriculum` is the controller. `RandomizationCurriculum` moves the bounds of randomized parameters with it: automatic
-domain randomization (ADR), OpenAI et al. 2019, "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113).
-
-    start                 value                        limit
-      |-- back if poor <----|----> on if good ------------|
+`RandomizationCurriculum` moves the bounds of randomized parameters: automatic domain randomization (ADR), OpenAI et al.
+2019, "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113).
 """
 
 from collections.abc import Callable
@@ -15,6 +12,7 @@ from torch import Tensor
 
 from robot_rl.interface.call import read_call
 from robot_rl.interface.environment import EnvWrapper
+from robot_rl.learning.parts.curriculum import Curriculum
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, Interval, PositiveInt
 from robot_rl.util.registry import Registry
@@ -24,48 +22,6 @@ Measure = Literal["success", "reward"]
 off count 0."""
 Wrap = Callable[[Any], EnvWrapper]
 """Curriculum: a function that wraps the environment of a training."""
-
-
-class Curriculum:
-    """K numbers, each with a start, a limit and a buffer of outcomes. A full buffer moves its number and is emptied."""
-
-    def __init__(self, start: Tensor, limit: Tensor, step: float, size: int, low: float, high: float):
-        """`start` and `limit`: (K,) float64, which a number never leaves. `step`: share of the way between them that a
-        number moves at a time. `size`: outcomes in a full buffer; it moves its number on if their mean is at least
-        `high`, and back if it is at most `low`."""
-        self.start, self.limit, self.size, self.low, self.high = start, limit, size, low, high
-        self.way = (limit - start) * step
-        self.value = start.clone()
-        self.total, self.count = torch.zeros_like(start), torch.zeros_like(start)
-        """Sum and number (K,) of the outcomes in each buffer."""
-
-    def report(self, index: Tensor, outcome: Tensor) -> bool:
-        """Add outcomes (m,) to the buffers of the numbers `index` (m,); return whether any number moved."""
-        self.total.index_add_(0, index, outcome.to(self.total))
-        self.count.index_add_(0, index, torch.ones_like(outcome, dtype=self.count.dtype))
-        full = self.count >= self.size
-        mean = self.total / self.count.clamp_min(1)
-        before = self.value
-        self._move((full & (mean >= self.high)).double() - (full & (mean <= self.low)).double())
-        self.total, self.count = self.total * ~full, self.count * ~full
-        return not torch.equal(before, self.value)
-
-    def _move(self, steps: Tensor) -> None:
-        value = self.value + steps * self.way
-        first, last = torch.minimum(self.start, self.limit), torch.maximum(self.start, self.limit)
-        self.value = torch.minimum(torch.maximum(value, first), last)
-
-    @property
-    def progress(self) -> Tensor:
-        """Return how far (K,) each number is on its way, 0 to 1."""
-        return (self.value - self.start) / (self.limit - self.start)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in ("value", "total", "count")}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value.clone())
 
 
 class RandomizationCurriculum(EnvWrapper):

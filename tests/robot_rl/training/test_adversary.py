@@ -134,6 +134,7 @@ def test_a_task_without_outside_forces_is_refused() -> None:
         read_curriculum("qarl:0.5")(make("panda-lift", 1))
 
 
+@pytest.mark.timeout(400)
 def test_an_attack_is_learned_and_reported(capsys: Any) -> None:
     """The expert balances a pendulum in the first line, and is toppled in the second."""
     returns = []

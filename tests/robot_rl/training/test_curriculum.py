@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.training.curriculum import Curriculum, RandomizationCurriculum, read_curriculum
+from robot_rl.learning.parts.curriculum import Curriculum
+from robot_rl.training.curriculum import RandomizationCurriculum, read_curriculum
 from robot_rl.util.errors import ConfigError, UnknownName
 from sim.env import TaskEnv
 from sim.make import make
