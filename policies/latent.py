@@ -61,15 +61,16 @@ class LatentActionPolicy(FeedforwardPolicy):
         """Take the directions from demonstrated actions (T, A) in [-1, 1], such as one gait cycle.
 
         If the robot has a symmetry, `mirror` reflects its actions; each direction is then its own mirror image, or the
-        negative of it. Returns the reflection of u, without `mirror` the identity. Raises ConfigError if the actions move in fewer directions
-        than there are latents.
+        negative of it. Returns the reflection of u, without `mirror` the identity. Raises ConfigError if the actions
+        move in fewer directions than there are latents.
         """
         reflect = mirror or Reflection(range(actions.shape[1]), [1.0] * actions.shape[1])
         centre = (actions + reflect(actions)).mean(0) / 2
         moves = actions - centre
         found = []
         for sign in (1.0, -1.0):  # symmetric moves, and those in which left and right do the opposite
-            _, strengths, directions = torch.linalg.svd((moves + sign * reflect(moves)).double() / 2, full_matrices=False)
+            part = (moves + sign * reflect(moves)).double() / 2
+            _, strengths, directions = torch.linalg.svd(part, full_matrices=False)
             found += [(float(s), sign, d) for s, d in zip(strengths, directions, strict=False)]
         found = sorted((each for each in found if each[0] > 1e-5), key=lambda each: -each[0])
         if len(found) < self.config.latent:
