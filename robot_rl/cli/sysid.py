@@ -21,9 +21,15 @@ class Sysid:
 
     log: tyro.conf.Positional[Path]
     """Run folder of `robot-rl excite` or `robot-rl deploy`, a LeRobot dataset with joint positions as state and action,
-    or a CSV file with the columns time, position.JOINT and command.JOINT of each joint."""
+    a rosbag2 folder with joint states and position commands, or a CSV file with the columns time, position.JOINT and
+    command.JOINT of each joint."""
     robot: str = ""
-    """Robot of a CSV file, or of a dataset that does not say it."""
+    """Robot of a bag, of a CSV file, or of a dataset that does not say it."""
+    states: str = ""
+    """Topic of a bag's joint states; default: the only one of all joints."""
+    commands: str = ""
+    """Topic of a bag's commands: joint positions as Float64MultiArray, JointState, or JointTrajectory of one point;
+    default: the only one."""
     held: tyro.conf.UseAppendAction[tuple[str, ...]] = field(default=())
     """Object in the gripper: cube for the whole log, or cube=5:60 from second 5 to 60; may be repeated. Default: what
     `robot-rl excite --hold` recorded."""
@@ -38,7 +44,7 @@ class Sysid:
         from robot_rl.identification.log import read_log
         from robot_rl.training.run import write_json
 
-        log = read_log(self.log, self.robot)
+        log = read_log(self.log, self.robot, self.states, self.commands)
         held = dict(map(_held, self.held))
         log.objects = {name: poses for name, poses in log.objects.items() if name in held or not held}
         found = identify(log, self.mjcf, {name: span for name, span in held.items() if span})

@@ -1,4 +1,4 @@
-"""Logs for identification: run folders with motion.npz, LeRobot datasets and CSV files of joint states and commands."""
+"""Logs for identification: run folders with motion.npz, LeRobot datasets, rosbag2 folders and CSV files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.data.motion import NAME, Motion, read_motion
 from robot_rl.diagnosis.replay import Sampled, sample
+from robot_rl.identification.bag import METADATA, read_bag
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UserError
@@ -43,11 +44,13 @@ class Log:
         return sum(float(piece.time[-1]) for piece in self.pieces)
 
 
-def read_log(path: Path, robot: str = "") -> Log:
-    """Read a run folder, a dataset or a CSV file. `robot`: name for a log that does not say it, else the log must be of
-    it."""
+def read_log(path: Path, robot: str = "", states: str = "", commands: str = "") -> Log:
+    """Read a run folder, a dataset, a rosbag2 folder or a CSV file. `robot`: name for a log that does not say it, else
+    the log must be of it. `states` and `commands`: topics of a bag, see `read_bag`."""
     if path.suffix == ".csv":
         motions = [_of_csv(path, robot)]
+    elif (path / METADATA).is_file() or path.suffix in (".mcap", ".db3"):
+        motions = [_of_bag(path, robot, states, commands)]
     else:
         motions = _of_dataset(path, robot) if (path / "meta" / "info.json").is_file() else [_of_run(path)]
     spec = robots.get(motions[0].facts["robot"])
@@ -80,16 +83,14 @@ def _newest(motion: Motion, piece: Sampled, name: str) -> Any:
 def _of_run(path: Path) -> Motion:
     if path.is_dir() and not (path / NAME).is_file():
         raise UserError(f"{path} has neither {NAME} nor meta/info.json: name a run of `robot-rl excite` or `robot-rl "
-                        "deploy`, a LeRobot dataset, or a .csv file")  # fmt: skip
+                        "deploy`, a LeRobot dataset, a rosbag2 folder, or a .csv file")  # fmt: skip
     return read_motion(path)
 
 
 def _of_csv(path: Path, name: str) -> Motion:
     """Return the log of a file with the columns time, s, and position.<joint> and command.<joint>, rad, of each joint,
     in rising order of time; other columns are ignored."""
-    if not name:
-        raise ConfigError(f"{path} does not say which robot it is of: name it with --robot")
-    spec = robots.get(name)
+    spec = _named(path, name)
     try:
         with path.open(newline="") as file:
             head = [word.strip() for word in next(csv.reader(file), [])]
@@ -105,19 +106,47 @@ def _of_csv(path: Path, name: str) -> Motion:
     if len(table) < 2 or not (np.isfinite(table).all() and (np.diff(time) > 0).all()):
         raise ConfigError(f"{path}: time must rise from row to row, and all numbers must be finite")
     place, goal = np.split(rest, 2, 1)
-    return _motion(spec, time, place, goal)
+    return _regular(spec, time, place, goal)
 
 
-def _motion(spec: RobotSpec, time: np.ndarray, place: np.ndarray, goal: np.ndarray, late: float = 0.0) -> Motion:
+def _of_bag(path: Path, name: str, states: str, commands: str) -> Motion:
+    """Return the log of a rosbag2 folder; a command holds until the next one."""
+    spec = _named(path, name)
+    bag = read_bag(path, spec.joint_names, states, commands)
+    (seen, place), (sent, goal) = bag.states, bag.commands
+    start, end = max(seen[0], sent[0]), min(seen[-1], sent[-1])
+    if end <= start:
+        raise ConfigError(f"{path}: states and commands were recorded one after the other, not at the same time")
+    grid = np.arange(start, end, 1 / spec.command_rate)
+    held = goal[np.searchsorted(sent, grid, side="right") - 1]
+    return _motion(spec, grid - start, _between(grid, seen, place), held, (len(seen) - 1) / (seen[-1] - seen[0]))
+
+
+def _named(path: Path, name: str) -> RobotSpec:
+    if not name:
+        raise ConfigError(f"{path} does not say which robot it is of: name it with --robot")
+    return robots.get(name)
+
+
+def _between(grid: np.ndarray, time: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return values (T, J) at the times `grid` (T,), linearly between those (N, J) at `time` (N,)."""
+    return np.stack([np.interp(grid, time, joint) for joint in values.T], 1)
+
+
+def _regular(spec: RobotSpec, time: np.ndarray, place: np.ndarray, goal: np.ndarray, late: float = 0.0) -> Motion:
     """Return the log of joint positions and commands (T, J) at times (T,), s; a command was sent `late` s after."""
-    rate = 1 / float(np.median(np.diff(time)))
     grid = np.arange(0, time[-1] + 1e-9, 1 / spec.command_rate)
-    path_of = np.stack([np.interp(grid, time + late, joint) for joint in goal.T], 1)
-    position = np.stack([np.interp(grid, time, joint) for joint in place.T], 1)
+    rate = 1 / float(np.median(np.diff(time)))
+    return _motion(spec, grid, _between(grid, time, place), _between(grid, time + late, goal), rate)
+
+
+def _motion(spec: RobotSpec, grid: np.ndarray, position: np.ndarray, goal: np.ndarray, rate: float) -> Motion:
+    """Return the log of joint positions and commands (T, J) on a grid (T,) of command periods, s, of states that came
+    at a rate, Hz."""
     facts = {"robot": spec.name, "task": "", "command": "JointPositions", "command_rate": spec.command_rate,
              "state_rate": rate, "period": 1 / rate, "lockstep": False, "whole": True}  # fmt: skip
     width = np.full(len(grid), spec.gripper.width if spec.gripper else 0.0)
-    return Motion(facts, grid, grid, position, np.zeros_like(position), path_of, width, np.ones(len(grid), bool))
+    return Motion(facts, grid, grid, position, np.zeros_like(position), goal, width, np.ones(len(grid), bool))
 
 
 def _of_dataset(path: Path, name: str) -> list[Motion]:
@@ -125,10 +154,7 @@ def _of_dataset(path: Path, name: str) -> list[Motion]:
     from robot_rl.data.dataset import Dataset
 
     data = Dataset(path)
-    name = name or data.robot_type or ""
-    if not name:
-        raise ConfigError(f"{path} does not say which robot it is of: name it with --robot")
-    spec = robots.get(name)
+    spec = _named(path, name or data.robot_type or "")
     state, action = (_columns(data, key, spec) for key in ("observation.state", "action"))
     if short := [key for key, columns in (("observation.state", state), ("action", action)) if columns is None]:
         raise UserError(f"{path}: {' and '.join(short)} lack the joints {', '.join(spec.joint_names)}; name the folder "
@@ -138,7 +164,7 @@ def _of_dataset(path: Path, name: str) -> list[Motion]:
     for episode in data.episodes:
         rows = slice(episode.start, episode.start + episode.length)
         q, goal = columns["observation.state"][rows, state].numpy(), columns["action"][rows, action].numpy()
-        motions.append(_motion(spec, np.arange(len(q)) / data.fps, q, goal, late=1 / data.fps))
+        motions.append(_regular(spec, np.arange(len(q)) / data.fps, q, goal, late=1 / data.fps))
     return motions
 
 
