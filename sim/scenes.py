@@ -58,6 +58,9 @@ class Scene:
     """Whether a legged robot's trunk is held in the air, as by a rope: its feet touch nothing."""
     collisions: Literal["listed", "all"] = "listed"
     """Bodies of the robot that collide with the scene: those of `RobotSpec.collision_bodies`, or all."""
+    motors: Literal["ideal", "dc"] = "ideal"
+    """Motors of a compliant robot. Ideal ones have the torque `Joint.effort` at any speed; that of DC motors falls
+    linearly from there to 0 at `Joint.velocity`, where the supply's voltage is used up, but not when they brake."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50

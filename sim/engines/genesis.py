@@ -54,6 +54,8 @@ class GenesisEngine(Engine):
                 f"engine 'genesis' runs on one thread of the CPU, not on {threads}; for more, set the environment "
                 "variable QD_NUM_THREADS before the program starts, and leave `threads` at 0"
             )
+        if scene.motors != "ideal":
+            raise ConfigError("engine 'genesis' has ideal motors only; use engine mujoco or warp for DC motors")
         self.robot, self.scene, self.num_envs = robot, scene, num_envs
         self._gs = gs = start(device)
         self.device = torch.device(gs.device)

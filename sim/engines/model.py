@@ -86,8 +86,10 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         elif robot.gripper and joint.name in robot.gripper.joints:
             joint.armature = joint.armature if robot.gripper.armature is None else robot.gripper.armature
     if robot.compliant:
-        add_springs(spec, robot)
+        add_springs(spec, robot, scene.motors)
     else:
+        if scene.motors != "ideal":
+            raise ConfigError(f"scene: the servos of robot {robot.name!r} hide their motors; make motors 'ideal'")
         if urdf:
             add_servos(spec, robot)
         elif robot.gripper:

@@ -15,7 +15,7 @@ from torch import Tensor
 from robot_rl.interface.robot import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, foot_shapes, max_speeds
-from sim.engines.servos import find_servos
+from sim.engines.servos import DC_DAMPING, DC_RESISTANCE, DC_STIFFNESS, find_servos, springs_of
 from sim.engines.trunk import trunk_inertia
 from sim.parameters import TRUNK, nominal
 from sim.rendering.gl import batch, mujoco
@@ -57,9 +57,11 @@ class MujocoEngine(Engine):
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
         self._forces, self._sensed = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
-        kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
+        kp, kd = springs_of(model, self._actuators)
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and feedforward torque (n, J) of the servos, before randomized scales."""
+        self._shift = np.zeros_like(self._springs[0])
+        """Offset (n, J) of the set-points of DC motors, rad, which stands for the feedforward torque."""
         self._trunk = {name: np.full(num_envs, nominal(name)) for name in TRUNK} if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
         """Model fields that `copy_from` writes."""
@@ -144,6 +146,8 @@ class MujocoEngine(Engine):
         """Return the actuators' controls (n, physics steps, actuators)."""
         control = np.empty((self.num_envs, joints.shape[1], self._substeps, self.model.nu))
         control[..., self._driven] = joints.numpy()[:, :, None]
+        if self.scene.motors == "dc":
+            control[..., self._actuators] += self._shift[:, None, None]
         if self._gripper_actuators:
             assert self.robot.gripper is not None
             scale = self.model.actuator_ctrlrange[self._gripper_actuators, 1] / self.robot.gripper.width
@@ -173,7 +177,7 @@ class MujocoEngine(Engine):
         self.qpos[ids] = self.initial_qpos(joints, objects, origins)
         # Commands in the delay lines must hold this posture until the first new command arrives.
         control = np.zeros((len(ids), self.model.nu))
-        control[:, self._actuators] = joints
+        control[:, self._actuators] = joints + self._shift[ids]
         control[:, self._gripper_actuators] = self.model.actuator_ctrlrange[self._gripper_actuators, 1]
         self.batch.bind("ctrl")[ids] = control
         history = self.batch.bind("history")
@@ -248,11 +252,18 @@ class MujocoEngine(Engine):
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
         kp, kd, torque = (values[ids] for values in self._springs)
+        expand("actuator_forcerange")[at, rows] = m.actuator_forcerange[rows] * strength[..., None]
+        if self.scene.motors == "dc":
+            kp = np.maximum(kp, 1e-3)  # without stiffness no set-point would give a torque
+            self._shift[ids] = torque / (kp * stiffness)
+            expand("actuator_gainprm")[at, rows, DC_RESISTANCE] = m.actuator_gainprm[rows, DC_RESISTANCE] / strength
+            expand("actuator_gainprm")[at, rows, DC_STIFFNESS] = kp * stiffness * strength
+            expand("actuator_gainprm")[at, rows, DC_DAMPING] = kd * damping * strength
+            return
         expand("actuator_gainprm")[at, rows, 0] = kp * stiffness * strength
         expand("actuator_biasprm")[at, rows, 0] = torque * strength
         expand("actuator_biasprm")[at, rows, 1] = -kp * stiffness * strength
         expand("actuator_biasprm")[at, rows, 2] = -kd * damping * strength
-        expand("actuator_forcerange")[at, rows] = m.actuator_forcerange[rows] * strength[..., None]
 
     def _armature(self, ids: np.ndarray, values: np.ndarray) -> None:
         self.batch.expand("dof_armature")[ids[:, None], self._v] = self.model.dof_armature[self._v] * values[:, None]

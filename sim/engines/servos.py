@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.robot import Gripper, RobotSpec
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 
@@ -20,14 +20,37 @@ LAG = 0.05
 """Damping divided by stiffness of a URDF's servos, s, as in the MJCF of the UR5e."""
 GRIP_LAG = 0.1
 """Damping divided by stiffness of a URDF's fingers, s, as in the MJCF of the Panda."""
+POSITION = 1
+"""MuJoCo's code of an actuator that takes a position as control."""
+DC_RESISTANCE, DC_STIFFNESS, DC_DAMPING = 0, 4, 6
+"""Places in `actuator_gainprm` of a DC motor."""
 
 
-def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Add the motors of a compliant robot, with the stiffness and damping of its spec."""
+def add_springs(spec: mujoco.MjSpec, robot: RobotSpec, motors: str = "ideal") -> None:
+    """Add the motors of a compliant robot, with the stiffness and damping of its spec; see `Scene.motors`."""
     for joint in robot.joints:
         # The file's torque limit would clip a motor with randomized strength.
         spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
-        _add(spec, joint.name, joint.stiffness, joint.damping, joint.effort)
+        actuator = _add(spec, joint.name, joint.stiffness, joint.damping, joint.effort)
+        if motors == "dc":
+            _make_dc(actuator, joint)
+
+
+def _make_dc(actuator: mujoco.MjsActuator, joint: Joint) -> None:
+    """Make an actuator a DC motor with a supply of 1 V: the springs' torque, but no more than the voltage allows.
+
+    torque = K / R (V - K speed), |V| <= 1, so K = 1 / `Joint.velocity`, and R follows from `Joint.effort` at rest.
+    """
+    constant = 1 / joint.velocity
+    springs = [joint.stiffness, 0.0, joint.damping, 0.0, 0.0, 1.0]
+    actuator.set_to_dcmotor([constant, constant], constant / joint.effort, controller=springs, ctrlspec=POSITION)
+
+
+def springs_of(model: mujoco.MjModel, actuators: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return stiffness and damping (J,) of actuators: of ideal springs, or of the controllers of DC motors."""
+    gain, bias = model.actuator_gainprm[actuators], model.actuator_biasprm[actuators]
+    is_dc = model.actuator_gaintype[actuators] == mujoco.mjtGain.mjGAIN_DCMOTOR
+    return np.where(is_dc, gain[:, DC_STIFFNESS], gain[:, 0]), np.where(is_dc, gain[:, DC_DAMPING], -bias[:, 2])
 
 
 def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:

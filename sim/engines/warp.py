@@ -126,6 +126,8 @@ class WarpEngine(Engine):
         self.state["qvel"][:, speed : speed + 6 + self.scene.joints.get(name, 0)] = 0.0
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
+        if self.scene.motors == "dc" and torque.any():
+            raise ConfigError("engine 'warp' has no feedforward torque of DC motors; use engine mujoco")
         self._host.set_springs(stiffness, damping, torque)
         self._write_fields(np.arange(self.num_envs))
 
