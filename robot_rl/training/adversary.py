@@ -123,7 +123,9 @@ class AdversarialEnv(EnvWrapper):
 
     @property
     def curriculum_metrics(self) -> dict[str, float]:
-        """Return the mean temperature of the running episodes, and metrics of the adversary."""
+        """Return the mean temperature of the running episodes, and metrics of the adversary; none of random forces."""
+        if math.isinf(self.hot):
+            return {}
         return self.metrics | {"adversary/temperature": float(self.temperature.mean())}
 
     def wrapper_state(self) -> dict[str, Any]:

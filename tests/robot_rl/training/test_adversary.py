@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,12 @@ def test_an_attack_is_learned_and_reported(capsys: Any) -> None:
         assert result.get("attack", 0) == int(attack)
         returns.append(result["return"]["mean"])
     assert returns[1] < returns[0] - 200
+
+
+@pytest.mark.parametrize("curriculum", ["qarl:-500", "rarl", "random-forces"])
+def test_policies_train_under_every_curriculum(curriculum: str, tmp_path: Path) -> None:
+    words = ["train", "testbed:swing", "--recipe", "ppo", "--curriculum", curriculum, "--training.num-envs", "8",
+             "--training.rollout", "10", "--training.steps", "160", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert main(words) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ("adversary/temperature" in rows[-1]) == (curriculum != "random-forces")
