@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from real.teleop import Device
-from robot_rl.interface.control import NO_TOOL
+from robot_rl.interface.control_joints import NO_TOOL
 from robot_rl.interface.observation_spec import IMAGES
 from robot_rl.operators.scripted import OperatorView
 from robot_rl.util.errors import ConfigError, UserError
@@ -281,8 +281,9 @@ class Person:
     def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
         """Call `reset` when the device's reset button is pressed. Raises ConfigError if the actions move no tool."""
         if not env.pipeline.controller.twist_limit.any():
+            kind = env.pipeline.interface.controller.kind
             raise ConfigError(
-                f"{NO_TOOL}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
+                f"{NO_TOOL.format(kind)}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
                 "view:=true"
             )
         self.env, self.device, self._reset_pressed = env, device, reset

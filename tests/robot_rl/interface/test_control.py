@@ -1,9 +1,10 @@
-"""Controllers: end-effector control by differential inverse kinematics, and joint offsets from home."""
+"""Controllers: end-effector control by differential inverse kinematics, joint offsets from home, joint positions."""
 
 import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from robot_rl.interface import control
-from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.control import (
+    JointOffsetConfig,
+    JointOffsetController,
+    JointPositionConfig,
+    JointPositionController,
+    ToolDeltaConfig,
+    ToolDeltaController,
+    controller_config,
+)
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
+from sim.env import TaskEnv
+from sim.tasks import tasks
 
 Build = Callable[..., Any]
 
@@ -334,3 +345,67 @@ def test_controllers_are_built_from_configs_that_fit_the_robot(go2: Any, panda: 
     assert isinstance(control.build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
     for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, STRIDE, ToolDeltaConfig(step=0.01)):
         assert control.controller_config(json.loads(json.dumps(asdict(config)))) == config
+
+
+# ---- joint positions of arms ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("step", [0.0, 0.1])
+@pytest.mark.parametrize("arm", ["panda", "ur5e", "so101"])
+def test_joint_targets_are_the_actions_within_lead_and_limits(arm: str, step: float) -> None:
+    robot = robots.get(arm)
+    controller = JointPositionController(robot, JointPositionConfig(step=step, lead=0.2))
+    count = controller.actions.size
+    home, low, high = torch.tensor(robot.home), robot.limit("low"), robot.limit("high")
+    rng = torch.Generator().manual_seed(0)
+    unit = 2 * torch.rand(200, count, generator=rng) - 1
+    unit[0] = 0.0
+    measured = home + 0.3 * torch.randn(200, len(home), generator=rng)
+    measured[0] = home
+    action = controller.actions.to_physical(unit)
+    target = controller(SimpleNamespace(joint_position=measured), action)  # type: ignore[arg-type]
+    wanted = action[:, : len(home)] + (measured if step else 0.0)
+    share = (wanted - measured).abs().amax(1, keepdim=True).clamp_min(0.2) / 0.2
+    expected = (measured + (wanted - measured) / share).clamp(low, high)
+    assert torch.allclose(target.command.values, expected, atol=1e-5)
+    assert torch.allclose(target.command.values[0], home, atol=1e-6), "an action of 0 is home, or stays there"
+    if robot.gripper:
+        assert torch.allclose(target.gripper[:, 0], (unit[:, -1] + 1) / 2 * robot.gripper.width, atol=1e-6)
+    broken = controller(SimpleNamespace(joint_position=measured[:1]), action[:1] * float("nan"))  # type: ignore[arg-type]
+    assert broken.command.values.isnan().all(), "for the shield to reject"
+
+
+@pytest.mark.parametrize("step", [0.0, 0.1])
+def test_joint_positions_are_held_and_cannot_be_steered(step: float) -> None:
+    panda = robots.get("panda")
+    controller = JointPositionController(panda, JointPositionConfig(step=step))
+    last = torch.full((1, 8), 0.3)
+    hold = controller.hold_action(last, torch.tensor([[0.02]]))
+    assert hold[0, 7] == pytest.approx(2 * 0.02 / controller.width - 1)
+    assert torch.equal(hold[:, :7], torch.zeros(1, 7) if step else last[:, :7])
+    with pytest.raises(ConfigError, match="joint_position controller moves joints"):
+        controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1))
+    with pytest.raises(ValueError, match=r"controller\.step is 0\.3 rad, above controller\.lead"):
+        JointPositionConfig(step=0.3)
+
+
+def test_joint_positions_restore_from_json_and_name_their_units() -> None:
+    config = JointPositionConfig(rate=10.0, reach=1.0)
+    assert controller_config(json.loads(json.dumps(asdict(config)))) == config
+    fields = JointPositionController(robots.get("so101"), config).actions.fields
+    assert [field.name for field in fields] == ["joint_position", "gripper"] and fields[0].unit == "rad"
+    assert fields[0].low[0] == robots.get("so101").home[0] - 1.0
+
+
+def test_a_simulated_arm_follows_a_policy_of_joint_positions() -> None:
+    """In the task and on the tested path of the robot: the shield passes what the controller gives."""
+    task = tasks.get("panda-lift")
+    interface = replace(task.interface, controller=JointPositionConfig(), shield=task.interface.shield)
+    env = TaskEnv(replace(task, interface=interface, expert=""), 2, seed=0)
+    env.reset(seed=0)
+    home = torch.tensor(env.robot.home)
+    goal = home + torch.tensor([0.3, -0.2, 0.1, -0.3, 0.2, 0.1, -0.3])
+    action = env.pipeline.actions.to_unit(torch.cat([goal, torch.tensor([0.08])]))
+    for _ in range(40):
+        _, _, terminated, _, _ = env.step(action.repeat(2, 1))
+        assert not terminated.any()
+    assert (env.true.joint_position - goal).abs().max() < 0.05
+    env.close()
