@@ -283,8 +283,8 @@ class Person:
         if not env.pipeline.controller.twist_limit.any():
             kind = env.pipeline.interface.controller.kind
             raise ConfigError(
-                f"{NO_TOOL.format(kind)}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
-                "view:=true"
+                f"{NO_TOOL.format(kind)}; a walking robot is steered on its twin: launch quadruped twin:=true "
+                "teleop:=keyboard view:=true"
             )
         self.env, self.device, self._reset_pressed = env, device, reset
         self._down = False
