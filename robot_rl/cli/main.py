@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dataset convert": ("robot_rl.cli.dataset:Convert", "convert an older LeRobot dataset to v3.0"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
+    "robots draft": ("robot_rl.cli.draft:RobotsDraft", "write a robot's spec from its model file"),
     "robots check": ("robot_rl.cli.doctor:RobotsCheck", "compare a robot's spec with its model file"),
     "robots cover": ("robot_rl.cli.cover:Cover", "cover an arm's links with spheres, for the check against collisions"),
     "recipes": ("robot_rl.cli.lists:recipes_main", "list the recipes"),

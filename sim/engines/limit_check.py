@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ from robot_rl.util.errors import ConfigError
 from sim.engines.robot_file import TOLERANCE, Finding, RobotFile, result
 from sim.engines.servos import force_range, torque_range
 from sim.engines.units import DEGREES, IMPOSSIBLE, MILLI, looks_scaled, unit_advice
-from sim.engines.urdf import velocity_limits
+from sim.engines.urdf import limits_of
 from sim.rendering.gl import mujoco
 from sim.scenes import Scene, time_grid
 
@@ -41,7 +42,8 @@ def compare_limits(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]
 
 def compare_speeds(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     """Compare speeds with those of a URDF (an MJCF has none), or with what a joint can reach at all."""
-    theirs = velocity_limits(file.path) if file.urdf else {}
+    known = limits_of(file.path) if file.urdf else {}
+    theirs = {name: speed for name, (speed, _) in known.items() if math.isfinite(speed)}
     faster, wrong, advice = [], [], ""
     for joint in robot.joints:
         limit = theirs.get(joint.model_name or joint.name)

@@ -31,22 +31,10 @@ from sim.scenes import robot_model
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
     """Return the robot's normalized model file, not checked against the spec; raise ConfigError if it is unreadable."""
     path = robot_model(robot, mjcf)
-    refuse_xacro(path)
-    urdf = is_urdf(path)
-    undrawn: list[str] = []
     try:
-        if urdf:
-            spec, undrawn = read_urdf(path)
-        else:
-            spec = mujoco.MjSpec.from_file(str(path))
-        spec.compiler.fusestatic = False  # keep feet as separate bodies
-        spec.compiler.discardvisual = False  # keep visual geoms
-        spec.compiler.balanceinertia = True  # repair impossible inertias, often of small sensors
+        spec, urdf, undrawn = open_model(path)
         for elements in (spec.bodies, spec.joints, spec.geoms, spec.sites, spec.cameras, spec.actuators):
             [element.name for element in elements]  # raises for a name that is not UTF-8
-        for body in spec.bodies[1:]:  # a moment of 0 that was rounded below it, of a plate, which MuJoCo refuses
-            if body.explicitinertial and (of := moments(body))[0] <= 0 and not clearly_negative(of):
-                body.fullinertia[:3] += 1e-6 * of[2]
         changes = list(_normalize(spec, robot, path, urdf))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None
@@ -57,6 +45,24 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
         shown = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
         changes.append(Finding("ok", "looks", shown, "to see them, put them there as .obj, .stl or .msh"))
     return RobotFile(spec, path, urdf, tuple(changes))
+
+
+def open_model(path: Path) -> tuple[mujoco.MjSpec, bool, list[str]]:
+    """Return a file's model, whether it is a URDF, and the visual meshes that cannot be drawn. Raises ConfigError, or
+    ValueError with the reason."""
+    refuse_xacro(path)
+    urdf, undrawn = is_urdf(path), list[str]()
+    if urdf:
+        spec, undrawn = read_urdf(path)
+    else:
+        spec = mujoco.MjSpec.from_file(str(path))
+    spec.compiler.fusestatic = False  # keep feet as separate bodies
+    spec.compiler.discardvisual = False  # keep visual geoms
+    spec.compiler.balanceinertia = True  # repair impossible inertias, often of small sensors
+    for body in spec.bodies[1:]:  # a moment of 0 that was rounded below it, of a plate, which MuJoCo refuses
+        if body.explicitinertial and (of := moments(body))[0] <= 0 and not clearly_negative(of):
+            body.fullinertia[:3] += 1e-6 * of[2]
+    return spec, urdf, undrawn
 
 
 def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:

@@ -76,14 +76,18 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
     return spec, undrawn
 
 
-def velocity_limits(path: Path) -> dict[str, float]:
-    """Return the speed limits of a URDF's joints, rad/s; joints without a positive one are left out."""
-    speeds = {}
+def limits_of(path: Path) -> dict[str, tuple[float, float]]:
+    """Return the limits of a URDF's joints: speed, rad/s or m/s, and effort, N m or N; inf where it has none."""
+    out = {}
     for joint in ElementTree.fromstring(path.read_bytes()).findall("joint"):
-        limit = joint.find("limit")
-        with suppress(ValueError):
-            speeds[joint.get("name", "")] = float(limit.get("velocity", "0") if limit is not None else 0)
-    return {name: speed for name, speed in speeds.items() if 0 < speed < math.inf}
+        limit, found = joint.find("limit"), []
+        for name in ("velocity", "effort"):
+            value = math.inf
+            with suppress(ValueError):
+                value = float(limit.get(name, "inf") if limit is not None else "inf")
+            found.append(value if 0 < value < 1e9 else math.inf)
+        out[joint.get("name", "")] = (found[0], found[1])
+    return out
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
