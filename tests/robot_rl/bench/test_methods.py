@@ -128,13 +128,13 @@ def test_verdict_needs_interval_and_threshold(work: Path) -> None:
     found = {bar: judge("tiny", replace(TINY, at_least=bar), work, (0,), {}) for bar in (0.4, 0.6)}
     assert all(record["difference"]["low"] > 0 for record in found.values())
     assert [found[bar]["verdict"] for bar in (0.4, 0.6)] == ["failed", "passed"], "the control also reaches 0.4"
+    swapped = replace(TINY, figure="return")
+    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "the files lack this figure"
     for part, each in (("control", -9.0), ("method", -3.0)):
         file = work / "tiny" / part / "seed-0" / "evaluation.json"
         shown = json.loads(file.read_text())
-        file.write_text(json.dumps(shown | {"per_episode": {"success": [each] * 8}}))
-    assert judge("tiny", TINY, work, (0,), {})["verdict"] == "passed", "without a threshold, also of negative returns"
-    swapped = replace(TINY, figure="return")
-    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "the files lack this figure"
+        file.write_text(json.dumps(shown | {"per_episode": shown["per_episode"] | {"return": [each] * 8}}))
+    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "passed", "no threshold, of negative returns"
 
 
 def test_changed_command_raises(work: Path) -> None:
