@@ -249,7 +249,8 @@ checks: dict[str, Check] = {
     },
     "latent-priors": Check(
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
-        "go2-flat", Arm("latent-priors", WALK), Arm("ppo", WALK), TROT, figure="return",
+        "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
+        figure="return",
     ),
     **{
         name: Check(claim, "go2-velocity", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, control)), figure="return")
