@@ -83,9 +83,3 @@ class LatentActionPolicy(FeedforwardPolicy):
         self.centre.copy_(centre)
         self.directions.copy_(rows * farthest[:, None])
         return joined(Reflection(range(len(found)), [sign for _, sign, _ in found]), reflect)
-
-    def explained(self, actions: Tensor) -> float:
-        """Return the share of the variance of actions (T, A) that the latent directions can produce."""
-        moves = actions - self.centre
-        rest = moves - moves @ torch.linalg.pinv(self.directions) @ self.directions
-        return 1 - float(rest.square().sum() / moves.square().sum())

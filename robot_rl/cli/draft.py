@@ -1,5 +1,6 @@
 """`robot-rl robots draft`: write a robot's spec from its model file."""
 
+import re
 import sys
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ class RobotsDraft:
         from robot_rl.util.files import replace_file
         from sim.engines.draft import draft
 
-        name = self.name or self.model.stem.lower().replace("-", "_")
+        name = self.name or re.sub(r"\W", "_", self.model.stem.lower())
         if not name.isidentifier():
             raise ConfigError(f"--name {name}: take letters, digits and underscores")
         if self.out and self.out.exists():

@@ -67,9 +67,11 @@ class Sysid:
         print_table(f"{self.log}, {found.seconds:.0f} s", head, rows, left=("parameter", "unit", "note"))
         for note in found.notes:
             console.print(note, soft_wrap=True)
+        judged = "error" if found.notes else "held-out error"
+        use = f"train with --randomization {out}" if found.after < found.before else "no better: do not train with it"
         console.print(
-            f"held-out error {1000 * found.before:.2f} mrad with nominal parameters, {1000 * found.after:.2f} mrad with"
-            f" these; {plot}; train with --randomization {out}",
+            f"{judged} {1000 * found.before:.2f} mrad with nominal parameters, {1000 * found.after:.2f} mrad with"
+            f" these; {plot}; {use}",
             soft_wrap=True,
         )
         return 0

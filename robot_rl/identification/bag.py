@@ -28,29 +28,44 @@ class Bag:
     """Time (M,), s, and commanded positions (M, J), rad."""
 
 
-def read_bag(path: Path, joints: Sequence[str], states: str = "", commands: str = "") -> Bag:
-    """Read joint states and commands of `joints`, whose names may have a common prefix in the bag. `states` and
-    `commands` name topics; empty: the only topic in the bag that fits. A trajectory counts as a command if it has one
-    point. Raises UserError for a bag that cannot be read, ConfigError if topics are missing or not the only ones."""
+def read_bag(path: Path, names: Sequence[Sequence[str]], states: str = "", commands: str = "") -> Bag:
+    """Read joint states and commands of joints, which have one of several lists of `names`, or a common prefix before
+    them. `states` and `commands` name topics; empty: the only topic in the bag that fits. A trajectory counts as a
+    command if it has one point. Raises UserError for a bag that cannot be read, ConfigError if topics are missing or
+    not the only ones, or a number is not finite."""
+    if states and states == commands:
+        raise ConfigError(f"--states and --commands are both {states}; name two topics")
     require("rosbags", use="a rosbag2 folder", extra="real")
-    from rosbags.highlevel import AnyReader, AnyReaderError
+    from rosbags.highlevel import AnyReader
     from rosbags.typesys import Stores, get_typestore
 
     columns: dict[str, tuple[list[float], list[np.ndarray]]] = {}
     kinds: dict[str, str] = {}
+    seen: set[str] = set()
     try:
         with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_JAZZY)) as reader:
             wanted = [each for each in reader.connections if each.msgtype in COMMANDS]
             for connection, nanoseconds, raw in reader.messages(wanted):
-                values = positions(reader.deserialize(raw, connection.msgtype), joints)
+                message = reader.deserialize(raw, connection.msgtype)
+                seen |= set(getattr(message, "name", ()))
+                values = next((v for joints in names if (v := positions(message, joints)) is not None), None)
                 if values is not None:
+                    if not np.isfinite(values).all():
+                        raise ConfigError(f"{path}: {connection.topic} has a position that is not finite")
                     times, rows = columns.setdefault(connection.topic, ([], []))
                     times.append(nanoseconds * 1e-9)
                     rows.append(values)
                     kinds[connection.topic] = connection.msgtype
-    except (AnyReaderError, OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a rosbag2 folder: {error}") from error
-    state = _only(path, "states", states, [topic for topic in columns if kinds[topic] in STATES and topic != commands])
+    except ConfigError:
+        raise
+    except Exception as error:  # of a damaged file the readers raise whatever they stumble over
+        remedy = "repair it with `mcap recover` or `ros2 bag reindex`, or record it again"
+        raise UserError(f"{path} cannot be read as a rosbag2 folder ({error}): {remedy}") from error
+    fitting = [topic for topic in columns if kinds[topic] in STATES and topic != commands]
+    if not fitting and seen:
+        listed = ", ".join(sorted(seen))
+        raise ConfigError(f"{path} has no states of the joints {', '.join(names[0])}; its joints are {listed}")
+    state = _only(path, "states", states, fitting)
     command = _only(path, "commands", commands, [topic for topic in columns if topic != state])
     found = [(np.array(times), np.stack(rows)) for times, rows in (columns[state], columns[command])]
     return Bag(*found)
@@ -69,8 +84,8 @@ def positions(message: Any, joints: Sequence[str]) -> np.ndarray | None:
         return None
     at = {name: k for k, name in enumerate(names)}
     prefixes = [name.removesuffix(joints[0]) for name in names if name.endswith(joints[0])]
-    whole = [prefix for prefix in prefixes if all(prefix + joint in at for joint in joints)]
-    if len(whole) != 1:
+    whole = sorted((prefix for prefix in prefixes if all(prefix + joint in at for joint in joints)), key=len)
+    if not whole or (len(whole) > 1 and whole[0]):  # of several robots none is meant, but for exact names
         return None
     return np.array([values[at[whole[0] + joint]] for joint in joints], float)
 

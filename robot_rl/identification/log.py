@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from robot_rl.util.errors import ConfigError, UserError
 
 SHORTEST = 10.0
 """Length of a log below which nothing is identified, s."""
+SLOWEST = 20.0
+"""Lowest rate of a bag's joint states, Hz."""
+BEYOND = 0.5
+"""Distance of a bag's positions from the joints' limits, and of its commands from the positions, that is a mistake,
+rad."""
 STILL = 0.01
 """Range of a set-point, rad, below which a joint is at rest."""
 
@@ -112,14 +117,32 @@ def _of_csv(path: Path, name: str) -> Motion:
 def _of_bag(path: Path, name: str, states: str, commands: str) -> Motion:
     """Return the log of a rosbag2 folder; a command holds until the next one."""
     spec = _named(path, name)
-    bag = read_bag(path, spec.joint_names, states, commands)
+    bag = read_bag(path, [spec.joint_names, spec.driver_names()[: len(spec.joints)]], states, commands)
     (seen, place), (sent, goal) = bag.states, bag.commands
+    rate = 1 / max(float(np.median(np.diff(seen))), 1e-6) if len(seen) > 1 else 0.0
+    if rate < SLOWEST:
+        raise ConfigError(f"{path} has {len(seen)} joint states at {rate:.3g} Hz; {SLOWEST:g} Hz or more are needed")
     start, end = max(seen[0], sent[0]), min(seen[-1], sent[-1])
     if end <= start:
-        raise ConfigError(f"{path}: states and commands were recorded one after the other, not at the same time")
+        raise ConfigError(
+            f"{path}: states were recorded from {seen[0] - seen[0]:.1f} to {seen[-1] - seen[0]:.1f} s, commands from "
+            f"{sent[0] - seen[0]:.1f} to {sent[-1] - seen[0]:.1f} s; both are needed at the same time"
+        )
     grid = np.arange(start, end, 1 / spec.command_rate)
-    held = goal[np.searchsorted(sent, grid, side="right") - 1]
-    return _motion(spec, grid - start, _between(grid, seen, place), held, (len(seen) - 1) / (seen[-1] - seen[0]))
+    held, newest = goal[np.searchsorted(sent, grid, side="right") - 1], np.searchsorted(seen, grid, side="right") - 1
+    _check_positions(path, spec, place[newest], held)
+    motion = _motion(spec, grid - start, place[newest], held, rate)
+    return replace(motion, received=seen[newest] - start)  # where states are missing, positions are unknown
+
+
+def _check_positions(path: Path, spec: RobotSpec, position: np.ndarray, goal: np.ndarray) -> None:
+    """Raise ConfigError for positions and commands (T, J) that cannot be those of the joints, in rad."""
+    low, high = (spec.limit(name).numpy() for name in ("low", "high"))
+    for what, values in (("states", position), ("commands", goal)):
+        if (np.maximum(low - values, values - high) > BEYOND).any():
+            raise ConfigError(f"{path}: {what} are beyond the joints' limits; positions must be in rad")
+    if float(np.median(np.abs(position - goal).max(1))) > BEYOND:
+        raise ConfigError(f"{path}: commands are far from where the joints are; are they velocities or efforts?")
 
 
 def _named(path: Path, name: str) -> RobotSpec:

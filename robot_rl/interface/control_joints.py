@@ -16,8 +16,8 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, PositiveFloat, validate
 
 NO_TOOL = (
-    "a {} controller moves joints, not a tool, so a person cannot override the policy; use tool_delta, or add a "
-    "command to the interface"
+    "a {} controller moves joints, not a tool, so neither a person nor a scripted demonstrator can steer it; use "
+    "tool_delta, or add a command to the interface"
 )
 Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
@@ -134,8 +134,8 @@ class JointPositionConfig:
 class JointPositionController:
     """Target = action, or measured position + action, within `lead` of the measured position and the joint limits.
 
-    As in LeRobot's datasets, positions are in rad, with the distance between the fingers last. All joints are scaled
-    alike, so a far target is approached along a straight line in joint space.
+    Positions are in rad, with the distance between the fingers last, m. All joints are scaled alike, so a far target is
+    approached along a straight line in joint space.
     """
 
     def __init__(self, robot: RobotSpec, config: JointPositionConfig, command: type[Command] = JointPositions):

@@ -21,13 +21,13 @@ from sim.engines.robot_file import compiling
 from sim.engines.urdf import limits_of
 from sim.rendering.gl import mujoco
 
-UNLIMITED, SPEED, EFFORT, FORCE = math.pi, math.pi, 50.0, 20.0
-"""Assumed limits of joints without one: rad, rad/s and N m; and of fingers: N."""
-ACCELERATION = {"arm": 10.0, "legs": 1e4}
-"""Assumed limits, rad/s^2; that of legs is never active."""
+UNLIMITED, EFFORT, FORCE = math.pi, 50.0, 20.0
+"""Assumed limits of joints without one: rad and N m; and of fingers: N."""
+SPEED, ACCELERATION = {"arm": math.pi, "legs": 20.0}, {"arm": 10.0, "legs": 1e4}
+"""Assumed limits, rad/s and rad/s^2; the acceleration of legs is never limited by it."""
 FULL_EFFORT_AT, LAG = 0.8, 1 / 40
 """Assumed gains of legs: position error, rad, at full effort, and damping divided by stiffness, s."""
-TOOLS = ("attachment", "tool0", "tool", "tcp", "grip", "pinch", "flange", "ee", "hand")
+TOOLS = ("tool0", "tcp", "tool", "attachment", "pinch", "grip", "flange", "ee", "hand")
 """Words with which a part of the name of a tool's frame begins, the likeliest first."""
 
 
@@ -52,7 +52,12 @@ def draft(path: Path, name: str) -> Draft:
     with compiling(path):
         model = spec.compile()
     file = ModelFacts(model, path, limits_of(path) if urdf else {})
-    made = _legged(file, name) if len(file.chains) > 1 else _arm(file, name)
+    try:
+        made = _legged(file, name) if len(file.chains) > 1 else _arm(file, name)
+    except ConfigError:
+        raise
+    except ValueError as error:  # facts that a spec refuses
+        raise ConfigError(f"{path} gives no spec: {error}") from None
     made.assumed = [*file.assumed, *made.assumed]
     return made
 
@@ -62,7 +67,7 @@ def _joints(file: ModelFacts, order: list[int], kind: str) -> tuple[Joint, ...]:
     range_of = {j: m.jnt_range[j] if m.jnt_limited[j] else (-UNLIMITED, UNLIMITED) for j in order}
     file.assume("limits", [j for j in order if not m.jnt_limited[j]], f"±{UNLIMITED:.4g} rad")
     speeds = {j: file.limits.get(file.name(j), (math.inf, 0))[0] for j in order}
-    file.assume("speed", [j for j in order if math.isinf(speeds[j])], f"{SPEED:.4g} rad/s")
+    file.assume("speed", [j for j in order if math.isinf(speeds[j])], f"{SPEED[kind]:.4g} rad/s")
     efforts = {j: file.effort(j) for j in order}
     file.assume("torque", [j for j in order if math.isinf(efforts[j])], f"{EFFORT:g} N m")
     file.assumed.append(f"acceleration of all joints: {ACCELERATION[kind]:g} rad/s^2")
@@ -78,7 +83,7 @@ def _joints(file: ModelFacts, order: list[int], kind: str) -> tuple[Joint, ...]:
             known = file.gains(j)
             springs += [] if known else [j]
             stiffness, damping = known or (effort / FULL_EFFORT_AT, LAG * effort / FULL_EFFORT_AT)
-        speed = SPEED if math.isinf(speeds[j]) else speeds[j]
+        speed = SPEED[kind] if math.isinf(speeds[j]) else speeds[j]
         joint = Joint(file.name(j), _up(low), -_up(-high), round(speed, 4), ACCELERATION[kind], effort)
         if kind == "arm":
             position, quat = frames[j]
@@ -100,19 +105,27 @@ def _arm(file: ModelFacts, name: str) -> Draft:
     joints = _joints(file, order, "arm")
     carried = [b for b in range(m.nbody) if b != last and file.above(b)[:1] == [order[-1]]]
     gripper = _gripper(file, [j for j in file.slides if int(m.jnt_bodyid[j]) in carried])
-    fingers = {int(m.jnt_bodyid[j]) for j in file.slides}
-    fixed = [b for b in carried if b not in fingers and int(m.body_parentid[b]) not in fingers]
+    moved, fixed = {int(m.jnt_bodyid[j]) for j in file.slides}, list[int]()
+    for b in carried:  # parents come before children
+        if int(m.body_parentid[b]) in moved:
+            moved.add(b)
+        elif b not in moved:
+            fixed.append(b)
     sites = [s for s in range(m.nsite) if int(m.site_bodyid[s]) in (last, *fixed)]
     frames = {m.site(s).name: (file.data.site_xpos[s], _quat(file.data.site_xmat[s])) for s in sites}
     frames |= {m.body(b).name: (file.data.xpos[b], file.data.xquat[b]) for b in fixed}
-    likely = [n for part in TOOLS for n in frames if re.search(rf"(?:^|[_./-]){part}", n.lower())]
-    chosen = likely[0] if likely else next(reversed(frames), m.body(last).name)
+    named = [n for n in frames if n and "cam" not in n.lower()]
+    likely = [n for part in TOOLS for n in named if re.search(rf"(?:^|[_./-]){part}", n.lower())]
+    chosen = likely[0] if likely else (named or [m.body(last).name])[-1]
     here = frame_of(file, last)
     position, quat = relative(here, frames.get(chosen, here))
-    home, place, reach = reaching(m, order, frames.get(chosen, here)[0] - here[0], last)
-    margin = 0.2 * reach * np.array([1.0, 1.5, 1.0])
-    workspace = (rounded(place - margin, 2), rounded(place + margin, 2))
-    notes = ["home: far from limits and from stretched postures", "workspace: a box about the tool at home"]
+    found = reaching(m, order, frames.get(chosen, here), last)
+    if found is None:
+        raise ConfigError(f"{file.path}: no posture has the tool in front of the base and above it; is it an arm?")
+    home, low, high = found
+    workspace = (rounded(low, 2), rounded(high, 2))
+    notes = ["home: far from limits and from stretched postures, the tool's z axis down if it can be"]
+    notes.append("workspace: a box about the tool at home, above the ground and within reach")
     notes.append(f"tool: the frame {chosen!r}" + ("" if likely else ", as none is named like a tool"))
     tool = Tool(chosen, position, quat, workspace)
     file_of = str(file.path.resolve())
@@ -130,35 +143,40 @@ def _gripper(file: ModelFacts, fingers: list[int]) -> Gripper | None:
     if not fingers:
         return None
     if any(abs(low) > 1e-6 or high <= 0 for low, high in ranges):
-        file.assume("the sliding joints are no fingers that are 0 when closed, gripper left out", fingers, "")
+        listed = ", ".join(file.name(j) for j in fingers)
+        file.assumed.append(f"gripper: left out, since {listed} do not slide from 0, closed, to a positive position")
         return None
     forces = [file.effort(j) for j in fingers]
     file.assume("force", [j for j, f in zip(fingers, forces, strict=True) if math.isinf(f)], f"{FORCE:g} N")
     width = float(sum(high for _, high in ranges))
     names = tuple(file.name(j) for j in fingers)
-    return Gripper(names, round(width, 4), round(sum(FORCE if math.isinf(f) else f for f in forces), 2))
+    # A grasp's force is that of one finger against the others.
+    return Gripper(names, round(width, 4), round(min(FORCE if math.isinf(f) else f for f in forces), 2))
 
 
 def _legged(file: ModelFacts, name: str) -> Draft:
     m, chains = file.model, file.chains
     trunks = {int(m.body_rootid[m.jnt_bodyid[chain[0]]]) for chain in chains}
-    if len({len(chain) for chain in chains}) > 1 or len(trunks) > 1:
-        lengths = ", ".join(f"{file.name(chain[0])} {len(chain)}" for chain in chains)
-        raise ConfigError(f"{file.path} has chains that are no equal legs on one trunk (joint, length: {lengths})")
+    lengths = {len(chain) for chain in chains}
+    if len(chains) < 4 or len(trunks) > 1 or lengths not in ({2}, {3}):
+        shown = ", ".join(f"{file.name(chain[0])} {len(chain)}" for chain in chains)
+        raise ConfigError(
+            f"{file.path} is neither an arm nor a robot on four or more legs of two or three joints each; its chains "
+            f"(first joint, number): {shown}"
+        )
     trunk, order = trunks.pop(), [j for chain in chains for j in chain]
-    feet = []
-    for chain in chains:
-        of_leg = [b for b in range(m.nbody) if file.above(b)[:1] == [chain[-1]]]
-        far = [float(np.linalg.norm(file.data.xpos[b] - file.data.xanchor[chain[-1]])) for b in of_leg]
-        feet.append(of_leg[int(np.argmax(far))])
-    if unnamed := [file.name(chain[-1]) for chain, b in zip(chains, feet, strict=True) if not m.body(b).name]:
-        raise ConfigError(f"{file.path}: the feet behind {', '.join(unnamed)} have no name; name these bodies")
-    radius = max([float(m.geom_size[g, 0]) for g in range(m.ngeom) if m.geom_bodyid[g] in feet] or [0.02])
+    if not m.body(trunk).name:
+        raise ConfigError(f"{file.path}: the outermost body, the trunk, has no name; name it")
+    feet = [file.foot(chain) for chain in chains]
+    radius = max(foot[3] for foot in feet)
     joints = _joints(file, order, "legs")
-    home, height = standing(m, chains, trunk, feet)
-    bodies = tuple(m.body(b).name for b in feet)
-    base = FloatingBase(m.body(trunk).name, round(height + radius, 3), bodies, round(radius, 4))
+    found = standing(m, chains, trunk, [(body, place) for _, body, place, _ in feet])
+    if found is None:
+        raise ConfigError(f"{file.path}: its legs do not reach below the trunk; is it a robot on legs?")
+    home, height = found
+    names = tuple(foot[0] for foot in feet)
+    base = FloatingBase(m.body(trunk).name, round(height + radius, 3), names, round(radius, 4))
     notes = ["home: each foot below its hip, legs bent", "foot_radius, and height at home, from the feet's shapes"]
     model_file = str(file.path.resolve())
-    robot = RobotSpec(name, joints, rounded(home, 3), model_file, base=base, collision_bodies=(base.body, *bodies))
+    robot = RobotSpec(name, joints, rounded(home, 3), model_file, base=base, collision_bodies=(base.body, *names))
     return Draft(robot, notes)

@@ -31,7 +31,7 @@ def compare_limits(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]
             narrower.append(joint.name)
         if limited:
             advice = advice or unit_advice(joint.high - joint.low, high - low, DEGREES)
-        elif max(-joint.low, joint.high) > IMPOSSIBLE:
+        if max(-joint.low, joint.high) > IMPOSSIBLE:
             found = f"joint {joint.name!r} is said to reach from {joint.low:g} to {joint.high:g} rad"
             yield Finding("error", "limits", found, "write rad, not degrees, in the spec: math.radians(...)")
     shown = f"the spec is narrower than the file at {', '.join(narrower)}"

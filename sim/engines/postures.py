@@ -12,6 +12,8 @@ REFINED = 10, 500
 """Number of times that a posture is refined, and of postures near the best one that are then compared."""
 LOWERED = 0.8
 """Height of a hip above its foot at home, as a share of the greatest."""
+FLOOR, STRETCHED, FOLDED = 0.02, 0.8, 0.25
+"""Lowest height of a workspace, m, and its greatest and least distance from the shoulder, as shares of the reach."""
 
 
 class _Postures:
@@ -40,49 +42,75 @@ class _Postures:
 
 
 def reaching(
-    model: mujoco.MjModel, joints: Sequence[int], offset: np.ndarray, last: int
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the home (J,) of an arm, the place (3,) of its tool there, and its reach, m. `offset` is the tool in the
-    frame of the world, minus the last joint, with all joints at 0; `last` is the body that carries it.
+    model: mujoco.MjModel, joints: Sequence[int], tool: tuple[np.ndarray, np.ndarray], last: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return the home (J,) of an arm, and the lowest and highest place (3,) of a box about its tool there, in the frame
+    of the base, m; None if no posture is found. `tool`: position and quaternion with all joints at 0, carried by the
+    body `last`.
 
-    Of random postures with the tool in front of the base and every link well above it, home has the largest product of
-    manipulability (Yoshikawa 1985) and distance from the joints' limits.
+    Among postures with the tool in front of the base and the links well above it, home has the largest product of
+    manipulability (Yoshikawa 1985), distance from the joints' limits, and closeness of the tool's z axis to straight
+    down.
     """
     postures = _Postures(model, joints)
     data, root = postures.data, int(model.body_rootid[last])
     postures.place(np.zeros(len(joints)))
-    local = data.xmat[last].reshape(3, 3).T @ offset
-    base = data.xmat[root].reshape(3, 3).copy()
+    turned, matrix = data.xmat[last].reshape(3, 3).T, np.empty(9)
+    mujoco.mju_quat2Mat(matrix, tool[1])
+    local, axis = turned @ (tool[0] - data.xpos[last]), turned @ matrix.reshape(3, 3)[:, 2]
+    base, origin = data.xmat[root].reshape(3, 3).copy(), data.xpos[root].copy()
     dofs = [int(model.jnt_dofadr[j]) for j in joints]
-    anchors = np.array([data.xanchor[j] for j in joints])
-    reach = float(np.linalg.norm(np.diff(anchors, axis=0), axis=1).sum() + np.linalg.norm(offset))
-    best, home, place = -1.0, np.zeros(len(joints)), np.zeros(3)
+    chain = np.array([data.xanchor[j] for j in joints] + [tool[0]])
+    shoulder = (chain[min(1, len(joints) - 1)] - origin) @ base
+    reach = float(np.linalg.norm(np.diff(chain[1:], axis=0), axis=1).sum())
     jacobian, turning = np.zeros((3, model.nv)), np.zeros((3, model.nv))
-    for posture in postures.drawn(TRIES):
-        tool = data.xpos[last] + data.xmat[last].reshape(3, 3) @ local
-        here = (tool - data.xpos[root]) @ base
-        lowest = min(((data.xanchor[j] - data.xpos[root]) @ base)[2] for j in joints[2:] or joints)
+    if reach <= 0:
+        return None
+
+    def score(posture: np.ndarray) -> tuple[float, np.ndarray]:
+        rotation = data.xmat[last].reshape(3, 3)
+        place = data.xpos[last] + rotation @ local
+        here, down = (place - origin) @ base, -float((rotation @ axis) @ base[:, 2])
+        lowest = min((((data.xanchor[j] - origin) @ base)[2] for j in joints[2:]), default=1.0)
         if here[0] < 0.2 * reach or here[2] < 0.1 * reach or lowest < 0.15 * reach:
-            continue
+            return 0.0, here
         mujoco.mj_comPos(model, data)
-        mujoco.mj_jac(model, data, jacobian, turning, tool, last)
-        moved = np.concatenate([jacobian[:, dofs], turning[:, dofs]])
-        gram = moved @ moved.T if len(joints) >= 6 else jacobian[:, dofs] @ jacobian[:, dofs].T
+        mujoco.mj_jac(model, data, jacobian, turning, place, last)
+        moved = np.concatenate([jacobian[:, dofs], turning[:, dofs]])[: 6 if len(joints) >= 6 else 3]
+        volume = np.sqrt(max(np.linalg.det(moved @ moved.T), 0.0)) if len(joints) > 2 else 1.0
         share = (posture - postures.limits[:, 0]) / postures.width
-        free = (share * (1 - share)).min()
-        # Ahead, not to the side: a task's objects are there.
-        score = float(np.sqrt(max(np.linalg.det(gram), 0.0)) * free * np.exp(-((here[1] / (0.2 * reach)) ** 2)))
-        if score > best:
-            best, home, place = score, posture, here
-    return home, place, reach
+        aside, tilt = here[1] / (0.2 * reach), np.arccos(np.clip(down, -1, 1)) / 0.4
+        return float(volume * (share * (1 - share)).min() * np.exp(-(aside**2) - tilt**2)), here
+
+    best, home, place = 0.0, np.zeros(len(joints)), np.zeros(3)
+    for k in range(REFINED[0] + 1):
+        near = None if k == 0 else home.copy()
+        for posture in postures.drawn(TRIES if k == 0 else REFINED[1], near, 0.4 * 0.6**k):
+            found, here = score(posture)
+            if found > best:
+                best, home, place = found, posture, here
+    if best == 0.0:
+        return None
+    margin = reach * np.array([0.2, 0.3, 0.2])
+    for _ in range(30):
+        low, high = place - margin, place + margin
+        low[2] = max(low[2], FLOOR)
+        corners = np.array([[(low, high)[i >> k & 1][k] for k in range(3)] for i in range(8)])
+        far = np.linalg.norm(corners - shoulder, axis=1)
+        if far.max() < STRETCHED * reach and far.min() > FOLDED * reach:
+            break
+        margin *= 0.9
+    return home, low, high
 
 
 def standing(
-    model: mujoco.MjModel, legs: Sequence[Sequence[int]], trunk: int, feet: Sequence[int]
-) -> tuple[np.ndarray, float]:
-    """Return the home (J,) of a robot on legs, and the height of its trunk above the feet there, m.
+    model: mujoco.MjModel, legs: Sequence[Sequence[int]], trunk: int, feet: Sequence[tuple[int, np.ndarray]]
+) -> tuple[np.ndarray, float] | None:
+    """Return the home (J,) of a robot on legs, and the height of its trunk above the feet there, m; None if the legs
+    do not reach below the trunk. `feet`: body of each foot, and its place in that body.
 
-    Each leg is bent so that its foot is below its first joint that swings, at `LOWERED` of the greatest distance.
+    Each leg is bent so that its foot is below its first joint that swings, at `LOWERED` of the greatest distance. The
+    first leg's posture is fitted; the others start from it, or from it with other signs.
     """
     joints = [j for leg in legs for j in leg]
     postures = _Postures(model, joints)
@@ -91,27 +119,42 @@ def standing(
     turned, centre = data.xmat[trunk].reshape(3, 3).copy(), data.xpos[trunk].copy()
     hips = np.array([(data.xanchor[leg[1 if len(leg) > 2 else 0]] - centre) @ turned for leg in legs])
 
-    def feet_now() -> np.ndarray:
-        return (data.xpos[list(feet)] - centre) @ turned
+    def foot(k: int) -> np.ndarray:
+        body, place = feet[k]
+        return (data.xpos[body] + data.xmat[body].reshape(3, 3) @ place - centre) @ turned
 
-    drawn = [(posture, feet_now()) for posture in postures.drawn(TRIES)]
-    deepest = min(float((below[:, 2] - hips[:, 2]).min()) for _, below in drawn)
+    first = [(posture[: len(legs[0])].copy(), foot(0)) for posture in postures.drawn(TRIES)]
+    deepest = min(float(place[2] - hips[0, 2]) for _, place in first)
     wanted = hips + [0, 0, LOWERED * deepest]
-    home, error = np.zeros(len(joints)), np.full(len(legs), np.inf)
-    owner = np.repeat(np.arange(len(legs)), [len(leg) for leg in legs])
-    for posture, below in drawn:
-        home, error = _better(home, error, posture, np.linalg.norm(below - wanted, axis=1), owner)
-    for k in range(REFINED[0]):
-        for posture in postures.drawn(REFINED[1], home.copy(), 0.4 * 0.6**k):
-            home, error = _better(home, error, posture, np.linalg.norm(feet_now() - wanted, axis=1), owner)
+    home = np.zeros(len(joints))
+
+    def fit(k: int, starts: list[np.ndarray], spread: float) -> float:
+        """Put leg k into the best posture from `starts` on; return the distance of its foot from where it should be."""
+        own = slice(sum(map(len, legs[:k])), sum(map(len, legs[: k + 1])))
+        low, high = postures.limits[own].T
+        best, chosen = np.inf, starts[0]
+        for round_ in range(REFINED[0] + 1):
+            centre_of, around = chosen.copy(), spread * 0.6**round_ * postures.width[own]
+            tried = starts if round_ == 0 else (
+                centre_of + around * (postures.rng.uniform(0, 1, len(centre_of)) - 0.5) for _ in range(REFINED[1])
+            )
+            for each in tried:
+                home[own] = each.clip(low, high)
+                postures.place(home)
+                error = float(np.linalg.norm(foot(k) - wanted[k]))
+                if error < best:
+                    best, chosen = error, home[own].copy()
+        home[own] = chosen
+        return best
+
+    nearest = min(first, key=lambda each: float(np.linalg.norm(each[1] - wanted[0])))[0]
+    errors = [fit(0, [nearest], 0.4)]
+    model_leg = home[: len(legs[0])].copy()
+    for k in range(1, len(legs)):
+        signs = np.array(np.meshgrid(*[(1, -1)] * len(model_leg), indexing="ij")).reshape(len(model_leg), -1).T
+        errors.append(fit(k, [model_leg * sign for sign in signs], 0.05))
     postures.place(home)
-    return home, float(-feet_now()[:, 2].mean())
-
-
-def _better(
-    home: np.ndarray, error: np.ndarray, posture: np.ndarray, found: np.ndarray, owner: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return home (J,) and errors (legs,) with those of a posture for each leg that is better in it; `owner` (J,) is
-    the leg of each joint."""
-    better = found < error
-    return np.where(better[owner], posture, home), np.where(better, found, error)
+    height = float(-np.mean([foot(k)[2] for k in range(len(legs))]))
+    if deepest >= 0 or height <= 0 or max(errors) > 0.1 * abs(deepest):
+        return None
+    return home, height

@@ -35,14 +35,10 @@ def test_weight_of_one_is_the_plain_action_space() -> None:
 def test_latents_between_minus_one_and_one_give_the_cycle() -> None:
     fitted = policy(full=0.0)
     fitted.fit_latents(CYCLE)
-    assert fitted.explained(CYCLE) > 0.9999
     latent = (CYCLE - fitted.centre) @ torch.linalg.pinv(fitted.directions)
     assert latent.abs().max() == pytest.approx(1.0, abs=1e-5)
     u = torch.cat([latent, torch.full((24, 12), 5.0)], 1)
     assert torch.allclose(fitted.transform(u, {}), CYCLE, atol=1e-5)
-    one = policy(latent=1)
-    one.fit_latents(CYCLE)
-    assert 0.4 < one.explained(CYCLE) < 0.9
 
 
 @given(latent=st.integers(1, 12), seed=st.integers(0, 2**31))

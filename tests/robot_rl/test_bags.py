@@ -1,6 +1,7 @@
 """Logs in rosbag2 folders: MCAP and SQLite, prefixed and unordered joints, and what is refused."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,43 @@ def test_positions_and_commands_come_back(tmp_path: Path, plugin: Any, command: 
     assert late < 0.1 * 1.1 / PANDA.command_rate, "a command holds until the next"
 
 
+def test_positions_are_unknown_in_gaps_and_driver_names_fit(tmp_path: Path) -> None:
+    gone = (TIME < 5) | (TIME > 7)
+    seen = ((t, state(q)) for t, q in zip(TIME[gone], PLACE[gone], strict=True))
+    log = read_log(write(tmp_path / "gap", {"/a": seen, "/b": sent()}), "panda")
+    (piece,) = log.pieces
+    inside = (piece.time > 5.1) & (piece.time < 6.9)
+    assert not piece.known[inside].any() and piece.known[(piece.time > 1) & (piece.time < 4.8)].all()
+    ours = robots.get("ur5e")
+    mapped = replace(ours, driver=replace(ours.driver, joint_names=(("elbow_joint", "their_elbow"),)))
+    assert "their_elbow" in mapped.driver_names()
+
+
+@pytest.mark.parametrize(("rows", "message"), [
+    ({"/a": states(), "/b": ((t, array(np.zeros(7))) for t in TIME)}, "commands are far from where the joints are"),
+    ({"/a": ((t, state(np.degrees(q))) for t, q in zip(TIME, PLACE, strict=True)), "/b": sent()}, "must be in rad"),
+    ({"/a": ((t, state(q * np.nan)) for t, q in zip(TIME, PLACE, strict=True)), "/b": sent()}, "/a .* is not finite"),
+    ({"/a": ((t, state(q)) for t, q in zip(TIME[::50], PLACE[::50], strict=True)), "/b": sent()}, "at 5 Hz; 20 Hz"),
+    ({"/a": ((0.0, state(PLACE[0])),), "/b": sent()}, "1 joint states at 0 Hz"),
+])  # fmt: skip
+def test_bags_whose_numbers_cannot_be_right_are_refused(tmp_path: Path, rows: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_log(write(tmp_path / "bag", rows), "panda")
+
+
+def test_a_damaged_bag_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    bag = write(tmp_path / "bag", {"/a": states(), "/b": sent()})
+    file = next(bag.glob("*.mcap"))
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    for broken in (whole[:middle], whole[:middle] + bytes(range(200)) * 2 + whole[middle + 400 :], b""):
+        file.write_bytes(broken)
+        with pytest.raises((UserError, ConfigError)):
+            read_log(bag, "panda")
+    with pytest.raises(UserError, match="mcap recover"):
+        read_log(bag, "panda")
+
+
 def test_a_bag_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     two = write(tmp_path / "two", {"/a": states(), "/b": states(), "/c": sent()})
     with pytest.raises(ConfigError, match="2 topics that may be the states .*: /a, /b; name one with --states"):
@@ -94,12 +132,14 @@ def test_a_bag_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="0 topics that may be the commands"):
         read_log(write(tmp_path / "planned", planned), "panda")
     other = write(tmp_path / "other", {"/a": states(), "/b": sent()})
-    with pytest.raises(ConfigError, match="0 topics that may be the states"):
+    with pytest.raises(ConfigError, match="no states of the joints shoulder_pan_joint.*its joints are joint1"):
         read_log(other, "ur5e")
+    with pytest.raises(ConfigError, match="are both /a"):
+        read_log(other, "panda", "/a", "/a")
     with pytest.raises(ConfigError, match="name it with --robot"):
         read_log(other)
     apart = write(tmp_path / "apart", {"/a": states(), "/b": sent(time=TIME + 30)})
-    with pytest.raises(ConfigError, match="not at the same time"):
+    with pytest.raises(ConfigError, match="both are needed at the same time"):
         read_log(apart, "panda")
     alone = next(other.glob("*.mcap"))
     assert read_log(alone, "panda").seconds > 19, "without its folder's metadata"

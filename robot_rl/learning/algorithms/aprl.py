@@ -52,6 +52,8 @@ class APRLConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         if self.range_start > self.range_end:
             raise ValueError(f"range_start is {self.range_start:g}, above range_end, {self.range_end:g}")
+        if self.n_step != 1:
+            raise ValueError(f"n_step is {self.n_step}, but the model predicts one step; make it 1")
 
 
 class APRL(ActorCritic):

@@ -110,6 +110,8 @@ def test_recipe_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(value, same[name]) for name, value in ours.items())
 
 
-def test_a_range_that_ends_before_it_starts_is_refused() -> None:
+def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match=r"range_start is 0\.7, above range_end, 0\.6"):
         APRLConfig(range_start=0.7)
+    with pytest.raises(ValueError, match="n_step is 3, but the model predicts one step"):
+        APRLConfig(n_step=3)
