@@ -77,7 +77,7 @@ def test_positions_and_commands_come_back(tmp_path: Path, plugin: Any, command: 
     (piece,) = log.pieces
     assert log.seconds == pytest.approx(TIME[-1] - 0.001, abs=2 / PANDA.command_rate)
     exact = np.stack([np.interp(piece.time + 0.001, TIME, joint) for joint in PLACE.T], 1)
-    assert np.abs(piece.position - exact).max() < 1e-6
+    assert np.abs(piece.position - exact)[:-2].max() < 1e-6, "but for the end, where no later state is"
     late = np.abs(piece.setpoint - 0.01 - exact).max()
     assert late < 0.1 * 1.1 / PANDA.command_rate, "a command holds until the next"
 
