@@ -11,6 +11,7 @@ from robot_rl.interface.state import OF_JOINTS
 from robot_rl.robots import folder_of
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
+from sim.menagerie import PREFIX, menagerie_file
 from sim.objects.base import Object
 from sim.terrain import Terrain
 
@@ -129,11 +130,14 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """Return the robot's model file: `path` if it is given, else the model of the spec.
+    """Return the robot's model file: `path` if it is given, else the model of the spec. Both may be a model of MuJoCo
+    Menagerie, see `sim.menagerie`.
 
     `robots.get` gives a model file next to the spec an absolute path; a relative path is inside genesis-world's assets.
     This function finds genesis-world without importing it.
     """
+    if (path or robot.model).startswith(PREFIX):
+        return menagerie_file(path or robot.model)
     if path:
         model = Path(path)
         if not model.is_file():

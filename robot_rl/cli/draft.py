@@ -16,8 +16,8 @@ class RobotsDraft:
     Print it, or with --out write it to a module whose robot has the import path my_lab.arm:ARM. Correct the assumed
     facts from the manufacturer's data, then run `robot-rl robots check`."""
 
-    model: tyro.conf.Positional[Path]
-    """Model file, MJCF or URDF."""
+    model: tyro.conf.Positional[str]
+    """Model file, MJCF or URDF, or a name like menagerie:franka_fr3 of MuJoCo Menagerie."""
     name: str = ""
     """Name of the robot; default: the file's name."""
     out: Path | None = None
@@ -28,17 +28,20 @@ class RobotsDraft:
         from robot_rl.util.errors import ConfigError
         from robot_rl.util.files import replace_file
         from sim.engines.draft import draft
+        from sim.menagerie import PREFIX, menagerie_file
 
-        name = self.name or re.sub(r"\W", "_", self.model.stem.lower())
+        known = self.model.startswith(PREFIX)
+        file = menagerie_file(self.model) if known else Path(self.model)
+        name = self.name or re.sub(r"\W", "_", file.stem.lower())
         if not name.isidentifier():
             raise ConfigError(f"--name {name}: take letters, digits and underscores")
         if self.out and self.out.exists():
             raise ConfigError(f"{self.out} is there already; name another --out")
-        made = draft(self.model, name)
-        robot = made.robot
-        if self.out and self.model.resolve().is_relative_to(self.out.resolve().parent):
-            robot = replace(robot, model=str(self.model.resolve().relative_to(self.out.resolve().parent)))
-        text = module(robot, self.model.name, made.assumed)
+        made = draft(file, name)
+        robot = replace(made.robot, model=self.model) if known else made.robot
+        if self.out and not known and file.resolve().is_relative_to(self.out.resolve().parent):
+            robot = replace(robot, model=str(file.resolve().relative_to(self.out.resolve().parent)))
+        text = module(robot, file.name, made.assumed)
         if self.out is None:
             sys.stdout.write(text)
         else:

@@ -161,3 +161,28 @@ def test_the_command_writes_a_module_once(tmp_path: Path, capsys: Any) -> None:
     broken.write_text("<mujoco><worldbody>")
     capsys.readouterr()
     assert main(["robots", "draft", str(broken)]) == 2 and "not a readable MJCF" in capsys.readouterr().err
+
+
+def test_models_of_mujoco_menagerie_are_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    folder = tmp_path / "unitree_go2"
+    folder.mkdir()
+    text = QUADRUPED.format(legs="".join(leg(name, x, y) for name, (x, y) in LEGS.items()), motors="")
+    (folder / "go2.xml").write_text(text)
+    monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["robots", "draft", "menagerie:unitree_go2"]) == 1
+    assert "run `mujoco-menagerie path unitree_go2` with a network" in capsys.readouterr().err
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    assert main(["robots", "draft", "menagerie:unitree_go2"]) == 0
+    said = capsys.readouterr().out
+    assert "GO2 = RobotSpec(" in said and "model='menagerie:unitree_go2'" in said
+    scope: dict[str, Any] = {}
+    exec(said, scope)  # noqa: S102  # our own text
+    assert robot_model(scope["GO2"]) == folder / "go2.xml"
+    assert not [finding for finding in check_robot(scope["GO2"]) if finding.severity == "error"]
+    for wrong, message in (
+        ("menagerie:unitree_go3", "did you mean"), ("menagerie:unitree_go2/go5", "file of menagerie:unitree_go2"),
+        ("menagerie:franka_fr3", "not found under MENAGERIE_ROOT"),
+    ):  # fmt: skip
+        assert main(["robots", "draft", wrong]) in (1, 2) and message in capsys.readouterr().err
