@@ -10,13 +10,11 @@ episodes, without corrections. Stages that are done are not repeated. Results go
 
 import argparse
 import json
-import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import Stages
+from benchmarks.suites import Stages, private_bus
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "gap.json"
@@ -33,11 +31,7 @@ def main() -> int:
     parser.add_argument("--demonstrations", type=int, default=15, help="demonstrations of each policy")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each improvement")
     options = parser.parse_args()
-    # A bus of its own: another twin on this machine would hear the resets.
-    os.environ |= {
-        "ROS_DOMAIN_ID": str(random.SystemRandom().randint(100, 199)),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-    }
+    private_bus()
     motion, stage = options.folder / "motion", Stages(options.folder)
     stage("excite", "excite", "panda", "--twin", "--hold", "cube", "--out", motion)
     ranges = motion / "ranges.json"

@@ -9,13 +9,11 @@ to benchmarks/results/gap_go2.json.
 
 import argparse
 import json
-import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import Stages
+from benchmarks.suites import Stages, private_bus
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "gap_go2.json"
@@ -28,11 +26,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="folder of the runs")
     parser.add_argument("--episodes", type=int, default=12, help="episodes of 60 s on the twin")
     options = parser.parse_args()
-    # A bus of its own: another twin on this machine would hear the resets.
-    os.environ |= {
-        "ROS_DOMAIN_ID": str(random.SystemRandom().randint(100, 199)),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-    }
+    private_bus()
     log, stage = options.folder / "log", Stages(options.folder)
     stage("excite", "excite", "go2", "--twin", "--hung", "--out", log)
     stage("sysid", "sysid", log)

@@ -6,6 +6,8 @@ stages in --work are not repeated, and training continues from its last checkpoi
 
 import argparse
 import json
+import os
+import random
 import subprocess
 import sys
 import time
@@ -68,6 +70,14 @@ def robot_rl(*words: object) -> None:
 def first_episode(out: Path, published: Path) -> int:
     """Return the seed of the first evaluation episode: a held-out seed only if `out` is the published file."""
     return evaluation_seed(out.resolve() == published.resolve())
+
+
+def private_bus() -> None:
+    """Give this program a bus of its own: another twin on this machine would hear the resets."""
+    os.environ |= {
+        "ROS_DOMAIN_ID": str(random.SystemRandom().randint(100, 199)),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    }
 
 
 class Stages:

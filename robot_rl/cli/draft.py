@@ -1,5 +1,6 @@
 """`robot-rl robots draft`: write a robot's spec from its model file."""
 
+import json
 import re
 import sys
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -24,7 +25,6 @@ class RobotsDraft:
     """Python file to write, which must not exist; default: print."""
 
     def run(self) -> int:
-        from robot_rl.robots import robots  # noqa: F401  # registers the classes of drivers
         from robot_rl.util.errors import ConfigError
         from robot_rl.util.files import replace_file
         from sim.engines.draft import draft
@@ -62,8 +62,8 @@ def module(robot: Any, source: str, assumed: list[str]) -> str:
 
 
 def expression(value: Any, used: set[str], depth: int = 0) -> str:
-    """Return Python source of a dataclass without its default values, of a tuple, or of a number or text. `used` gets
-    the names of the classes."""
+    """Return Python source of a dataclass without its default values, or of a tuple, number or text. `used` gets the
+    names of the classes."""
     pad = "    " * (depth + 1)
     if is_dataclass(value) and not isinstance(value, type):
         used.add(type(value).__name__)
@@ -81,4 +81,6 @@ def expression(value: Any, used: set[str], depth: int = 0) -> str:
     if isinstance(value, tuple) and any(is_dataclass(each) for each in value):
         inner = "".join(f"{pad}{expression(each, used, depth + 1)},\n" for each in value)
         return f"(\n{inner}{'    ' * depth})"
-    return repr(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(expression(each, used) for each in value)}{',' * (len(value) == 1)})"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ import numpy as np
 from robot_rl.util.errors import ConfigError, UserError, require
 
 METADATA = "metadata.yaml"
-STATES = ("sensor_msgs/msg/JointState",)
-COMMANDS = ("std_msgs/msg/Float64MultiArray", "trajectory_msgs/msg/JointTrajectory", *STATES)
-"""Types of the messages that are read as states and as commands."""
-Read = Callable[[Any], "np.ndarray | None"]
+STATE = "sensor_msgs/msg/JointState"
+COMMANDS = ("std_msgs/msg/Float64MultiArray", "trajectory_msgs/msg/JointTrajectory", STATE)
+"""Types of the messages that are read as joint states and as commands."""
 
 
 @dataclass
 class Bag:
-    """What was said on two topics; times are those at which the recorder received the messages."""
+    """Joint states and commands of one robot; times are those at which the recorder received the messages."""
 
     states: tuple[np.ndarray, np.ndarray]
     """Time (N,), s, and joint positions (N, J), rad, in the order of the asked joints."""
@@ -61,7 +60,7 @@ def read_bag(path: Path, names: Sequence[Sequence[str]], states: str = "", comma
     except Exception as error:  # of a damaged file the readers raise whatever they stumble over
         remedy = "repair it with `mcap recover` or `ros2 bag reindex`, or record it again"
         raise UserError(f"{path} cannot be read as a rosbag2 folder ({error}): {remedy}") from error
-    fitting = [topic for topic in columns if kinds[topic] in STATES and topic != commands]
+    fitting = [topic for topic in columns if kinds[topic] == STATE and topic != commands]
     if not fitting and seen:
         listed = ", ".join(sorted(seen))
         raise ConfigError(f"{path} has no states of the joints {', '.join(names[0])}; its joints are {listed}")

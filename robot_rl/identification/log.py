@@ -125,7 +125,7 @@ def _of_bag(path: Path, name: str, states: str, commands: str) -> Motion:
     start, end = max(seen[0], sent[0]), min(seen[-1], sent[-1])
     if end <= start:
         raise ConfigError(
-            f"{path}: states were recorded from {seen[0] - seen[0]:.1f} to {seen[-1] - seen[0]:.1f} s, commands from "
+            f"{path}: states were recorded from 0 to {seen[-1] - seen[0]:.1f} s, commands from "
             f"{sent[0] - seen[0]:.1f} to {sent[-1] - seen[0]:.1f} s; both are needed at the same time"
         )
     grid = np.arange(start, end, 1 / spec.command_rate)

@@ -176,7 +176,7 @@ def test_models_of_mujoco_menagerie_are_found_by_name(
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     assert main(["robots", "draft", "menagerie:unitree_go2"]) == 0
     said = capsys.readouterr().out
-    assert "GO2 = RobotSpec(" in said and "model='menagerie:unitree_go2'" in said
+    assert "GO2 = RobotSpec(" in said and 'model="menagerie:unitree_go2"' in said
     scope: dict[str, Any] = {}
     exec(said, scope)  # noqa: S102  # our own text
     assert robot_model(scope["GO2"]) == folder / "go2.xml"
