@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -342,7 +343,8 @@ def test_refused_before_anything_is_sent(
 def process(robot: SdkRobot) -> "Iterator[subprocess.Popen[str]]":
     """`robot-rl drive` in a process of its own, killed at the end."""
     command = [sys.executable, "-m", "robot_rl.cli.main", "drive", "go2_sport"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    pipe, default = subprocess.PIPE, partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, preexec_fn=default) as process:
         yield process
         process.kill()
 
