@@ -39,10 +39,13 @@ class AdversarialEnv(EnvWrapper):
     >>> env = AdversarialEnv(TestbedEnv(Swing(), 256), floor=-400.0)
     """
 
-    def __init__(self, env: Any, floor: float = math.inf, hot: float = 1.0, size: int = 30, step: float = 0.1):
+    def __init__(
+        self, env: Any, floor: float = math.inf, hot: float = 1.0, size: int = 30, step: float = 0.1, updates: int = 1
+    ):
         """`hot`: mean temperature of the first episodes; inf: forces stay uniformly random. With a finite `floor`, the
         mean falls to 1/50 of it: by a share `step` of the way whenever `size` episodes return at least `floor` on
-        average. Without, every episode has the temperature `hot`. Raises ConfigError without outside forces."""
+        average. Without, every episode has the temperature `hot`. `updates`: gradient steps of the adversary in each
+        step of the environment. Raises ConfigError without outside forces."""
         super().__init__(env)
         forces = getattr(env, "disturbance", 0)
         if not forces:
@@ -50,7 +53,7 @@ class AdversarialEnv(EnvWrapper):
                 f"nothing pushes in task {env.info.task!r}: only testbed:swing and tasks of legged robots have "
                 "outside forces"
             )
-        self.floor, self.hot, self.device = floor, hot, torch.device(getattr(env, "device", "cpu"))
+        self.floor, self.hot, self.updates, self.device = floor, hot, updates, torch.device(getattr(env, "device", "cpu"))
         size_of = env.info.observation + env.privileged_size
         self.adversary = Adversary(size_of, forces, env.num_envs, 0, self.device)
         self.learning = True
@@ -99,7 +102,7 @@ class AdversarialEnv(EnvWrapper):
         return 2 * torch.rand(self.env.num_envs, self.env.disturbance, generator=self.rng).to(self.device) - 1
 
     def step(self, actions: Tensor) -> tuple[Any, ...]:
-        """Step the environment under the adversary's forces; the adversary takes a gradient step."""
+        """Step the environment under the adversary's forces; the adversary takes its gradient steps."""
         forces = self._forces()
         self.env.disturb(forces)
         result: tuple[Any, ...] = self.env.step(actions)
@@ -109,7 +112,8 @@ class AdversarialEnv(EnvWrapper):
             row = {"state": self.state, "temperature": self.temperature, "action": forces, "reward": reward.float()}
             final = self._seen(infos["final_obs"]) if done.any() else None
             self.adversary.add(row | {"terminated": terminated, "last": done}, final)
-            self.metrics |= self.adversary.learn()
+            for _ in range(self.updates):
+                self.metrics |= self.adversary.learn()
         self.state = self._seen(observation)
         self.total += reward
         if done.any():
@@ -156,15 +160,16 @@ def attacked(
 
 def qarl(
     floor: float, hot: PositiveFloat = 1.0, size: PositiveInt = 30, step: Annotated[float, Interval(gt=0, le=1)] = 0.1,
+    updates: PositiveInt = 1,
 ) -> Wrap:  # fmt: skip
     """Push with an adversary that becomes more rational while the policy returns at least `floor`, see
     `AdversarialEnv`."""
-    return lambda env: AdversarialEnv(env, floor, hot, size, step)
+    return lambda env: AdversarialEnv(env, floor, hot, size, step, updates)
 
 
-def rarl(temperature: PositiveFloat = 0.02) -> Wrap:
+def rarl(temperature: PositiveFloat = 0.02, updates: PositiveInt = 1) -> Wrap:
     """Push with an adversary of a fixed temperature."""
-    return lambda env: AdversarialEnv(env, hot=temperature)
+    return lambda env: AdversarialEnv(env, hot=temperature, updates=updates)
 
 
 def random_forces() -> Wrap:
