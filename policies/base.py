@@ -131,13 +131,18 @@ class Policy(nn.Module):
         """Start new episodes in environments `ids`; None: all."""
 
 
-def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy of any class with fresh weights, given the result of the policy's `describe`."""
+def policy_class(description: dict[str, Any]) -> type[Policy]:
+    """Return the class of a policy, given the result of the policy's `describe`."""
     name = str(description["class"])
     kind = policy_classes.get(policy_classes.vet(name))
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise TypeError(f"{name} is not a policy class")
-    return kind.build(description)
+    return kind
+
+
+def build_policy(description: dict[str, Any]) -> Policy:
+    """Return a policy of any class with fresh weights, given the result of the policy's `describe`."""
+    return policy_class(description).build(description)
 
 
 class Actor(nn.Module):

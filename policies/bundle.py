@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from policies.base import Policy, Size, build_policy
+from policies.base import Policy, Size, policy_class
 from policies.errors import BundleError, NoBundle, WrongBundle
 from policies.onnx import load_onnx
 from policies.weights import read_weights, require_fit, sha256
@@ -203,8 +203,9 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             remedy = "update robot-rl" if newer else "train it again, or use the robot-rl that wrote it"
             raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; {remedy}")
         check_names(meta)
+        found = policy_class(meta["policy"])
         with torch.device("meta"):  # nothing is allocated until the sizes match those of the weights
-            wanted = build_policy(meta["policy"]).state_dict()
+            wanted = found.build(meta["policy"]).state_dict()
         interface = Interface.from_json(meta["interface"]) if meta["interface"] is not None else None
         if interface is not None:
             robots.get(interface.robot)
@@ -216,7 +217,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         sums = dict(meta["sha256"])
         weights = read_weights(path / WEIGHTS, sums)
         require_fit(weights, wanted, path / WEIGHTS)
-        policy = build_policy(meta["policy"])
+        policy = found.build(meta["policy"])
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
         bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
         bundle.described = described(meta, bundle.task, policy.size)
@@ -252,7 +253,7 @@ def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
 
 def check_names(meta: dict[str, Any]) -> None:
     """Raise ConfigError if a task, robot, term or test named in a description would import an untrusted package;
-    `build_policy` checks the name of the policy's class."""
+    `policy_class` checks the name of the policy's class."""
     check_trusted_task(str(meta.get("task", "")))
     if (interface := meta["interface"]) is not None:
         robots.vet(str(interface["robot"]))

@@ -42,6 +42,8 @@ class Check:
     """Additional flags of `robot-rl evaluate` for both arms."""
     paper: str = ""
     """Authors, year and arXiv number of the claim's paper, if it is not the paper of the recipe."""
+    parity: bool = False
+    """Whether the method passes if its mean is not below the control's interval; else it must be better."""
 
 
 def flags(*parts: str | tuple[str, ...]) -> tuple[str, ...]:

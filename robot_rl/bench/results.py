@@ -5,8 +5,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,20 @@ from robot_rl.report.folders import read_json
 from robot_rl.training.run import SEED, provenance, read_metrics, write_json, write_text
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 
-PUBLISHED = Path("benchmarks/results/methods.json")
-PAGE = Path("docs/methods.md")
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
 REACHED = 0.8
 """Success rate in training that counts as learned."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Checks with a file of published results and a page whose table shows them."""
+
+    checks: Mapping[str, Check]
+    published: Path
+    page: Path
+    table: Callable[[Mapping[str, Any]], str]
+    """Return the results as a Markdown table."""
 
 
 def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
@@ -51,7 +60,10 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
             record["difference"] = measured["arms"][1]["difference"]
             reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}
             proves = not check.at_least or (reached["method"] and not reached["control"])
-            record["verdict"] = "passed" if proves and record["difference"]["low"] > 0 else "failed"
+            better = record["difference"]["low"] > 0
+            if check.parity:
+                better = record["method"]["mean"] >= record["control"]["low"]
+            record["verdict"] = "passed" if proves and better else "failed"
     return record | provenance_of([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
 
 
@@ -86,14 +98,14 @@ def learning(runs: Sequence[Path]) -> dict[str, Any]:
     return result
 
 
-def publish(records: Mapping[str, Any]) -> None:
-    """Write the records without errors to the published results; published records of other checks stay."""
-    merge(checkout(PUBLISHED), {name: record for name, record in records.items() if record["verdict"] != "error"})
+def publish(records: Mapping[str, Any], file: Path) -> None:
+    """Write the records without errors to the published results `file`; published records of other checks stay."""
+    merge(checkout(file), {name: record for name, record in records.items() if record["verdict"] != "error"})
 
 
-def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
-    """Raise ConfigError if published results of checks `names` have more seeds or more episodes than given."""
-    published = read_results(checkout(PUBLISHED))
+def check_size(names: Iterable[str], seeds: int, episodes: int, file: Path) -> None:
+    """Raise ConfigError if results of checks `names` in `file` have more seeds or more episodes than given."""
+    published = read_results(checkout(file))
     for name in names:
         method = published.get(name, {}).get("method", {})
         if len(method.get("seeds", ())) > seeds or method.get("episodes", 0) > seeds * episodes:
@@ -127,14 +139,14 @@ def checkout(path: Path) -> Path:
     return ROOT / path
 
 
-def write_table() -> Path:
+def write_table(series: Series) -> Path:
     """Write the table of published results to the docs page; return the path of the page."""
-    page = checkout(PAGE)
+    page = checkout(series.page)
     text = page.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise UserError(f"{page} must hold {BEGIN} and {END} once each, for the table between them")
     head, rest = text.split(BEGIN)
-    table = docs_table(read_results(checkout(PUBLISHED)))
+    table = series.table(read_results(checkout(series.published)))
     return write_text(page, f"{head}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
 
 
@@ -143,6 +155,11 @@ def docs_table(records: Mapping[str, Any]) -> str:
     head = ("method", "paper", "control", "task", "result", "at least", "control's", "difference",
             "steps, minutes to 80 %", "verdict")  # fmt: skip
     rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
+    return markdown(rows)
+
+
+def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
@@ -153,8 +170,8 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
         verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
     verdict += "" if is_current(name, record) else ", of an earlier form of the check"
     verdict += "*" if "-dirty" in record["commit"] else ""
-    results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
-    gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
+    results = [interval_of(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
+    gap = interval_of(record["difference"], rate, signed=True) if "difference" in record else "–"
     shared = options(method["flags"])
     unlike = [word for option in options(control["flags"]) if option not in shared for word in option]
     other = f"`{control['recipe']}`"
@@ -186,7 +203,7 @@ def options(flags: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(flags[a:b]) for a, b in pairwise(starts)]
 
 
-def _interval(row: Mapping[str, Any], rate: bool, signed: bool = False) -> str:
+def interval_of(row: Mapping[str, Any], rate: bool, signed: bool = False) -> str:
     if rate and not signed:
         return f"{percent(row['mean'], 0)} [{interval(row['low'], row['high'])}]"
     show = (lambda v: percent(v, 0)) if rate else figure
@@ -216,3 +233,6 @@ def paper(recipe: str) -> str:
     authors = re.search(r"[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)? (?:19|20)\d\d", text)
     number = re.search(r"\b\d{4}\.\d{5}\b", text)
     return ", ".join(found for found in (authors and authors[0], number and f"arXiv {number[0]}") if found) or "–"
+
+
+METHODS = Series(checks, Path("benchmarks/results/methods.json"), Path("docs/methods.md"), docs_table)

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
     "compare": ("robot_rl.cli.report:Compare", "compare policies with confidence intervals"),
     "bench methods": ("robot_rl.cli.bench:Methods", "measure each method against its control"),
+    "bench peers": ("robot_rl.cli.bench:Peers", "measure our learners against those of other libraries"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure simulation speed against other libraries"),
     "bench gpu": ("robot_rl.cli.bench.gpu:Gpu", "measure physics, environments and learning on a GPU"),
     "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a 500M-parameter vision-language-action model on a GPU"),

@@ -53,7 +53,8 @@ class AdversarialEnv(EnvWrapper):
                 f"nothing pushes in task {env.info.task!r}: only testbed:swing and tasks of legged robots have "
                 "outside forces"
             )
-        self.floor, self.hot, self.updates, self.device = floor, hot, updates, torch.device(getattr(env, "device", "cpu"))
+        self.floor, self.hot, self.updates = floor, hot, updates
+        self.device = torch.device(getattr(env, "device", "cpu"))
         size_of = env.info.observation + env.privileged_size
         self.adversary = Adversary(size_of, forces, env.num_envs, 0, self.device)
         self.learning = True

@@ -1,14 +1,20 @@
-"""`robot-rl bench sim` measures simulation speed; `bench methods` compares each learning method with its control."""
+"""`robot-rl bench sim` measures simulation speed, `bench methods` compares each learning method with its control, and
+`bench peers` our learners with those of other libraries."""
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robot_rl.cli.options import Json
 from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
+
+if TYPE_CHECKING:
+    from robot_rl.bench.results import Series
 
 
 @dataclass
@@ -180,40 +186,77 @@ class Methods:
     json: Json = False
 
     def run(self) -> int:
-        from robot_rl.bench.checks import checks
-        from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
-        from robot_rl.bench.results import check_size, judge, merge, publish, write_table
-        from robot_rl.cli.console import bar, show
-        from robot_rl.util.errors import ConfigError, Interrupted, UnknownName
+        from robot_rl.bench.results import METHODS
 
-        if self.table:
-            if self.only:
-                raise ConfigError("--table writes the whole table; leave out --only")
-            show({"written": str(write_table())}, self.json)
-            return 0
-        for name in self.only:
-            if name not in checks:
-                raise UnknownName("check", name, checks)
-        if self.publish:
-            check_size(self.only or checks, self.seeds, self.episodes)
-        work = self.work.resolve()
-        runner, seeds = Runner(work), range(self.seeds)
-        records: dict[str, Any] = {}
-        try:
-            with interrupted_by_signals():
-                for name in self.only or checks:
-                    with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
-                        todo = name, checks[name], runner, seeds, self.episodes, self.jobs
-                        errors = run_check(*todo, update, self.publish)
-                    records[name] = judge(name, checks[name], work, seeds, errors)
-                    merge(work / "results.json", {name: records[name]})
-                    if self.publish:
-                        publish({name: records[name]})
-        except KeyboardInterrupt as error:
-            said = f"stopped; what had finished is in {work}: the same command goes on"
-            raise Interrupted(said, error.args[0]) from None
-        show(records if self.json else {name: _line(record) for name, record in records.items()}, self.json, "checks")
-        return int(any(record["verdict"] == "error" for record in records.values()))
+        return run_series(self, METHODS)
+
+
+@dataclass
+class Peers(Methods):
+    """Train and evaluate our learners and those of other libraries on the same tasks, with the same steps, networks and
+    seeds. A page of learning curves is written for each row. After Ctrl-C or a kill, the same command continues."""
+
+    only: tuple[str, ...] = ()
+    """Rows of the table to run; default: all rows."""
+    seeds: PositiveInt = 5
+    """Number of training seeds: 0, 1, ..."""
+    work: Path = Path("runs/peers")
+    """Folder of the runs, their logs, pages of curves, and results.json."""
+    publish: bool = False
+    """Also write the results to benchmarks/results/peers.json."""
+    table: bool = False
+    """Run nothing; write the table of published results to docs/peers.md."""
+
+    def run(self) -> int:
+        from robot_rl.bench.peers import PEERS, require
+
+        if not self.table:
+            require(name for name in self.only or PEERS.checks if name in PEERS.checks)
+        return run_series(self, PEERS)
+
+
+def run_series(command: Methods, series: Series) -> int:
+    """Run the checks of a series that a command names; show and keep their records."""
+    from robot_rl.bench.methods import ARMS, Runner, interrupted_by_signals, run_check
+    from robot_rl.bench.results import check_size, judge, merge, publish, write_table
+    from robot_rl.cli.console import bar, show
+    from robot_rl.report.comparison import compare, read_arms, write_comparison
+    from robot_rl.util.errors import ConfigError, Interrupted, UnknownName
+
+    if command.table:
+        if command.only:
+            raise ConfigError("--table writes the whole table; leave out --only")
+        show({"written": str(write_table(series))}, command.json)
+        return 0
+    for name in command.only:
+        if name not in series.checks:
+            raise UnknownName("check", name, series.checks)
+    names = command.only or tuple(series.checks)
+    if command.publish:
+        check_size(names, command.seeds, command.episodes, series.published)
+    work = command.work.resolve()
+    runner, seeds = Runner(work), range(command.seeds)
+    records: dict[str, Any] = {}
+    try:
+        with interrupted_by_signals():
+            for name in names:
+                check = series.checks[name]
+                with bar(f"bench {len(records) + 1}/{len(names)}") as update:
+                    todo = name, check, runner, seeds, command.episodes, command.jobs
+                    errors = run_check(*todo, update, command.publish)
+                records[name] = judge(name, check, work, seeds, errors)
+                merge(work / "results.json", {name: records[name]})
+                if command.publish:
+                    publish({name: records[name]}, series.published)
+                if check.parity and not errors:
+                    arms = read_arms([work / name / part for part in ARMS])
+                    write_comparison(arms, compare(arms, check.figure), work / f"{name}.html")
+    except KeyboardInterrupt as error:
+        said = f"stopped; what had finished is in {work}: the same command goes on"
+        raise Interrupted(said, error.args[0]) from None
+    shown = records if command.json else {name: _line(record) for name, record in records.items()}
+    show(shown, command.json, "checks")
+    return int(any(record["verdict"] == "error" for record in records.values()))
 
 
 def _line(record: dict[str, Any]) -> str:

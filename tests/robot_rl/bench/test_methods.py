@@ -17,7 +17,8 @@ import pytest
 from robot_rl.bench import results
 from robot_rl.bench.checks import EXPERT, Arm, Check, checks
 from robot_rl.bench.methods import Runner, required_inputs, run_check, steps
-from robot_rl.bench.results import checkout, docs_table, judge, learning, merge, read_results
+from robot_rl.bench.peers import PEERS
+from robot_rl.bench.results import METHODS, checkout, docs_table, judge, learning, merge, read_results
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
 from robot_rl.recipes import recipes
@@ -275,13 +276,14 @@ def test_merge_by_check(tmp_path: Path) -> None:
 
 
 def test_smaller_results_are_not_published() -> None:
-    results.check_size(["iql"], 3, 200)
+    results.check_size(["iql"], 3, 200, METHODS.published)
     for seeds, episodes in ((2, 400), (3, 100)):
         with pytest.raises(ConfigError, match="published iql has 3 seeds and 600 episodes"):
-            results.check_size(["iql"], seeds, episodes)
+            results.check_size(["iql"], seeds, episodes, METHODS.published)
 
 
 def test_table_in_the_docs_equals_the_results() -> None:
-    text = checkout(results.PAGE).read_text()
-    written = text.partition(results.BEGIN)[2].partition(results.END)[0].strip()
-    assert written == docs_table(read_results(checkout(results.PUBLISHED))), "run `robot-rl bench methods --table`"
+    for series in (METHODS, PEERS):
+        text = checkout(series.page).read_text()
+        written = text.partition(results.BEGIN)[2].partition(results.END)[0].strip()
+        assert written == series.table(read_results(checkout(series.published))), "run the command with --table"

@@ -1,0 +1,76 @@
+"""Learners of other libraries on the same tasks: same environments, steps, networks and number of updates.
+
+The libraries' other settings are their own defaults, and ours are ours. A row passes if our mean is not below the
+interval of the other library's.
+"""
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from robot_rl.bench.checks import Arm, Check, flags
+from robot_rl.bench.results import Series, interval_of, markdown
+from robot_rl.report.figures import figure
+from robot_rl.util.errors import ConfigError
+
+PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib"}
+"""Name of each library's package, by the module that is imported."""
+SB3, RSL = "robot_rl.bench.peers.sb3:SB3", "robot_rl.bench.peers.rsl_rl:RslRl"
+MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl"}
+
+
+def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "") -> Check:
+    """Return a comparison: `both` are flags of both learners, `own` and `theirs` those of one."""
+    return Check("", task, Arm(ours, flags(both, own)), Arm(peer, flags(both, theirs)), figure="return", parity=True)
+
+
+LONG, SHORT = "--training.steps 60000", "--training.steps 10000"
+STARTS = "--learning-starts 1000"
+"""Ours also acts at random in the first 1,000 steps."""
+BATCHES = "--training.num-envs 16 --training.steps 500000"
+PPO = "--training.rollout 128 --agent.epochs 10 --agent.minibatches 32 --policy.history 1 --no-symmetry"
+NARROW = "--policy.hidden 64 64 --agent.hidden 64 64"
+peers: dict[str, Check] = {
+    **{
+        f"{ours}-{name}": row(f"gym:{task}", ours, f"{SB3}{ours.upper()}", steps, "", STARTS)
+        for ours in ("sac", "td3")
+        for name, task, steps in (
+            ("pendulum", "Pendulum-v1", SHORT), ("cheetah", "HalfCheetah-v5", LONG), ("hopper", "Hopper-v5", LONG),
+        )
+    },
+    "ppo-cheetah": row("gym:HalfCheetah-v5", "ppo", f"{SB3}PPO", BATCHES, f"{PPO} {NARROW}"),
+    "ppo-go2": row(
+        "go2-velocity", "ppo", f"{RSL}PPO", "--training.steps 3800000",
+        "--agent.epochs 5 --policy.history 1 --no-symmetry",
+    ),
+}
+
+
+def require(names: Iterable[str]) -> None:
+    """Raise ConfigError if a library that the rows need is not installed."""
+    needed = {module for name in names for prefix, module in MODULES.items()
+              if peers[name].control.recipe.startswith(prefix)}  # fmt: skip
+    missing = [PACKAGES[module] for module in sorted(needed) if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is not installed; pip install -c constraints.txt 'robot-rl[peers]'")
+
+
+def table(records: Mapping[str, Any]) -> str:
+    """Return the results as a Markdown table with one line per comparison."""
+    head = ("row", "task", "steps", "ours", "the other's", "difference", "minutes, ours and theirs", "verdict")
+    return markdown([head, ("---",) * len(head), *(_line(name, records[name]) for name in peers if name in records)])
+
+
+def _line(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
+    arms = record["method"], record["control"]
+    words = arms[0]["flags"]
+    steps = figure(int(words[words.index("--training.steps") + 1]))
+    results = [interval_of(arm, False) if "mean" in arm else "error" for arm in arms]
+    gap = interval_of(record["difference"], False) if "difference" in record else "–"
+    minutes = " and ".join(f"{arm['minutes']:.1f}" if "minutes" in arm else "–" for arm in arms)
+    verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
+    return f"`{name}`", f"`{record['task']}`", steps, *results, gap, minutes, verdict
+
+
+PEERS = Series(peers, Path("benchmarks/results/peers.json"), Path("docs/peers.md"), table)
