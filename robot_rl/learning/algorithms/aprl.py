@@ -3,12 +3,13 @@ with Real-World RL for Robotic Locomotion" (APRL, arXiv 2310.17634).
 
     actor:    the actor's loss + penalty |a|_1 for each sampled a with a component outside [-range, range]
     model:    |f(s, a) - (s' - s)|^2, per component in units of its variance
-    surprise: the model's error in the steps just taken / its error in steps from the replay
+    surprise: the model's error in the steps just taken / its error in steps from the replay, of a step at most LARGEST
     range:    grows while the surprise is small, shrinks faster when it is large, as after a change of the dynamics
 
 The replay and the critics know nothing of the range, so old steps stay valid. Deviations: the range moves in equal
-steps, and not linearly in time and by halves; the surprise is relative, so that its limit does not depend on the task;
-dropout in the critics is left out.
+steps, and not linearly in time and by halves; the surprise is relative, so that its limit does not depend on the task,
+and bounded in each step, so that other dynamics shrink the range and a single fall does not; dropout in the critics is
+left out.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ MOVES = 100
 """Number of steps in which the range grows from its start to its end."""
 BACK = 20.0
 """Number of these steps that the range shrinks by at once."""
+LARGEST = 2.0
+"""Largest surprise of a step, in units of the limit."""
 MEMORY = 0.99
 """Share of the past in the running means of the model's error and of the variance of the changes, per update."""
 
@@ -76,6 +79,8 @@ class APRL(ActorCritic):
         start, end = (torch.tensor([value], dtype=torch.double) for value in (c.range_start, c.range_end))
         size = max(1, c.range_steps // MOVES)
         self.range = Curriculum(start, end, 1 / MOVES, size, -c.surprise, -c.surprise, BACK)
+        self.surprise = 1.0
+        """Running mean of the surprise, a metric."""
         self.last: dict[str, Tensor] | None = None
         """State (n, D) and action (n, A) of the step before, and whether (n,) its episode goes on."""
 
@@ -91,7 +96,10 @@ class APRL(ActorCritic):
         if self.last is not None and float(self.error):
             goes_on = self.last["goes_on"]
             error = self._error(self.last["state"], self.last["action"], state)[goes_on] / self.error
-            self.range.report(torch.zeros(len(error), dtype=torch.long), -error.cpu())
+            error = error.clamp_max(LARGEST * self.config.surprise).cpu()
+            self.range.report(torch.zeros(len(error), dtype=torch.long), -error)
+            if len(error):
+                self.surprise += 0.01 * (float(error.mean()) - self.surprise)
         action, kept = super().act(observation, rng, phase)
         if phase == LearningPhase.WARMUP:
             action = action * self.limit
@@ -118,7 +126,8 @@ class APRL(ActorCritic):
         loss = self._error(state, batch["action"], following).mean()
         gradient_step(loss, self.model_optimizer)
         self.error = self.error.lerp(loss.detach(), 1 - keep)
-        return {"aprl/error": self.error, "aprl/range": torch.tensor(self.limit)}
+        measured = {"range": torch.tensor(self.limit), "surprise": torch.tensor(self.surprise)}
+        return {"aprl/error": self.error} | {f"aprl/{name}": value for name, value in measured.items()}
 
     def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
         outside = (u.abs() > self.limit).any(-1)
@@ -133,9 +142,11 @@ class APRL(ActorCritic):
         self.last = memory["last"] and {name: value.to(self.device) for name, value in memory["last"].items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"variance": self.variance, "error": self.error, "range": self.range.state_dict()}
+        own = {"variance": self.variance, "error": self.error, "range": self.range.state_dict()}
+        return super().state_dict() | own | {"surprise": self.surprise}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.variance, self.error = (state[name].to(self.device) for name in ("variance", "error"))
         self.range.load_state_dict(state["range"])
+        self.surprise = state["surprise"]

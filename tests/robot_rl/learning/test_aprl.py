@@ -39,12 +39,13 @@ def batch(rows: int = 64, seed: int = 0) -> Batch:
     return own | {"reward": torch.zeros(rows), "discount": torch.full((rows,), 0.9)}
 
 
-def live(agent: APRL, gain: float, steps: int, seed: int = 0) -> None:
-    """Act in eight environments whose dynamics have a gain."""
-    source, state = rng(seed), torch.randn(8, 3, generator=rng(seed))
+def live(agent: APRL, gain: float, steps: int, seed: int = 0, falls: float = 0.0) -> None:
+    """Act in eight environments whose dynamics have a gain; a share `falls` of the states is seen far away."""
+    source, other, state = rng(seed), rng(seed + 1), torch.randn(8, 3, generator=rng(seed))
     agent.reset()
     for _ in range(steps):
-        action, _ = agent.act({"observation.state": state}, source, WARMUP)
+        away = 20.0 * (torch.rand(8, 1, generator=other) < falls)
+        action, _ = agent.act({"observation.state": state + away}, source, WARMUP)
         state = moved(state, action, gain, source)
 
 
@@ -82,6 +83,18 @@ def test_range_grows_with_known_dynamics_and_shrinks_with_others() -> None:
     assert agent.limit < grown - 0.09, "two steps back, each of a fifth of the way"
     live(agent, 0.5, 100, 3)
     assert agent.limit > 0.35, "it grows again"
+
+
+def test_single_falls_do_not_shrink_the_range() -> None:
+    agent, calm = make(surprise=1.5), make(surprise=1.5)
+    for seed in range(400):
+        agent.update(batch(256, seed), WARMUP)
+        calm.update(batch(256, seed), WARMUP)
+    live(agent, 0.5, 100, falls=0.02)
+    live(calm, 0.5, 100)
+    assert agent.limit == calm.limit > 0.4
+    live(agent, 0.5, 100, falls=0.5)
+    assert agent.limit < calm.limit, "falls in every other step do"
 
 
 def test_ends_of_episodes_are_no_surprise_and_warm_up_stays_within_the_range() -> None:
