@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from robot_rl.recipes import recipes
 from robot_rl.report.comparison import compare, read_arm, same_task
 from robot_rl.report.figures import figure, interval, percent
 from robot_rl.report.folders import read_json
-from robot_rl.training.run import SEED, provenance, read_metrics, write_json, write_text
+from robot_rl.training.run import SEED, commit_of, provenance, read_metrics, write_json, write_text
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
@@ -53,6 +53,7 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
         except UserError as error:
             record["method"]["error"] = str(error).replace(str(work), "WORK")
         else:
+            record["unlike"] = unlike(*(read_json(runs[part][0] / "config.json", dict, []) for part in ARMS))
             for part, row in zip(ARMS, measured["arms"], strict=True):
                 record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
                 record[part]["first_episode"] = read_json(runs[part][0] / "evaluation.json", dict, []).get("seed")
@@ -65,6 +66,21 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
                 better = record["method"]["mean"] >= record["control"]["low"]
             record["verdict"] = "passed" if proves and better else "failed"
     return record | provenance_of([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
+
+
+def unlike(*settings: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the settings that both runs have and in which they differ, by name, such as "training.steps", with both
+    values. A check says something about its method only if this is what the method is."""
+    first, second = (dict(_flat(each.get("config", {}))) for each in settings)
+    return {name: [first[name], second[name]] for name in first if name in second and first[name] != second[name]}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def provenance_of(runs: Sequence[Path]) -> dict[str, Any]:
@@ -101,6 +117,15 @@ def learning(runs: Sequence[Path]) -> dict[str, Any]:
 def publish(records: Mapping[str, Any], file: Path) -> None:
     """Write the records without errors to the published results `file`; published records of other checks stay."""
     merge(checkout(file), {name: record for name, record in records.items() if record["verdict"] != "error"})
+
+
+def require_commit() -> None:
+    """Raise ConfigError if tracked files differ from the commit that published records would name."""
+    if commit_of(ROOT).endswith("-dirty"):
+        raise ConfigError(
+            f"--publish records the commit, and files in {ROOT} differ from it: commit or stash the changes, or leave "
+            "out --publish"
+        )
 
 
 def check_size(names: Iterable[str], seeds: int, episodes: int, file: Path) -> None:

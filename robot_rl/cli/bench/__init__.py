@@ -218,7 +218,7 @@ class Peers(Methods):
 def run_series(command: Methods, series: Series) -> int:
     """Run the checks of a series that a command names; show and keep their records."""
     from robot_rl.bench.methods import ARMS, Runner, interrupted_by_signals, run_check
-    from robot_rl.bench.results import check_size, judge, merge, publish, write_table
+    from robot_rl.bench.results import check_size, judge, merge, publish, require_commit, write_table
     from robot_rl.cli.console import bar, show
     from robot_rl.report.comparison import compare, read_arms, write_comparison
     from robot_rl.util.errors import ConfigError, Interrupted, UnknownName
@@ -233,6 +233,7 @@ def run_series(command: Methods, series: Series) -> int:
             raise UnknownName("check", name, series.checks)
     names = command.only or tuple(series.checks)
     if command.publish:
+        require_commit()
         check_size(names, command.seeds, command.episodes, series.published)
     work = command.work.resolve()
     runner, seeds = Runner(work), range(command.seeds)
@@ -265,7 +266,8 @@ def _line(record: dict[str, Any]) -> str:
     if "difference" not in record:
         return "; ".join(f"{arm['recipe']}: {arm['error']}" for arm in arms if "error" in arm)
     shown = ", ".join(f"{arm['recipe']} {_interval(arm)}" for arm in arms)
-    return f"{record['verdict']}: {shown}, difference {_interval(record['difference'])}"
+    differ = "; ".join(f"{name} {first} and {second}" for name, (first, second) in record["unlike"].items())
+    return f"{record['verdict']}: {shown}, difference {_interval(record['difference'])}" + f"; {differ}" * bool(differ)
 
 
 def _interval(row: dict[str, Any]) -> str:

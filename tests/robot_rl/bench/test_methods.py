@@ -19,6 +19,7 @@ from robot_rl.bench.checks import EXPERT, Arm, Check, checks
 from robot_rl.bench.methods import Runner, required_inputs, run_check, steps
 from robot_rl.bench.peers import PEERS
 from robot_rl.bench.results import METHODS, checkout, docs_table, judge, learning, merge, read_results
+from robot_rl.cli.bench import Methods
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
 from robot_rl.recipes import recipes
@@ -115,6 +116,7 @@ def test_finished_steps_are_not_run_again(work: Path) -> None:
     assert record["difference"]["paired"] and len(record["method"]["per_seed"]) == 1
     assert record["method"]["minutes"] > 0 and record["commit"] and record["machine"]["cores"]
     assert str(work) not in json.dumps(record)
+    assert record["unlike"] == {"training.updates": [1, 40]}
 
 
 def test_verdict_needs_interval_and_threshold(work: Path) -> None:
@@ -280,6 +282,12 @@ def test_smaller_results_are_not_published() -> None:
     for seeds, episodes in ((2, 400), (3, 100)):
         with pytest.raises(ConfigError, match="published iql has 3 seeds and 600 episodes"):
             results.check_size(["iql"], seeds, episodes, METHODS.published)
+
+
+def test_changed_files_are_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "commit_of", lambda folder: "abc-dirty")
+    with pytest.raises(ConfigError, match="commit or stash the changes, or leave out --publish"):
+        Methods(only=("iql",), publish=True).run()
 
 
 def test_table_in_the_docs_equals_the_results() -> None:
