@@ -6,6 +6,7 @@ interval of the other library's.
 
 import importlib.util
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ from robot_rl.bench.results import Series, interval_of, markdown
 from robot_rl.report.figures import figure
 from robot_rl.util.errors import ConfigError
 
-PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib"}
+PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib", "d3rlpy": "d3rlpy"}
 """Name of each library's package, by the module that is imported."""
-SB3, RSL = "robot_rl.bench.peers.sb3:SB3", "robot_rl.bench.peers.rsl_rl:RslRl"
-MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl"}
+SB3, RSL, D3 = (f"robot_rl.bench.peers.{name}" for name in ("sb3:SB3", "rsl_rl:RslRl", "offline:D3"))
+MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl", D3: "d3rlpy"}
 
 
-def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "") -> Check:
-    """Return a comparison: `both` are flags of both learners, `own` and `theirs` those of one."""
-    return Check("", task, Arm(ours, flags(both, own)), Arm(peer, flags(both, theirs)), figure="return", parity=True)
+def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "", data: str = "") -> Check:
+    """Return a comparison: `both` are flags of both learners, `own` and `theirs` those of one, `data` of `collect`."""
+    arms = Arm(ours, flags(both, own)), Arm(peer, flags(both, theirs))
+    return Check("", task, *arms, flags(data), figure="return", parity=True)
 
 
 LONG, SHORT = "--training.steps 60000", "--training.steps 10000"
@@ -30,6 +32,8 @@ STARTS = "--learning-starts 1000"
 """Ours also acts at random in the first 1,000 steps."""
 BATCHES = "--training.num-envs 16 --training.steps 500000"
 PPO = "--training.rollout 128 --agent.epochs 10 --agent.minibatches 32 --policy.history 1 --no-symmetry"
+OFFLINE = "--training.offline-updates 15000"
+MIXED = "--skill MIXED --episodes 100 --num-envs 50"
 NARROW = "--policy.hidden 64 64 --agent.hidden 64 64"
 peers: dict[str, Check] = {
     **{
@@ -44,7 +48,20 @@ peers: dict[str, Check] = {
         "go2-velocity", "ppo", f"{RSL}PPO", "--training.steps 3800000",
         "--agent.epochs 5 --policy.history 1 --no-symmetry",
     ),
+    **{
+        ours: row("testbed:swing", ours, f"{D3}{peer}", f"--training.reward task {updates}", own, theirs, MIXED)
+        for ours, peer, updates, own, theirs in (
+            ("iql", "IQL", OFFLINE, "--agent.temperature 3", "--expectile 0.9 --temperature 3"),
+            ("td3-bc", "TD3PlusBC", OFFLINE, "", ""),
+            ("cal-ql", "CalQL", "--training.offline-updates 7000 --training.batch 128",
+             "--agent.value-low -1700 --agent.hidden 128 128 --policy.hidden 128 128", "--hidden 128 128"),
+        )
+    },
 }
+
+
+LENGTHS = ("--training.steps", "--training.offline-updates")
+"""Flags of the length of a training, which the table shows."""
 
 
 def require(names: Iterable[str]) -> None:
@@ -58,14 +75,14 @@ def require(names: Iterable[str]) -> None:
 
 def table(records: Mapping[str, Any]) -> str:
     """Return the results as a Markdown table with one line per comparison."""
-    head = ("row", "task", "steps", "ours", "the other's", "difference", "minutes, ours and theirs", "verdict")
+    head = ("row", "task", "steps or updates", "ours", "theirs", "difference", "minutes of both", "verdict")
     return markdown([head, ("---",) * len(head), *(_line(name, records[name]) for name in peers if name in records)])
 
 
 def _line(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     arms = record["method"], record["control"]
     words = arms[0]["flags"]
-    steps = figure(int(words[words.index("--training.steps") + 1]))
+    (steps,) = (figure(int(value)) for name, value in pairwise(words) if name in LENGTHS)
     results = [interval_of(arm, False) if "mean" in arm else "error" for arm in arms]
     gap = interval_of(record["difference"], False) if "difference" in record else "–"
     minutes = " and ".join(f"{arm['minutes']:.1f}" if "minutes" in arm else "–" for arm in arms)
