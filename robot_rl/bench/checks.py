@@ -238,7 +238,7 @@ checks: dict[str, Check] = {
     },
     **{
         name: Check(
-            claim, "testbed:swing", Arm("ppo", flags(PUSHED, "--curriculum qarl:-500")),
+            claim, "testbed:swing", Arm("ppo", flags(PUSHED, "--curriculum qarl:-900")),
             Arm("ppo", flags(PUSHED, control)), figure="return", evaluate=flags("--attack 2000"),
             paper="Reddi et al. 2024, arXiv 2311.01642",
         )

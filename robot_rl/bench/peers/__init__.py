@@ -15,10 +15,10 @@ from robot_rl.bench.results import Series, interval_of, markdown
 from robot_rl.report.figures import figure
 from robot_rl.util.errors import ConfigError
 
-PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib", "d3rlpy": "d3rlpy"}
+PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib", "d3rlpy": "d3rlpy", "sbx": "sbx-rl"}
 """Name of each library's package, by the module that is imported."""
-SB3, RSL, D3 = (f"robot_rl.bench.peers.{name}" for name in ("sb3:SB3", "rsl_rl:RslRl", "offline:D3"))
-MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl", D3: "d3rlpy"}
+SB3, RSL, D3, SBX = (f"robot_rl.bench.peers.{name}" for name in ("sb3:SB3", "rsl_rl:RslRl", "offline:D3", "sbx:SBX"))
+MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl", D3: "d3rlpy", SBX: "sbx"}
 
 
 def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "", data: str = "") -> Check:
@@ -42,6 +42,10 @@ peers: dict[str, Check] = {
         for name, task, steps in (
             ("pendulum", "Pendulum-v1", SHORT), ("cheetah", "HalfCheetah-v5", LONG), ("hopper", "Hopper-v5", LONG),
         )
+    },
+    **{
+        f"flash-sac-{name}": row(f"gym:{task}", "flash-sac", f"{SBX}CrossQ", LONG, "", STARTS)
+        for name, task in (("cheetah", "HalfCheetah-v5"), ("hopper", "Hopper-v5"))
     },
     "ppo-cheetah": row("gym:HalfCheetah-v5", "ppo", f"{SB3}PPO", BATCHES, f"{PPO} {NARROW}"),
     "ppo-go2": row(

@@ -13,11 +13,14 @@ from policies.bundle import load_bundle, save_bundle
 from robot_rl.bench.checks import Arm, Check
 from robot_rl.bench.methods import Runner, run_check
 from robot_rl.bench.peers import PEERS, peers, require, table
+from robot_rl.bench.peers.offline import D3IQL, D3CalQL, D3TD3PlusBC, D3Training, dataset
 from robot_rl.bench.peers.recipe import PeerEnv, PeerTraining
 from robot_rl.bench.peers.rsl_rl import Parallel, RslRlPPO
 from robot_rl.bench.peers.sb3 import SB3PPO, SB3SAC, SB3TD3, Batched
+from robot_rl.bench.peers.sbx import SBXCrossQ
 from robot_rl.bench.results import judge
 from robot_rl.cli.bench import Peers
+from robot_rl.cli.collect import Collect
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
 from robot_rl.interface.observation_spec import PRIVILEGED, STATE
@@ -31,9 +34,9 @@ PUSH, SWING = "testbed:push", "testbed:swing"
 SHORT = PeerTraining(steps=192, num_envs=4, log_every=64)
 
 
-def job(task: str, folder: Path) -> Job:
+def job(task: str, folder: Path, data: Path = Path("nowhere")) -> Job:
     run = Run(folder / "run", {"task": task, "recipe": "peer", "seed": 0})
-    return Job(describe(task), lambda count: make(task, count), run, 0, Path("nowhere"), None, lambda *_: None)
+    return Job(describe(task), lambda count: make(task, count), run, 0, data, None, lambda *_: None)
 
 
 @pytest.mark.parametrize("name", list(peers))
@@ -106,9 +109,12 @@ def test_rsl_rl_gets_time_outs_and_what_only_critics_read(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("recipe", "task"),
-    [(SB3SAC(training=SHORT, learning_starts=20), SWING), (SB3TD3(training=SHORT, learning_starts=20), SWING),
-     (SB3PPO(training=SHORT, rollout=16), SWING), (RslRlPPO(training=SHORT, rollout=16, hidden=(32,)), "go2-velocity")],
-    ids=["sac", "td3", "ppo", "rsl-rl"],
+    [
+        (SB3SAC(training=SHORT, learning_starts=20), SWING), (SB3TD3(training=SHORT, learning_starts=20), SWING),
+        (SBXCrossQ(training=SHORT, learning_starts=20), SWING), (SB3PPO(training=SHORT, rollout=16), SWING),
+        (RslRlPPO(training=SHORT, rollout=16, hidden=(32,)), "go2-velocity"),
+    ],
+    ids=["sac", "td3", "crossq", "ppo", "rsl-rl"],
 )  # fmt: skip
 def test_bundle_acts_as_the_trained_learner(recipe: Any, task: str, tmp_path: Path, monkeypatch: Any) -> None:
     kept: list[Any] = []
@@ -130,6 +136,41 @@ def test_bundle_acts_as_the_trained_learner(recipe: Any, task: str, tmp_path: Pa
         theirs = torch.from_numpy(model.predict(numbers, deterministic=True)[0])
     assert ours.shape == theirs.shape and torch.allclose(ours, theirs, atol=1e-5)
     assert ours.std() > 0
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dataset of four episodes."""
+    folder = tmp_path_factory.mktemp("peers") / "data"
+    words = [SWING, "--skill", "MIXED", "--episodes", "4", "--num-envs", "4", "--out", str(folder)]
+    assert parse(Collect, words, "collect").run() == 0
+    return folder
+
+
+@pytest.mark.parametrize("kind", [D3IQL, D3TD3PlusBC, D3CalQL], ids=lambda kind: kind.algorithm)
+def test_bundle_acts_as_the_offline_learner(kind: Any, episodes: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    kept: list[Any] = []
+    build = kind.build
+    monkeypatch.setattr(kind, "build", lambda *arguments: kept.append(build(*arguments)) or kept[0])
+    recipe = kind(training=D3Training(offline_updates=20, batch=32, reward="task", log_every=10), hidden=(32,))
+    with (work := job(SWING, tmp_path, episodes)).opened:
+        save_bundle(recipe.train(work), tmp_path / "bundle")
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [10, 20]
+    state = torch.randn(32, work.info.observation, generator=torch.Generator().manual_seed(0))
+    ours = load_bundle(tmp_path / "bundle").policy.act({STATE: state}, torch.Generator())[:, 0]
+    theirs = torch.from_numpy(kept[0].predict(state.numpy())).clamp(-1, 1)
+    assert torch.allclose(ours, theirs, atol=1e-5) and ours.std() > 0
+
+
+def test_dataset_has_all_episodes_with_their_ends(episodes: Path, tmp_path: Path) -> None:
+    work = job(SWING, tmp_path, episodes)
+    theirs, ours = dataset(work, "task").episodes, work.demonstrations("task", successes=False)
+    assert len(theirs) == len(ours) == 4
+    for episode, row in zip(theirs, ours, strict=True):
+        assert np.array_equal(episode.observations, row[STATE].numpy())
+        assert np.array_equal(episode.actions, row["action"].numpy())
+        assert np.array_equal(episode.rewards[:, 0], row["reward"].numpy())
+        assert not episode.terminated, "swing ends by its time limit only"
 
 
 def test_stop_signal_ends_the_training(tmp_path: Path) -> None:
