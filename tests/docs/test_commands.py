@@ -123,7 +123,7 @@ def check_names(command: Any, page: Path) -> None:
             assert value.partition(":")[2] in testbeds, f"no testbed {value!r}"
         elif isinstance(value, str) and not value.startswith("gym:"):
             name = value.partition(":")[0].replace(".", "/")  # the file of an import path
-            assert name in known(kind, page), f"no {kind} {value!r}"
+            assert name in known(kind, page) or (ROOT / f"{name}.py").is_file(), f"no {kind} {value!r}"
     for policy in getattr(command, "policies", ()):
         what, _, task = str(policy).partition(":")
         assert what != "random" or task in known("task", page), f"no task {task!r}"
