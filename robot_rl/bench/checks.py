@@ -78,7 +78,7 @@ VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 WALK = flags("--training.steps 1500000")
 TROT = flags("--skill STEADY --episodes 2 --num-envs 2 --keep-failures")
-CAREFUL = flags("--training.steps 40000")
+CAREFUL = flags("--training.steps 20000 --agent.range-steps 15000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")

@@ -47,7 +47,7 @@ class APRLConfig(ActorCriticConfig):
     """Environment steps in which the range grows from start to end without a surprise."""
     penalty: NonNegativeFloat = 12.0
     """Weight of the magnitudes of an action outside the range, in units of the value; 0: no range."""
-    surprise: PositiveFloat = 2.5
+    surprise: PositiveFloat = 1.5
     """Ratio of the model's error in new steps to that in the replay, above which the range shrinks."""
     model_lr: PositiveFloat = 3e-4
     """Learning rate of the model (Adam)."""
