@@ -30,6 +30,7 @@ class Check:
     task: str
     method: Arm
     control: Arm
+    """Usually the method without its mechanism."""
     data: tuple[str, ...] = ()
     """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
     base: Arm | None = None
@@ -42,8 +43,17 @@ class Check:
     """Additional flags of `robot-rl evaluate` for both arms."""
     paper: str = ""
     """Authors, year and arXiv number of the claim's paper, if it is not the paper of the recipe."""
+    second: Arm | None = None
+    """Second control: the next best simple method, with the same data and steps. A method passes both."""
     parity: bool = False
     """Whether the method passes if its mean is not below the control's interval; else it must be better."""
+
+
+    @property
+    def arms(self) -> dict[str, Arm]:
+        """Return the arms in the order in which they are trained."""
+        second = {"second": self.second} if self.second else {}
+        return {"control": self.control} | second | {"method": self.method}
 
 
 def flags(*parts: str | tuple[str, ...]) -> tuple[str, ...]:

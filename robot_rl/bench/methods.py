@@ -2,7 +2,7 @@
 
 WORK/<check>/data/seed-0            the dataset of a seed
              base/seed-0            the base policy of the arms
-             method/seed-0  control/seed-0
+             method/seed-0  control/seed-0  second/seed-0
              logs/method-seed-0.log the command and its output
 WORK/results.json
 """
@@ -28,7 +28,6 @@ from robot_rl.training.run import SEED, has_ended
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import evaluation_seed
 
-ARMS = ("control", "method")
 ROOT = Path(robot_rl.__file__).parents[1]
 """Working directory of the commands, since flags of a check may name files of the repository."""
 Progress = Callable[[int, int, str], None]
@@ -40,7 +39,7 @@ class Step:
     """One command of a check."""
 
     part: str
-    """Part of the check: data, base, control or method. A failure of data or base fails both control and method."""
+    """Part of the check: data, base, control, second or method. A failure of data or base fails all arms."""
     seed: int
     words: tuple[str, ...]
     """Arguments of `robot-rl`."""
@@ -82,14 +81,14 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
     if check.data:
         words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
         yield step("data", data, (note / "dataset.json").is_file, *words)
-    arms, shared = {"control": check.control, "method": check.method}, check.base == check.control
+    shared = check.base == check.control
     base = None if check.base is None else folder / ("control" if shared else "base") / f"{SEED}{seed}"
     if check.base is not None and not shared:
         yield train("base", check.base)
-    for part in ARMS:
-        if arms[part].recipe != EXPERT:
-            yield train(part, arms[part], None if part == "control" and shared else base)
-        yield evaluate(part, arms[part])
+    for part, arm in check.arms.items():
+        if arm.recipe != EXPERT:
+            yield train(part, arm, None if part == "control" and shared else base)
+        yield evaluate(part, arm)
 
 
 def required_inputs(arm: Arm, optional: bool = False) -> tuple[str, ...]:

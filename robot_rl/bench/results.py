@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.checks import EXPERT, Arm, Check, checks
-from robot_rl.bench.methods import ARMS, ROOT
+from robot_rl.bench.checks import EXPERT, Check, checks
+from robot_rl.bench.methods import ROOT
 from robot_rl.recipes import recipes
 from robot_rl.report.comparison import compare, read_arm, same_task
 from robot_rl.report.figures import figure, interval, percent
@@ -41,31 +41,43 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
     record |= {"data": list(check.data), "evaluate": list(check.evaluate)}
     record |= {"base": asdict(check.base) if check.base else None}
-    for part in ARMS:
-        arm: Arm = getattr(check, part)
+    for part, arm in check.arms.items():
         failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
         record[part] = {"recipe": arm.recipe, "flags": list(arm.flags)} | ({"error": failed} if failed else {})
     record["verdict"] = "error"
+    runs = {part: [work / name / part / f"{SEED}{seed}" for seed in seeds] for part in check.arms}
     if not errors:
-        runs = {part: [work / name / part / f"{SEED}{seed}" for seed in seeds] for part in ARMS}
         try:
-            measured = compare(same_task([read_arm(work / name / part, runs[part]) for part in ARMS]), check.figure)
+            arms = same_task([read_arm(work / name / part, folders) for part, folders in runs.items()])
+            *controls, method = arms
+            pairs = {part: compare([arm, method], check.figure) for part, arm in zip(runs, controls, strict=False)}
         except UserError as error:
             record["method"]["error"] = str(error).replace(str(work), "WORK")
         else:
-            record["unlike"] = unlike(*(read_json(runs[part][0] / "config.json", dict, []) for part in ARMS))
-            for part, row in zip(ARMS, measured["arms"], strict=True):
-                record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
-                record[part]["first_episode"] = read_json(runs[part][0] / "evaluation.json", dict, []).get("seed")
-                record[part] |= learning(runs[part])
-            record["difference"] = measured["arms"][1]["difference"]
-            reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}
-            proves = not check.at_least or (reached["method"] and not reached["control"])
-            better = record["difference"]["low"] > 0
-            if check.parity:
-                better = record["method"]["mean"] >= record["control"]["low"]
-            record["verdict"] = "passed" if proves and better else "failed"
-    return record | provenance_of([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
+            for part, measured in pairs.items():
+                record[part] |= _figures(measured["arms"][0], runs[part])
+                record["difference" if part == "control" else f"{part}_difference"] = measured["arms"][1]["difference"]
+            record["method"] |= _figures(pairs["control"]["arms"][1], runs["method"])
+            settings = [read_json(runs[part][0] / "config.json", dict, []) for part in ("control", "method")]
+            record["unlike"] = unlike(*settings)
+            record["verdict"] = "passed" if all(_passes(check, record, part) for part in pairs) else "failed"
+    return record | provenance_of([run for folders in runs.values() for run in folders])
+
+
+def _figures(row: Mapping[str, Any], runs: Sequence[Path]) -> dict[str, Any]:
+    """Return an arm's mean with its interval, from a row of a comparison, and how fast the arm learned."""
+    found = {key: row[key] for key in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
+    return found | {"first_episode": read_json(runs[0] / "evaluation.json", dict, []).get("seed")} | learning(runs)
+
+
+def _passes(check: Check, record: Mapping[str, Any], part: str) -> bool:
+    """Return whether the method passes against a control: `control` or `second`."""
+    method, control = record["method"], record[part]
+    if check.parity:
+        return bool(method["mean"] >= control["low"])
+    better = record["difference" if part == "control" else f"{part}_difference"]["low"] > 0
+    proves = not check.at_least or (method["mean"] >= check.at_least > control["mean"])
+    return bool(better and proves)
 
 
 def unlike(*settings: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -189,27 +201,32 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
-    method, control, rate = record["method"], record["control"], record["figure"] == "success"
+    method, rate = record["method"], record["figure"] == "success"
+    controls = [record[part] for part in ("control", "second") if part in record]
+    gaps = [record[each] for each in ("difference", "second_difference") if each in record]
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
-    if record["verdict"] == "failed" and record["difference"]["low"] > 0:
+    if record["verdict"] == "failed" and all(each["low"] > 0 for each in gaps):
         verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
     verdict += "" if is_current(name, record) else ", of an earlier form of the check"
     verdict += "*" if "-dirty" in record["commit"] else ""
-    results = [interval_of(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
-    gap = interval_of(record["difference"], rate, signed=True) if "difference" in record else "–"
-    shared = options(method["flags"])
-    unlike = [word for option in options(control["flags"]) if option not in shared for word in option]
-    other = f"`{control['recipe']}`"
-    if record.get("base") == {key: control[key] for key in ("recipe", "flags")}:
-        other += ", its base"
-    elif unlike:
-        other += f" `{shlex.join(unlike)}`"
+    results = [interval_of(arm, rate) if "mean" in arm else "error" for arm in (method, *controls)]
+    gap = "; ".join(interval_of(each, rate, signed=True) for each in gaps) or "–"
+    other = "; ".join(_control(record, arm) for arm in controls)
     source = (checks[name].paper if name in checks else "") or paper(method["recipe"])
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
     what += f", `{shlex.join(record['evaluate'])}`" if record.get("evaluate") else ""
     bar = (percent(record["at_least"], 0) if rate else figure(record["at_least"])) if record["at_least"] else "–"
-    return (f"`{name}`", source, other, what, results[0], bar, results[1], gap, _reached(method),
+    return (f"`{name}`", source, other, what, results[0], bar, "; ".join(results[1:]), gap, _reached(method),
             verdict)  # fmt: skip
+
+
+def _control(record: Mapping[str, Any], control: Mapping[str, Any]) -> str:
+    """Return a control's recipe, and the flags that the method does not have."""
+    shared = options(record["method"]["flags"])
+    own = [word for option in options(control["flags"]) if option not in shared for word in option]
+    if record.get("base") == {key: control[key] for key in ("recipe", "flags")}:
+        return f"`{control['recipe']}`, its base"
+    return f"`{control['recipe']}`" + f" `{shlex.join(own)}`" * bool(own)
 
 
 def is_current(name: str, record: Mapping[str, Any]) -> bool:
@@ -217,7 +234,8 @@ def is_current(name: str, record: Mapping[str, Any]) -> bool:
     if name not in checks:
         return True
     now = json.loads(json.dumps(asdict(checks[name])))
-    arms = all({key: record[arm][key] for key in now[arm]} == now[arm] for arm in ARMS)
+    named = [part for part in ("control", "second", "method") if now[part]]
+    arms = all({key: record.get(arm, {}).get(key) for key in now[arm]} == now[arm] for arm in named)
     same = all(record[key] == now[key] for key in ("task", "figure", "at_least", "data", "base"))
     return arms and same and record.get("evaluate", []) == now["evaluate"]
 

@@ -217,7 +217,7 @@ class Peers(Methods):
 
 def run_series(command: Methods, series: Series) -> int:
     """Run the checks of a series that a command names; show and keep their records."""
-    from robot_rl.bench.methods import ARMS, Runner, interrupted_by_signals, run_check
+    from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
     from robot_rl.bench.results import check_size, judge, merge, publish, require_commit, write_table
     from robot_rl.cli.console import bar, show
     from robot_rl.report.comparison import compare, read_arms, write_comparison
@@ -250,7 +250,7 @@ def run_series(command: Methods, series: Series) -> int:
                 if command.publish:
                     publish({name: records[name]}, series.published)
                 if check.parity and not errors:
-                    arms = read_arms([work / name / part for part in ARMS])
+                    arms = read_arms([work / name / part for part in check.arms])
                     write_comparison(arms, compare(arms, check.figure), work / f"{name}.html")
     except KeyboardInterrupt as error:
         said = f"stopped; what had finished is in {work}: the same command goes on"
@@ -262,12 +262,15 @@ def run_series(command: Methods, series: Series) -> int:
 
 def _line(record: dict[str, Any]) -> str:
     """Return a check's verdict, means and difference in one line, or the errors of its failed runs."""
-    arms = record["method"], record["control"]
+    arms = [record[part] for part in ("method", "control", "second") if part in record]
     if "difference" not in record:
         return "; ".join(f"{arm['recipe']}: {arm['error']}" for arm in arms if "error" in arm)
     shown = ", ".join(f"{arm['recipe']} {_interval(arm)}" for arm in arms)
+    shown += f", difference {_interval(record['difference'])}"
+    if "second" in record:
+        shown += f" and {_interval(record['second_difference'])}"
     differ = "; ".join(f"{name} {first} and {second}" for name, (first, second) in record["unlike"].items())
-    return f"{record['verdict']}: {shown}, difference {_interval(record['difference'])}" + f"; {differ}" * bool(differ)
+    return f"{record['verdict']}: {shown}" + f"; {differ}" * bool(differ)
 
 
 def _interval(row: dict[str, Any]) -> str:

@@ -140,6 +140,28 @@ def test_verdict_needs_interval_and_threshold(work: Path) -> None:
     assert judge("tiny", swapped, work, (0,), {})["verdict"] == "passed", "no threshold, of negative returns"
 
 
+def test_a_method_passes_both_controls(made: Path, tmp_path: Path) -> None:
+    """With a second control, which is trained and judged like the first."""
+    check = replace(TINY, second=Arm("bc", (*SMALL, "--training.updates", "2")), figure="return")
+    parts = [step.part for step in steps("tiny", check, tmp_path, 0, 8)]
+    assert parts == ["data", "control", "control", "second", "second", "method", "method"]
+    shutil.copytree(made / "tiny", tmp_path / "tiny")
+    shutil.copytree(made / "tiny" / "control", tmp_path / "tiny" / "second")
+
+    def judged(**returns: float) -> dict[str, Any]:
+        for part, each in returns.items():
+            file = tmp_path / "tiny" / part / "seed-0" / "evaluation.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"per_episode": {"return": [each] * 8}}))
+        return judge("tiny", check, tmp_path, (0,), {})
+
+    assert judged(control=-9.0, second=-5.0, method=-3.0)["verdict"] == "passed"
+    record = judged(control=-9.0, second=-2.0, method=-3.0)
+    assert record["verdict"] == "failed" and record["difference"]["low"] > 0 > record["second_difference"]["high"]
+    line = docs_table({"tiny": record}).splitlines()[2]
+    assert "`bc` `--training.updates 1`; `bc` `--training.updates 2`" in line
+    assert line.removesuffix(" |").rstrip("*").endswith("| **failed"), "and no reason that is not so"
+
+
 def test_changed_command_raises(work: Path) -> None:
     other = replace(TINY, method=Arm("bc", (*SMALL, "--training.updates", "41")))
     with pytest.raises(ConfigError, match="method/seed-0 was made by another command .*--training.updates 40"):
