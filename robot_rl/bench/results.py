@@ -189,8 +189,8 @@ def write_table(series: Series) -> Path:
 
 def docs_table(records: Mapping[str, Any]) -> str:
     """Return the results as a Markdown table with one row per check."""
-    head = ("method", "paper", "control", "task", "result", "at least", "control's", "difference",
-            "steps, minutes to 80 %", "verdict")  # fmt: skip
+    head = ("method", "paper", "reduced", "control", "task", "result", "at least", "control's", "difference",
+            "minutes of all", "steps, minutes to 80 %", "verdict")  # fmt: skip
     rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
     return markdown(rows)
 
@@ -216,8 +216,10 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
     what += f", `{shlex.join(record['evaluate'])}`" if record.get("evaluate") else ""
     bar = (percent(record["at_least"], 0) if rate else figure(record["at_least"])) if record["at_least"] else "–"
-    return (f"`{name}`", source, other, what, results[0], bar, "; ".join(results[1:]), gap, _reached(method),
-            verdict)  # fmt: skip
+    spent = "; ".join(f"{arm['minutes']:.1f}" if "minutes" in arm else "–" for arm in (method, *controls))
+    less = getattr(_recipe(method["recipe"]), "reduced", "") or "–"
+    return (f"`{name}`", source, less, other, what, results[0], bar, "; ".join(results[1:]), gap, spent,
+            _reached(method), verdict)  # fmt: skip
 
 
 def _control(record: Mapping[str, Any], control: Mapping[str, Any]) -> str:
@@ -263,15 +265,20 @@ def _reached(arm: Mapping[str, Any]) -> str:
     return f"{figure(round(arm['steps_to_80'], -2))}, {arm['minutes_to_80']:.1f}{some}"
 
 
+def _recipe(name: str) -> Any:
+    """Return a recipe class; None for the demonstrator, and if the recipe's package is not installed."""
+    try:
+        return None if name == EXPERT else recipes.get(name)
+    except UnknownName:
+        return None
+
+
 def paper(recipe: str) -> str:
     """Return authors, year and arXiv number from the docstring of a recipe or of its module."""
-    if recipe == EXPERT:
+    kind = _recipe(recipe)
+    if kind is None:
         return "–"
-    try:
-        kind = recipes.get(recipe)
-        text = f"{kind.__doc__} {inspect.getdoc(sys.modules[kind.__module__])}"
-    except UnknownName:  # the recipe's package is not installed
-        return "–"
+    text = f"{kind.__doc__} {inspect.getdoc(sys.modules[kind.__module__])}"
     text = " ".join(text.split())
     authors = re.search(r"[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)? (?:19|20)\d\d", text)
     number = re.search(r"\b\d{4}\.\d{5}\b", text)

@@ -16,6 +16,7 @@ from robot_rl.training.off_policy import OffPolicyConfig
 class GrowingRange(SAC):
     """Learn from the task's reward, with small actions first."""
 
+    reduced = "no dropout; 1 update per step of 20"
     agent: APRLConfig = APRLConfig(**vars(SAC().agent) | {"layer_norm": True, "pooling": "mean"})
     training: OffPolicyConfig = replace(SAC().training, steps=60_000)
     agent_class = APRL

@@ -26,6 +26,7 @@ class DiffusionBC(CloningRecipe):
     Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion" (arXiv 2303.04137). Loss: error
     of denoising."""
 
+    reduced = "an MLP on the newest state; the paper's reads pictures"
     policy: DiffusionConfig = DiffusionConfig()
     policy_class = DiffusionPolicy
 

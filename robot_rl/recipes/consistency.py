@@ -21,6 +21,7 @@ from robot_rl.training.supervised import SupervisedConfig
 class Consistency(CloningRecipe):
     """Distill a diffusion or flow policy into a policy that evaluates its network once."""
 
+    reduced = "one step regresses the teacher's samples"
     agent: CloningConfig = CloningConfig()
     training: SupervisedConfig = SupervisedConfig(updates=6_000)
     needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")

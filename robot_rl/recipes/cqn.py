@@ -23,6 +23,7 @@ from robot_rl.util.errors import ConfigError
 class CoarseToFineQ(OffPolicyRecipe):
     """Learn values of action bins from demonstrations and online data, without an actor."""
 
+    reduced = "a state, no pictures; 3-step returns, larger noise"
     policy: BinsConfig = BinsConfig()
     agent: CQNConfig = CQNConfig(lr=1e-3, n_step=3, noise=0.2)
     training: OffPolicyConfig = replace(ONE_ENV, batch=64, keep_successes=True)

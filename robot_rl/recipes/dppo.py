@@ -40,4 +40,5 @@ class AdaptiveDenoisingPPO(DenoisingPPO):
     ADPO: Jiang and Yang 2025, "Adaptive Diffusion Policy Optimization for Robotic Manipulation" (arXiv 2505.08376). The
     rule for values between 0 and 1 is our own (`robot_rl/learning/parts/mixed.py`)."""
 
+    reduced = "the mixing rule is ours"
     agent: DPPOConfig = replace(DenoisingPPO.agent, mixing=0.5)

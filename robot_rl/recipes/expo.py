@@ -18,6 +18,7 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class EXPO(QChunking):
     """Learn to edit the actions of a cloned flow, and execute the action or edit of largest value."""
 
+    reduced = "1 update per step of 20"
     policy: BestOfConfig = BestOfConfig(candidates=8, scale=0.3, actor=GaussianConfig(initial_std=0.5))
     agent: ActorCriticConfig = ActorCriticConfig(
         critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, l2=0.0, ema_decay=0.99,

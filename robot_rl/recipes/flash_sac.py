@@ -18,6 +18,7 @@ from robot_rl.recipes.sac import SAC
 class FlashSAC(SAC):
     """Learn from the task's reward with few environment steps, without target networks."""
 
+    reduced = "scalar critics, no unit-norm weights, no repeated noise"
     policy: GaussianConfig = replace(SAC().policy, layer_norm=True)
     agent: CrossQConfig = CrossQConfig(
         **vars(SAC().agent) | {

@@ -25,6 +25,7 @@ _HIDDEN = (128, 128, 128)
 class GenerativeOnline(OnPolicyRecipe):
     """Learn a generative policy from rewards, in many environments at once."""
 
+    reduced = "noise is not pulled to N(0, I)"
     policy: DecodedConfig = DecodedConfig(hidden=_HIDDEN, initial_std=0.3)
     agent: GoRLConfig = GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15)
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)

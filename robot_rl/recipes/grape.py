@@ -13,5 +13,6 @@ from robot_rl.recipes.srpo import GroupRecipe
 class Preferences(GroupRecipe):
     """Improve a token policy by preferences for its better episodes."""
 
+    reduced = "no costs of stages; a shorter episode is better"
     agent: GRAPEConfig = GRAPEConfig()
     agent_class = GRAPE

@@ -23,6 +23,7 @@ from robot_rl.recipes.recipe import Need
 class LatentPriors(ProximalPolicy):
     """Learn from the task's reward, along directions of demonstrated actions."""
 
+    reduced = "linear directions, no reward for the style"
     policy: LatentActionConfig = LatentActionConfig(hidden=HIDDEN, history=3, initial_std=1.0)
 
     @property

@@ -18,6 +18,7 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class ModelRepresentations(OffPolicyRecipe):
     """Learn values on an embedding that predicts the next step."""
 
+    reduced = "a quarter of the width; uniform sampling"
     policy: EmbeddedConfig = EmbeddedConfig(std=0.2)
     agent: MRQConfig = MRQConfig(
         tau=0.0, discount=0.99, n_step=3, l2=0.0, actor_delay=1, target_noise=0.2, target_noise_clip=0.3,

@@ -45,4 +45,5 @@ class SLIM(ProximalPolicy):
     Emukpere et al. 2024, "SLIM: Skill Learning with Multiple Critics" (arXiv 2402.00823). The paper's discovery of
     skills is left out. Critic: one value per term; advantage: weighted sum of the terms' standardized advantages."""
 
+    reduced = "no discovery of skills"
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000, reward="terms")

@@ -33,6 +33,9 @@ class Recipe:
     """Setting that may be increased when a run is resumed. Learning must not depend on the setting's value."""
     reads_instructions: ClassVar[bool] = False
     """Whether the recipe's policies read an instruction, even if a task has only one."""
+    reduced: ClassVar[str] = ""
+    """What the paper has and the recipe leaves out or replaces, in a few words; empty: nothing that changes what the
+    method is."""
     needs_base: ClassVar[bool] = False
     """Whether training starts from a base policy."""
     policy_class: ClassVar[type[Policy]] = GaussianPolicy

@@ -27,6 +27,7 @@ from robot_rl.util.errors import ConfigError
 class RL100(DenoisingPPO):
     """Clone, improve offline, fine-tune online, then distill to one denoising step."""
 
+    reduced = "no rollouts join the data; the gate judges by the values that trained"
     policy: DiffusionConfig = DiffusionConfig()
     cloning: CloningConfig = CloningConfig()
     """Optimizer settings of imitation and distillation."""

@@ -56,5 +56,6 @@ class IteratedSAC(SAC):
     Vincent et al. 2025, "Iterated Q-Network: Beyond One-Step Bellman Updates in Deep Reinforcement Learning" (arXiv
     2403.02107). Critics: a sequence, each the target of the next. With --agent.iterates 1 the method is sac."""
 
+    reduced = "networks are not shifted; later ones bootstrap from live networks"
     agent: IteratedConfig = IteratedConfig(**vars(SAC().agent))
     agent_class = IteratedQ

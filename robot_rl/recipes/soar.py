@@ -23,6 +23,7 @@ from robot_rl.util.errors import ConfigError
 class SOAR(Recipe):
     """Practise towards goals that the method chooses, and clone the episodes, relabelled with their achieved goals."""
 
+    reduced = "goals are positions, no pictures; success by distance, no language model"
     policy: GaussianConfig = GaussianConfig(hidden=(64, 64), std=0.1)
     agent: CloningConfig = CloningConfig()
     training: AutonomousConfig = AutonomousConfig()

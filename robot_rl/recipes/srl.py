@@ -15,6 +15,7 @@ from robot_rl.recipes.sac import SAC
 class SequenceSAC(SAC):
     """Learn to plan sequences of actions, for low decision rates."""
 
+    reduced = "the actor is an MLP, not a GRU"
     policy: GaussianConfig = replace(SAC().policy, horizon=8)
     agent: SequenceConfig = SequenceConfig(**vars(SAC().agent))
     agent_class = SequenceRL

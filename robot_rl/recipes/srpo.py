@@ -52,5 +52,6 @@ class SelfReferential(GroupRecipe):
     to the group's successes in the base's frozen features, in place of a video model's features. Temperature, clips and
     rewards are the paper's, the learning rate is not."""
 
+    reduced = "the base's features in place of a world model"
     agent: SRPOConfig = SRPOConfig(temperature=1.6)
     agent_class = SRPO

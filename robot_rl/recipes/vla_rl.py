@@ -23,6 +23,7 @@ from robot_rl.util.errors import ConfigError
 class VlaRL(OnPolicyRecipe):
     """Improve a token policy from rewards, in many environments at once."""
 
+    reduced = "frozen backbone; small model"
     agent: TokenPPOConfig = TokenPPOConfig(
         hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
     )
