@@ -265,10 +265,10 @@ checks: dict[str, Check] = {
         figure="return",
     ),
     **{
-        name: Check(claim, "go2-velocity", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, control)), figure="return")
+        name: Check(claim, "gym:Hopper-v5", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, control)), figure="return")
         for name, claim, control in (
-            ("aprl", "A range of actions that grows teaches to walk better than all actions do.", "--agent.penalty 0"),
-            ("aprl-fixed", "A range of actions that grows teaches to walk better than one that stays small.",
+            ("aprl", "A range of actions that grows teaches to hop better than all actions do.", "--agent.penalty 0"),
+            ("aprl-fixed", "A range of actions that grows teaches to hop better than one that stays small.",
              "--agent.range-end 0.35"),
         )
     },
