@@ -153,7 +153,7 @@ HEAD = ("Arm", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
 def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path) -> None:
     """Write the result of `compare` as one self-contained HTML file."""
     rows = table_rows(result)
-    notes = ["Intervals by a two-level bootstrap over seeds and episodes; Wilson or Student\u2019s t for one seed."]
+    notes = ["Intervals by a two-level bootstrap over seeds and episodes; Wilson or Student\u2019s t for one seed"]
     lines = [note(f"{said[:1].upper()}{said[1:]}.") for said in (*notes, *(n.rstrip(".") for n in result["notes"]))]
     best = result["arms"][-1].get("difference")
     lead = f"{result['arms'][-1]['arm']} against {result['arms'][0]['arm']}: {best['says']}." if best else ""

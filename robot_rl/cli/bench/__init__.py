@@ -251,6 +251,8 @@ def run_series(command: Methods, series: Series) -> int:
                     publish({name: records[name]}, series.published)
                 if check.parity and not errors:
                     arms = read_arms([work / name / part for part in check.arms])
+                    for arm in arms:
+                        arm.name = arm.recipe.rpartition(":")[2]  # of both libraries, on the page
                     write_comparison(arms, compare(arms, check.figure), work / f"{name}.html")
     except KeyboardInterrupt as error:
         said = f"stopped; what had finished is in {work}: the same command goes on"
