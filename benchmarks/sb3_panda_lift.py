@@ -17,17 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks.panda_lift import early
 from benchmarks.suites import first_episode
 from policies.base import Policy
+from robot_rl.bench.peers.sb3 import Batched
 from robot_rl.data.recording import load_episodes
 from robot_rl.evaluation import evaluate
+from robot_rl.interface.environment import EnvWrapper
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
@@ -36,44 +36,19 @@ RESULTS = Path(__file__).parent / "results" / "sb3_panda_lift.json"
 TASK, STATE, ENOUGH = "panda-lift", "observation.state", 0.95
 
 
-class Batched(VecEnv):
-    """Adapter of robot-rl's batched environment to stable-baselines3, with success as the reward."""
+class Paid(EnvWrapper):
+    """Environment that pays success, as `robot_rl.bench.peers.sb3.Batched` takes it."""
 
     def __init__(self, env: TaskEnv, seed: int):
-        self.env, self.first = env, seed
-        super().__init__(env.num_envs, env.single_observation_space[STATE], env.single_action_space)
+        super().__init__(env)
+        self.first = seed
 
-    def reset(self) -> np.ndarray:
-        """Begin an episode in every environment."""
-        return self.env.reset(seed=self.first)[0][STATE].numpy()
+    def begin(self) -> dict[str, torch.Tensor]:
+        return self.env.reset(seed=self.first)[0]
 
-    def step_async(self, actions: np.ndarray) -> None:
-        self.actions = torch.from_numpy(actions)
-
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Step all environments; for an episode that ends, infos have its last observation and if it was truncated."""
-        observation, _, terminated, truncated, infos = self.env.step(self.actions)
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in (terminated | truncated).nonzero().flatten().tolist():
-            cut = bool(truncated[i] and not terminated[i])
-            told[i] = {"terminal_observation": infos["final_obs"][STATE][i].numpy(), "TimeLimit.truncated": cut}
-        done = (terminated | truncated).numpy()
-        return observation[STATE].numpy().copy(), infos["success"].float().numpy(), done, told
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * self.num_envs  # only the render mode is asked for
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError("SAC sets nothing in its environments")
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("SAC calls nothing in its environments")
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
+    def step(self, actions: torch.Tensor) -> tuple[Any, ...]:
+        observation, _, terminated, truncated, infos = self.env.step(actions)
+        return observation, infos["success"].float(), terminated, truncated, infos
 
 
 class Mode(Policy):
@@ -132,7 +107,7 @@ def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace, first
     start = time.monotonic()
     env = TaskEnv(TASK, a.num_envs)
     model = SAC(
-        "MlpPolicy", Batched(env, training_seed(seed)), seed=seed, device="cpu", learning_starts=1000,
+        "MlpPolicy", Batched(Paid(env, training_seed(seed))), seed=seed, device="cpu", learning_starts=1000,
         gradient_steps=max(1, round(a.updates_per_step * a.num_envs)),
     )  # fmt: skip
     demonstrations = remember(model, load_episodes(data, env.info, "success"))

@@ -48,7 +48,6 @@ class Check:
     parity: bool = False
     """Whether the method passes if its mean is not below the control's interval; else it must be better."""
 
-
     @property
     def arms(self) -> dict[str, Arm]:
         """Return the arms in the order in which they are trained."""

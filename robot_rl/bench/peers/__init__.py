@@ -15,10 +15,12 @@ from robot_rl.bench.results import Series, interval_of, markdown
 from robot_rl.report.figures import figure
 from robot_rl.util.errors import ConfigError
 
-PACKAGES = {"stable_baselines3": "stable-baselines3", "rsl_rl": "rsl-rl-lib", "d3rlpy": "d3rlpy", "sbx": "sbx-rl"}
-"""Name of each library's package, by the module that is imported."""
 SB3, RSL, D3, SBX = (f"robot_rl.bench.peers.{name}" for name in ("sb3:SB3", "rsl_rl:RslRl", "offline:D3", "sbx:SBX"))
-MODULES = {SB3: "stable_baselines3", RSL: "rsl_rl", D3: "d3rlpy", SBX: "sbx"}
+LIBRARIES = {
+    SB3: ("stable_baselines3", "stable-baselines3"), RSL: ("rsl_rl", "rsl-rl-lib"), D3: ("d3rlpy", "d3rlpy"),
+    SBX: ("sbx", "sbx-rl"),
+}  # fmt: skip
+"""Module and package of each library, by the first part of its recipes' names."""
 
 
 def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "", data: str = "") -> Check:
@@ -62,19 +64,17 @@ peers: dict[str, Check] = {
         )
     },
 }
-
-
 LENGTHS = ("--training.steps", "--training.offline-updates")
 """Flags of the length of a training, which the table shows."""
 
 
 def require(names: Iterable[str]) -> None:
     """Raise ConfigError if a library that the rows need is not installed."""
-    needed = {module for name in names for prefix, module in MODULES.items()
-              if peers[name].control.recipe.startswith(prefix)}  # fmt: skip
-    missing = [PACKAGES[module] for module in sorted(needed) if importlib.util.find_spec(module) is None]
+    recipes = [peers[name].control.recipe for name in names]
+    needed = [each for prefix, each in LIBRARIES.items() if any(name.startswith(prefix) for name in recipes)]
+    missing = [package for module, package in needed if importlib.util.find_spec(module) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is not installed; pip install -c constraints.txt 'robot-rl[peers]'")
+        raise ConfigError(f"{', '.join(missing)} is not installed; pip install -c constraints.txt -e '.[peers]'")
 
 
 def table(records: Mapping[str, Any]) -> str:

@@ -17,13 +17,13 @@ from d3rlpy.preprocessing import StandardObservationScaler
 from torch import Tensor
 
 from policies.base import Size
-from robot_rl.bench.peers.recipe import PeerPolicy, PeerRecipe
+from robot_rl.bench.peers.recipe import PeerConfig, PeerPolicy, PeerRecipe, require_state
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need
 from robot_rl.rewards import RewardName
 from robot_rl.training.metrics import report
-from robot_rl.util.errors import ConfigError, Interrupted
+from robot_rl.util.errors import Interrupted
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 KINDS: dict[str, Any] = {"iql": IQLConfig, "td3-bc": TD3PlusBCConfig, "cal-ql": CalQLConfig}
@@ -37,22 +37,15 @@ def create(algorithm: str, hidden: tuple[int, ...], device: str = "cpu", **optio
     return KINDS[algorithm](observation_scaler=StandardObservationScaler(), **parts, **options).create(device)
 
 
-@dataclass(frozen=True)
-class D3Config:
-    algorithm: str = "iql"
-    hidden: tuple[int, ...] = (256, 256)
-
-
 class D3Policy(PeerPolicy):
     """Policy of d3rlpy with standardized observations."""
 
     class_name = "robot_rl.bench.peers.offline:D3Policy"
-    config_class = D3Config
     center: Tensor
     """Mean (D,) and standard deviation `scale` (D,) of the dataset's observations."""
     scale: Tensor
 
-    def __init__(self, size: Size, config: D3Config):
+    def __init__(self, size: Size, config: PeerConfig):
         super().__init__()
         self.size, self.config = size, config
         with torch.device("cpu"):
@@ -105,8 +98,7 @@ class D3Recipe(PeerRecipe):
         return algorithm
 
     def learn(self, job: Job) -> PeerPolicy:
-        if job.size.extra_inputs:
-            raise ConfigError("d3rlpy's learners read the state alone; take a task without pictures or instructions")
+        require_state(job.info)
         run, training = job.opened, self.training
         run.load()
         data, algorithm = dataset(job, training.reward), self.build(job)
@@ -124,7 +116,7 @@ class D3Recipe(PeerRecipe):
 
     def policy_of(self, size: Size, algorithm: Any) -> D3Policy:
         """Return the algorithm's policy, with the statistics of the dataset."""
-        policy, scaler = D3Policy(size, D3Config(self.algorithm, self.hidden)), algorithm.observation_scaler
+        policy, scaler = D3Policy(size, PeerConfig(self.algorithm, self.hidden)), algorithm.observation_scaler
         policy.net.load_state_dict(algorithm.impl.policy.state_dict())
         policy.center.copy_(torch.from_numpy(scaler.mean))
         policy.scale.copy_(torch.from_numpy(scaler.std + scaler.eps))

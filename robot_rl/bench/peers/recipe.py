@@ -12,7 +12,7 @@ from torch import Tensor
 
 from policies.base import Policy
 from policies.bundle import Bundle
-from robot_rl.interface.environment import EnvWrapper
+from robot_rl.interface.environment import EnvInfo, EnvWrapper
 from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
@@ -37,15 +37,27 @@ class PeerTraining:
     """Environment steps between two rows of metrics."""
 
 
+@dataclass(frozen=True)
+class PeerConfig:
+    algorithm: str
+    hidden: tuple[int, ...]
+    """Widths of the hidden layers."""
+
+
+def require_state(info: EnvInfo) -> None:
+    """Raise ConfigError if the task also has pictures or instructions."""
+    if info.extra_inputs:
+        raise ConfigError(f"other libraries' learners read the state alone, and {info.task} also has pictures or "
+                          "instructions; take another task")  # fmt: skip
+
+
 class PeerEnv(EnvWrapper):
     """Environment that pays the chosen reward, logs metrics, and ends the training at a stop signal."""
 
     def __init__(self, job: Job, training: PeerTraining, stagger: bool = False):
         """`stagger`: the first episodes begin at different times, as in our on-policy loop."""
         info = job.info
-        if info.extra_inputs:
-            raise ConfigError(f"other libraries' learners read the state alone, and {info.task} also has pictures or "
-                              "instructions; take another task")  # fmt: skip
+        require_state(info)
         super().__init__(job.make_env(training.num_envs))
         self.job, self.training, self.stagger, self.count = job, training, stagger, 0
         self.reward = reward_source(training.reward, info)
@@ -63,9 +75,9 @@ class PeerEnv(EnvWrapper):
         observation, task_reward, terminated, truncated, infos = self.env.step(actions)
         reward = self.reward(task_reward, infos)
         self.episodes.add(reward, terminated | truncated, infos)
+        run, every, before = self.job.opened, self.training.log_every, self.count
         self.count += self.env.num_envs
-        run, every = self.job.opened, self.training.log_every
-        if self.count % every < self.env.num_envs or self.count >= self.training.steps:
+        if self.count // every > before // every or before < self.training.steps <= self.count:
             report(run, self.count, self.episodes.summary() | counts(self.env, self.count), self.progress)
         if run.stop_signal:
             raise Interrupted(f"stopped at step {self.count}; another library's learner starts again", run.stop_signal)
@@ -75,6 +87,7 @@ class PeerEnv(EnvWrapper):
 class PeerPolicy(Policy):
     """Policy of another library, which acts by its mean."""
 
+    config_class = PeerConfig
     horizon = execute = 1
 
     @abstractmethod

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from policies.base import Size
-from robot_rl.bench.peers.recipe import PeerEnv, PeerPolicy, PeerRecipe, PeerTraining, privileged
+from robot_rl.bench.peers.recipe import PeerConfig, PeerEnv, PeerPolicy, PeerRecipe, PeerTraining, privileged
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.recipes.job import Job
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -45,18 +45,12 @@ class Parallel(VecEnv):
         return self.seen, reward, (terminated | truncated).long(), {"time_outs": truncated & ~terminated}
 
 
-@dataclass(frozen=True)
-class RslRlConfig:
-    hidden: tuple[int, ...] = (128, 128, 128)
-
-
 class RslRlPolicy(PeerPolicy):
     """Policy of rsl-rl-lib with its own normalizer."""
 
     class_name = "robot_rl.bench.peers.rsl_rl:RslRlPolicy"
-    config_class = RslRlConfig
 
-    def __init__(self, size: Size, config: RslRlConfig):
+    def __init__(self, size: Size, config: PeerConfig):
         super().__init__()
         self.size, self.config = size, config
         with torch.device("cpu"):
@@ -113,6 +107,6 @@ class RslRlPPO(PeerRecipe):
 
     def policy_of(self, size: Size, runner: OnPolicyRunner) -> RslRlPolicy:
         """Return the runner's policy with its normalizer."""
-        policy = RslRlPolicy(size, RslRlConfig(self.hidden))
+        policy = RslRlPolicy(size, PeerConfig("ppo", self.hidden))
         policy.net.load_state_dict(runner.alg.get_policy().state_dict())
         return policy.eval()

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor
 
 from policies.base import Size
-from robot_rl.bench.peers.recipe import PeerEnv, PeerPolicy, PeerRecipe, PeerTraining
+from robot_rl.bench.peers.recipe import PeerConfig, PeerEnv, PeerPolicy, PeerRecipe, PeerTraining
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.recipes.job import Job
 from robot_rl.util.limits import PositiveFloat, PositiveInt
@@ -71,22 +71,15 @@ class Batched(VecEnv):
         return [False] * self.num_envs
 
 
-@dataclass(frozen=True)
-class SB3Config:
-    algorithm: str = "sac"
-    hidden: tuple[int, ...] = (256, 256)
-
-
 class SB3Policy(PeerPolicy):
     """Policy of stable-baselines3."""
 
     class_name = "robot_rl.bench.peers.sb3:SB3Policy"
-    config_class = SB3Config
     center: Tensor
     """Mean (D,) and standard deviation `scale` (D,) of the observations, of PPO."""
     scale: Tensor
 
-    def __init__(self, size: Size, config: SB3Config):
+    def __init__(self, size: Size, config: PeerConfig):
         super().__init__()
         self.size, self.config = size, config
         kind = KINDS[config.algorithm].policy_aliases["MlpPolicy"]
@@ -128,7 +121,7 @@ class SB3Recipe(PeerRecipe):
 
     def policy_of(self, size: Size, model: Any) -> SB3Policy:
         """Return the learner's policy, with the statistics of its observations."""
-        policy = SB3Policy(size, SB3Config(self.algorithm, self.hidden))
+        policy = SB3Policy(size, PeerConfig(self.algorithm, self.hidden))
         policy.net.load_state_dict(model.policy.state_dict())
         if env := model.get_vec_normalize_env():
             policy.center.copy_(torch.from_numpy(env.obs_rms.mean))

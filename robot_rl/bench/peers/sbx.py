@@ -14,8 +14,8 @@ from sbx.crossq.policies import CrossQPolicy
 from torch import Tensor
 
 from policies.base import Size
-from robot_rl.bench.peers.recipe import PeerPolicy
-from robot_rl.bench.peers.sb3 import SB3SAC, SB3Config, spaces
+from robot_rl.bench.peers.recipe import PeerConfig, PeerPolicy
+from robot_rl.bench.peers.sb3 import SB3SAC, spaces
 from robot_rl.recipes.job import Job
 
 LR = 1e-3
@@ -39,9 +39,8 @@ class CrossQActor(PeerPolicy):
     """Actor of sbx-rl, which JAX runs; the bundle keeps its weights."""
 
     class_name = "robot_rl.bench.peers.sbx:CrossQActor"
-    config_class = SB3Config
 
-    def __init__(self, size: Size, config: SB3Config):
+    def __init__(self, size: Size, config: PeerConfig):
         super().__init__()
         self.size, self.config = size, config
         self.net = network(size, config.hidden)
@@ -69,7 +68,7 @@ class SBXCrossQ(SB3SAC):
 
     def policy_of(self, size: Size, model: Any) -> CrossQActor:  # type: ignore[override]
         """Return the learner's actor."""
-        actor = CrossQActor(size, SB3Config(self.algorithm, self.hidden))
+        actor = CrossQActor(size, PeerConfig(self.algorithm, self.hidden))
         for name, value in weights(model.policy).items():
             getattr(actor, name).copy_(torch.from_numpy(value.copy()))
         return actor.eval()

@@ -173,6 +173,17 @@ def test_dataset_has_all_episodes_with_their_ends(episodes: Path, tmp_path: Path
         assert not episode.terminated, "swing ends by its time limit only"
 
 
+def test_steps_beyond_the_last_are_not_logged(tmp_path: Path) -> None:
+    """A learner ends its rollout, which may be longer than the training."""
+    with (work := job(SWING, tmp_path)).opened:
+        env = PeerEnv(work, PeerTraining(steps=10, num_envs=4, log_every=100))
+        env.begin()
+        for _ in range(6):
+            env.step(torch.zeros(4, env.info.action))
+        env.close()
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [12]
+
+
 def test_stop_signal_ends_the_training(tmp_path: Path) -> None:
     with (work := job(SWING, tmp_path)).opened as run, pytest.raises(Interrupted, match="starts again"):
         run.stop_signal = 15
@@ -189,7 +200,8 @@ def test_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "rsl_rl" else real(name, *of))
     require(["sac-pendulum"])
-    with pytest.raises(ConfigError, match=r"rsl-rl-lib is not installed; pip install .*robot-rl\[peers\]"):
+    remedy = r"rsl-rl-lib is not installed; pip install -c constraints.txt -e '\.\[peers\]'"
+    with pytest.raises(ConfigError, match=remedy):
         Peers(only=("ppo-go2",)).run()
     with pytest.raises(UnknownName):
         Peers(only=("sac-pendulums",)).run()
