@@ -27,9 +27,10 @@ demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is 
 
 sims: $(SIMS) $(LEROBOT)  ## simulators of Franka's protocol, Unitree's SDK and LeRobot, which pin older packages
 
+# A busy computer misses deadlines now and then, a defect always: real-time tests get three tries, listed as reruns.
 test: $(STAMP) $(SIMS) $(LEROBOT)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
-	$(BIN)/python -m pytest -m realtime $(ARGS)
+	$(BIN)/python -m pytest -m realtime --reruns 2 -r fER $(ARGS)
 
 check: $(STAMP)  ## style, types, import layers
 	$(BIN)/ruff check .
