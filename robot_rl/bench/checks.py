@@ -66,11 +66,14 @@ MANY = flags("--skill WEAK --episodes 3000 --num-envs 100 --keep-failures")
 """More data of the same quality as `WEAK`, for tasks of one or two steps, where 300 episodes would be memorized."""
 MIXED = flags("--skill MIXED --episodes 100 --num-envs 50")
 """Data with a constant gain of the actions per episode, from half strength the wrong way to full the right way."""
+CHANGING = flags("--skill CHANGING --episodes 100 --num-envs 50")
+"""Data with a gain that changes every few steps. No episode is good all the way, so clones of the best ones fail."""
 BOTH_SIDES = flags("--skill STEADY --episodes 50")
 ONE_SIDE = flags("--skill STEADY --episodes 100 --num-envs 50 --keep-failures")
 """Data for fork-right and fork-fast-right: half of the episodes pass on the left, without success."""
 SINGLE = flags("--policy.horizon 1 --policy.execute 1")
 EVERY = flags("--training.demos all")
+BEST = Arm("bc", flags("--training.demos best"))
 OFFLINE = flags("--training.offline-updates 15000")
 FEW = flags("--training.offline-updates 7000")
 HALF = flags("--training.batch 128 --agent.hidden 128 128")
@@ -81,8 +84,11 @@ DENSE = flags("--training.reward task")
 OFFLINE_THEN = flags(DENSE, "--training.offline-updates 3000 --training.steps 6000 --training.batch 128")
 CHEETAH = flags("--training.steps 20000")
 PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 300000", "--policy.history 1")
-PENDULUM = flags("--training.steps 4000")
+PENDULUM = flags("--training.steps 6000 --agent.anneal-updates 4000")
+SLOW = flags("--training.steps 15000 --training.reward task --agent.tau 0.001")
+LARGE = flags("--training.steps 8000 --training.reward-scale 10")
 TEN = flags("--training.steps 10000")
+SPARSE_PPO = flags("--training.reward success --training.num-envs 64 --training.rollout 60 --policy.history 1")
 VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1500000")
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 WALK = flags("--training.steps 1500000")
@@ -91,7 +97,6 @@ CAREFUL = flags("--training.steps 20000 --agent.range-steps 15000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
 SUCCESS = flags("--training.reward success")
-SPARSE = flags("--training.steps 7000")
 OFFLINE_BINS = flags("--training.offline-updates 4000 --training.steps 0 --agent.imitation 0")
 WATCHED = flags("--training.steps 15000 --training.batch 128 --training.updates-per-step 1", "--operator.patience 10")
 NOTHING = flags(
@@ -127,15 +132,17 @@ checks: dict[str, Check] = {
     "diffusion-bc": Check(
         "A diffusion policy commits to one of two ways; regression hits the obstacle between them.",
         "testbed:fork-fast", Arm("diffusion-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+        second=Arm("diffusion-bc", SINGLE),
     ),
     "flow-bc": Check(
         "A flow policy commits to one of two ways; regression hits the obstacle between them.",
         "testbed:fork-fast", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+        second=Arm("flow-bc", SINGLE),
     ),
     **{
         recipe: Check(
-            "Values separate good habits from bad habits; a clone mixes them.",
-            "testbed:swing", Arm(recipe, own), Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
+            "Values separate good actions from bad actions; a clone mixes them, also one of the best episodes.",
+            "testbed:swing", Arm(recipe, own), Arm("bc", EVERY), CHANGING, figure="return", at_least=-800, second=BEST,
         )
         for recipe, own in {
             "iql": flags(OFFLINE, DENSE, "--agent.temperature 3"),
@@ -161,46 +168,50 @@ checks: dict[str, Check] = {
     "dsrl": Check(
         "Learned noise steers a frozen policy that passes on either side to the successful side.",
         "testbed:fork-fast-right", Arm("dsrl", flags("--training.steps 5000")), Arm("flow-bc", EVERY), ONE_SIDE,
-        Arm("flow-bc", EVERY), at_least=0.9,
+        Arm("flow-bc", EVERY), at_least=0.9, second=Arm("sac", flags(SUCCESS, "--training.steps 5000")),
     ),
     "consistency": Check(
         "One step distilled from ten commits to one of two ways; one step of a diffusion policy takes their mean.",
         "testbed:fork-fast", Arm("consistency"), Arm("diffusion-bc", flags("--policy.sample-steps 1")), BOTH_SIDES,
-        Arm("diffusion-bc"), at_least=0.9,
+        Arm("diffusion-bc"), at_least=0.9, second=Arm("flow-bc", flags("--policy.sample-steps 1")),
     ),
     **{
         recipe: Check(
             "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
             "testbed:fork-right", Arm(recipe), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
-            at_least=0.85,
+            at_least=0.85, second=other,
         )
-        for recipe in ("dppo", "adpo")
+        for recipe, other in (
+            ("dppo", Arm("ppo", flags(SPARSE_PPO, "--training.steps 150000"))), ("adpo", Arm("dppo")),
+        )
     },
     "slim": Check(
         "With one critic per reward term all terms are learned; one critic of the sum neglects the small term.",
-        "testbed:pair", Arm("slim", PAIR), Arm("ppo", PAIR), at_least=0.9,
+        "testbed:pair", Arm("slim", PAIR), Arm("ppo", PAIR), at_least=0.9, second=Arm("ppo", flags(PAIR, SUCCESS)),
     ),
     "gorl": Check(
         "Rewards move a flow that passes on either side, and its noise, to the successful side.",
         "testbed:fork-right",
-        Arm("gorl", flags(
-            "--training.reward success --training.num-envs 64 --training.rollout 60",
-            "--training.steps 150000 --policy.history 1 --agent.stage 10",
-        )), Arm("flow-bc", flags(EVERY, SINGLE)), ONE_SIDE, Arm("flow-bc", flags(EVERY, SINGLE)), at_least=0.9,
+        Arm("gorl", flags(SPARSE_PPO, "--training.steps 150000 --agent.stage 10")),
+        Arm("flow-bc", flags(EVERY, SINGLE)), ONE_SIDE, Arm("flow-bc", flags(EVERY, SINGLE)), at_least=0.9,
+        second=Arm("ppo", flags(SPARSE_PPO, "--training.steps 150000")),
     ),
     "rl-100": Check(
         "Offline and online rewards move a clone that passes on either side to the successful side, in one step.",
         "testbed:fork-right", Arm("rl-100", flags("--imitation.demos all --training.steps 20000")),
-        Arm("diffusion-bc", EVERY), ONE_SIDE, at_least=0.85,
+        Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY), at_least=0.85,
+        second=Arm("dppo", flags("--training.steps 20000")),
     ),
     "rlpd": Check(
-        "With 20 demonstrations, a sparse reward is learned in fewer steps than without.",
-        "testbed:reach", Arm("rlpd", LONG), Arm("sac", flags(LONG, SUCCESS)), flags("--episodes 20"), at_least=0.8,
+        "Half of each batch from 20 demonstrations and LayerNorm learn a sparse reward, also better than each alone.",
+        "testbed:reach", Arm("rlpd", LONG), Arm("sac", flags(LONG, SUCCESS, "--training.demo-share 0.5")),
+        flags("--episodes 20"), at_least=0.8, second=Arm("rlpd", flags(LONG, "--agent.no-layer-norm")),
     ),
     "porl": Check(
         "Practice improves a clone of demonstrations with good and bad habits.",
         "testbed:swing", Arm("porl", flags(TEN, DENSE, "--agent.critics 4 --agent.hidden 128 128")), Arm("bc", EVERY),
         MIXED, Arm("bc", EVERY), figure="return", at_least=-400.0,
+        second=Arm("porl", flags(TEN, DENSE, "--agent.critics 4 --agent.hidden 128 128 --training.warmup 0")),
     ),
     "expo": Check(
         "Edits reach actions that the clone of a weak operator does not propose.",
@@ -218,76 +229,71 @@ checks: dict[str, Check] = {
             OFFLINE_THEN, "--policy.candidates 8 --policy.flow.hidden 128 128 --policy.flow.sample-steps 5",
             "--agent.hidden 128 128",
         )), MIXED, figure="return", at_least=-400.0,
+        second=Arm("rlpd", flags(OFFLINE_THEN, EVERY, "--agent.critics 4 --agent.hidden 128 128")),
     ),
     "dsac-t": Check(
-        "Values with their own step size learn to run in fewer steps than sac with the same number of updates.",
-        "gym:HalfCheetah-v5", Arm("dsac-t", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
+        "Values with their own step size learn to swing up when rewards are ten times as large.",
+        "testbed:swing", Arm("dsac-t", LARGE), Arm("sac", LARGE), figure="return", at_least=-400.0,
     ),
     "annealed-q": Check(
-        "Values of the best action learn to swing up in fewer steps than values of the policy.",
-        "gym:Pendulum-v1", Arm("annealed-q", flags("--training.steps 3000 --agent.anneal-updates 2250")),
-        Arm("sac", flags("--training.steps 3000")), figure="return", at_least=-400.0,
+        "Values of the best action learn to swing up sooner than values of the policy, if they are given up later.",
+        "gym:Pendulum-v1", Arm("annealed-q", PENDULUM), Arm("sac", flags("--training.steps 6000")),
+        figure="training return",
+        second=Arm("annealed-q", flags("--training.steps 6000 --agent.anneal-updates 1000000")),
     ),
     "i-qn": Check(
-        "Values of several Bellman updates ahead learn to swing up in fewer steps than values of one.",
-        "gym:Pendulum-v1", Arm("i-qn", PENDULUM), Arm("i-qn", flags(PENDULUM, "--agent.iterates 1")), figure="return",
-        at_least=-400.0,
+        "Values of several Bellman updates ahead learn to swing up sooner than values of one, with slow targets.",
+        "testbed:swing", Arm("i-qn", SLOW), Arm("i-qn", flags(SLOW, "--agent.iterates 1")), figure="training return",
+        second=Arm("i-qn", flags(SLOW, "--agent.iterates 1 --agent.critics 8")),
     ),
-    **{
-        name: Check(
-            claim, "testbed:swing-varied", Arm("ppo", flags(VARIED, "--curriculum adr:-4:-2:reward:10:0.1:0.3")),
-            Arm("ppo", flags(VARIED, control)), figure="return",
-            paper="OpenAI et al. 2019, arXiv 1910.07113",
-        )
-        for name, claim, control in (
-            ("adr", "Ranges that grow teach what the whole ranges, from the start, do not.", ""),
-            ("adr-nominal", "Ranges that grow teach other dynamics than the nominal one.",
-             "--range pendulum.mass=1 --range pendulum.damping=0"),
-        )
-    },
-    **{
-        name: Check(
-            claim, "testbed:swing", Arm("ppo", flags(PUSHED, "--curriculum qarl:-900")),
-            Arm("ppo", flags(PUSHED, control)), figure="return", evaluate=flags("--attack 2000"),
-            paper="Reddi et al. 2024, arXiv 2311.01642",
-        )
-        for name, claim, control in (
-            ("qarl", "An adversary that becomes rational teaches to withstand an attacker better than one that is.",
-             "--curriculum rarl"),
-            ("qarl-random", "An adversary that becomes rational teaches what random forces do not.",
-             "--curriculum random-forces"),
-        )
-    },
+    "adr": Check(
+        "Ranges that grow teach what the whole ranges, from the start, and the nominal dynamics do not.",
+        "testbed:swing-varied", Arm("ppo", flags(VARIED, "--curriculum adr:-4:-2:reward:10:0.1:0.3")),
+        Arm("ppo", VARIED), figure="return", paper="OpenAI et al. 2019, arXiv 1910.07113",
+        second=Arm("ppo", flags(VARIED, "--range pendulum.mass=1 --range pendulum.damping=0")),
+    ),
+    "qarl": Check(
+        "An adversary that becomes rational teaches to withstand an attacker better than one that is, and than chance.",
+        "testbed:swing", Arm("ppo", flags(PUSHED, "--curriculum qarl:-900")),
+        Arm("ppo", flags(PUSHED, "--curriculum rarl")), figure="return", evaluate=flags("--attack 2000"),
+        paper="Reddi et al. 2024, arXiv 2311.01642",
+        second=Arm("ppo", flags(PUSHED, "--curriculum random-forces")),
+    ),
     "latent-priors": Check(
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
         "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
         figure="return",
     ),
-    **{
-        name: Check(claim, "gym:Hopper-v5", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, control)), figure="return")
-        for name, claim, control in (
-            ("aprl", "A range of actions that grows teaches to hop better than all actions do.", "--agent.penalty 0"),
-            ("aprl-fixed", "A range of actions that grows teaches to hop better than one that stays small.",
-             "--agent.range-end 0.35"),
-        )
-    },
+    "aprl": Check(
+        "A range of actions that grows teaches to hop better than all actions do, and than a range that stays small.",
+        "gym:Hopper-v5", Arm("aprl", CAREFUL), Arm("aprl", flags(CAREFUL, "--agent.penalty 0")), figure="return",
+        second=Arm("aprl", flags(CAREFUL, "--agent.range-end 0.35")),
+    ),
     "srl": Check(
         "A plan of eight actions allows a decision at every eighth step; holding one action that long is too coarse.",
         "testbed:swing", Arm("srl", TEN), Arm("sac", TEN), figure="return", at_least=-400.0,
         evaluate=flags("--interval 8"),
+        second=Arm("sac", flags("--training.action-repeat 8 --training.updates-per-step 8 --training.steps 1250",
+                                "--training.warmup 125 --training.learning-starts 125")),
     ),
     "flash-sac": Check(
         "Normalized critics without target networks learn to run in fewer steps than sac.",
         "gym:HalfCheetah-v5", Arm("flash-sac", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
+        second=Arm("sac", flags(
+            CHEETAH, "--agent.critic-lr 1e-3 --agent.actor-lr 1e-3 --agent.initial-temperature 0.01",
+            "--agent.entropy-per-action -0.48",
+        )),
     ),
     "mr-q": Check(
         "An embedding that predicts the next state learns to run in fewer steps than td3.",
         "gym:HalfCheetah-v5", Arm("mr-q", TEN), Arm("td3", TEN), figure="return", at_least=500.0,
+        second=Arm("td3", flags("--training.steps 40000")),
     ),
     "hl-gauss": Check(
-        "Values by classification learn a sparse reward in fewer steps than values by regression.",
-        "testbed:push", Arm("rlpd", flags(SPARSE, "--agent.head hl-gauss")), Arm("rlpd", SPARSE),
-        flags("--episodes 20"), at_least=0.8, paper="Farebrother et al. 2024, arXiv 2403.03950",
+        "Values by smooth classification learn a sparse reward sooner than values by regression, or by bins alone.",
+        "testbed:reach", Arm("rlpd", flags(LONG, "--agent.head hl-gauss")), Arm("rlpd", LONG),
+        flags("--episodes 20"), figure="training success", paper="Farebrother et al. 2024, arXiv 2403.03950",
+        second=Arm("rlpd", flags(LONG, "--agent.head c51")),
     ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in fewer steps than without.",
@@ -304,10 +310,11 @@ checks: dict[str, Check] = {
         "With an operator's corrections, a sparse reward is learned from 5 demonstrations; without, it is not.",
         "testbed:push", Arm("hil-serl", flags(WATCHED, NOTHING)),
         Arm("hil-serl", flags(WATCHED, NOTHING, "--operator.rule none")), flags("--episodes 5"), at_least=0.9,
+        second=Arm("hil-serl", flags(WATCHED, NOTHING, "--agent.imitation 0")),
     ),
     "hil-serl-cloned": Check(
         "Values improve on cloning the same weak operator's corrections.",
-        "testbed:push", Arm("hil-serl", flags(WATCHED, NOTHING, CARELESS)),
+        "testbed:push", Arm("hil-serl", flags(WATCHED, NOTHING, CARELESS, "--agent.imitation 0")),
         Arm("hg-dagger", flags("--training.steps 15000 --operator.patience 10", CARELESS)), flags("--episodes 5"),
         at_least=0.6,
     ),
@@ -320,10 +327,12 @@ checks: dict[str, Check] = {
         "A written and vetted reward is learned in fewer steps than success alone.",
         "testbed:reach", Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach.py")),
         Arm("ppo", flags(REACH, SUCCESS)), at_least=0.6, paper="Xie et al. 2023, arXiv 2309.11489",
+        second=Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_distance.py")),
     ),
     "soar": Check(
         "Three rounds of practice with hindsight goals improve a clone of five demonstrations.",
-        "testbed:reach", Arm("soar"), Arm("soar", flags("--training.rounds 0")), flags("--episodes 5"), at_least=0.5,
+        "testbed:reach", Arm("soar"), Arm("soar", flags("--training.no-hindsight")), flags("--episodes 5"),
+        at_least=0.5, second=Arm("soar", flags("--training.proposer.random 1")),
     ),
     "hilp": Check(
         "Learned distances find the way around walls from aimless episodes; hindsight cloning only repeats them.",
@@ -334,25 +343,30 @@ checks: dict[str, Check] = {
         )),
         Arm("soar", flags(goal("--training.goal"), "--training.rounds 0 --training.within 50 --training.updates 6000")),
         AIMLESS, at_least=0.7,
+        second=Arm("soar", flags(
+            goal("--training.goal"), "--training.rounds 0 --training.within 20 --training.updates 16000",
+        )),
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the right disc.",
         "testbed:discs", Arm("vla-rl", flags("--training.steps 50000 --training.rollout 20")), WRITES, EITHER, WRITES,
-        at_least=0.6,
+        at_least=0.6, second=Arm("vla-rl", flags("--training.steps 50000 --training.rollout 20 --agent.critic-only 0")),
     ),
     "srpo": Check(
         "Comparison with other episodes from the same start moves the policy to the right disc.",
         "testbed:discs", Arm("srpo", ROUNDS), WRITES, EITHER, WRITES, at_least=0.6,
+        second=Arm("srpo", flags(ROUNDS, "--agent.no-shaping")),
     ),
     "grape": Check(
         "Preference of the better episodes from the same start moves the policy to the right disc.",
         "testbed:discs", Arm("grape", ROUNDS), WRITES, EITHER, WRITES, at_least=0.6,
+        second=Arm("srpo", flags(ROUNDS, "--agent.no-shaping --agent.no-baseline")),
     ),
     "dsrl-vla": Check(
         "Learned noise steers a frozen vision-language-action policy to the right disc.",
         "testbed:discs",
         Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")), FLOWS,
-        EITHER, FLOWS, at_least=0.6,
+        EITHER, FLOWS, at_least=0.6, second=Arm("resfit", flags("--training.steps 50000")),
     ),
     "resfit-vla": Check(
         "A residual on a frozen vision-language-action policy reaches the right disc.",
@@ -362,6 +376,7 @@ checks: dict[str, Check] = {
         "A residual learned online corrects a coarse cloned base.",
         "testbed:insert", Arm("resfit", flags("--training.steps 30000")), Arm("diffusion-bc"), flags("--episodes 5"),
         Arm("diffusion-bc"), at_least=0.8,
+        second=Arm("rlpd", flags(HALF, "--training.steps 30000 --agent.critics 4 --policy.hidden 128 128")),
     ),
 }  # fmt: skip
 """Checks by name. A name is the method's recipe, or the recipe with an option."""

@@ -23,6 +23,9 @@ from robot_rl.util.errors import ConfigError, UnknownName, UserError
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
 REACHED = 0.8
 """Success rate in training that counts as learned."""
+CONTROLS = {"control", "second"}
+SEEDS = 0.9
+"""Share of the method's seeds that must be above a control's mean."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
             record["method"] |= _figures(pairs["control"]["arms"][1], runs["method"])
             settings = [read_json(runs[part][0] / "config.json", dict, []) for part in ("control", "method")]
             record["unlike"] = unlike(*settings)
-            record["verdict"] = "passed" if all(_passes(check, record, part) for part in pairs) else "failed"
+            record["verdict"] = "passed" if passes(record, check.parity) else "failed"
     return record | provenance_of([run for folders in runs.values() for run in folders])
 
 
@@ -70,14 +73,20 @@ def _figures(row: Mapping[str, Any], runs: Sequence[Path]) -> dict[str, Any]:
     return found | {"first_episode": read_json(runs[0] / "evaluation.json", dict, []).get("seed")} | learning(runs)
 
 
-def _passes(check: Check, record: Mapping[str, Any], part: str) -> bool:
-    """Return whether the method passes against a control: `control` or `second`."""
-    method, control = record["method"], record[part]
-    if check.parity:
-        return bool(method["mean"] >= control["low"])
-    better = record["difference" if part == "control" else f"{part}_difference"]["low"] > 0
-    proves = not check.at_least or (method["mean"] >= check.at_least > control["mean"])
-    return bool(better and proves)
+def passes(record: Mapping[str, Any], parity: bool = False) -> bool:
+    """Return whether the method of a measured check passes against every control; see the page of the methods.
+
+    `parity`: whether it is enough that the method's mean is not below a control's interval.
+    """
+    method, bar = record["method"], record["at_least"]
+    for part in CONTROLS & record.keys():
+        control, gap = record[part], record["difference" if part == "control" else f"{part}_difference"]
+        if parity and method["mean"] < control["low"]:
+            return False
+        above = sum(seed > control["mean"] for seed in method["per_seed"]) / len(method["per_seed"])
+        if not parity and (gap["low"] <= 0 or above < SEEDS or (bar and not method["low"] >= bar > control["mean"])):
+            return False
+    return True
 
 
 def unlike(*settings: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -204,9 +213,12 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     method, rate = record["method"], record["figure"] == "success"
     controls = [record[part] for part in ("control", "second") if part in record]
     gaps = [record[each] for each in ("difference", "second_difference") if each in record]
-    verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
-    if record["verdict"] == "failed" and all(each["low"] > 0 for each in gaps):
-        verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
+    failed = record["verdict"] != "error" and not passes(record)
+    verdict = "**failed**" if failed else "passed" if record["verdict"] != "error" else "**error**"
+    if failed and all(each["low"] > 0 for each in gaps):
+        bar = record["at_least"]
+        high = bar and any(arm["mean"] >= bar for arm in controls)
+        verdict += ": control too high" if high else ": too low" if bar > method["low"] else ": not with every seed"
     verdict += "" if is_current(name, record) else ", of an earlier form of the check"
     verdict += "*" if "-dirty" in record["commit"] else ""
     results = [interval_of(arm, rate) if "mean" in arm else "error" for arm in (method, *controls)]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from robot_rl.util.registry import DATASET
 
 logger = logging.getLogger(__name__)
 STATE, ACTION = "observation.state", "action"
+DemoSelection = Literal["successes", "all", "best"]
+"""Episodes of a dataset that a method reads; best: the quarter with the largest return of the task's reward."""
 MARKS = ("next.success", "next.reward")
 """Columns that may mark success; the first of them that a dataset has is used."""
 INTERVENTIONS = ("intervention", "complementary_info.is_intervention", "is_intervention")

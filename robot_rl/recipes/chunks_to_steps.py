@@ -20,7 +20,6 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.qc import QChunking, best_of_policy
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.recipes.rlpd import RLPD
-from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 from robot_rl.util.errors import ConfigError
 
@@ -41,7 +40,7 @@ class ChunksToSteps(OffPolicyRecipe):
                 f"{self.agent.first}; lower --agent.first and --agent.last"
             )
         torch.manual_seed(job.seed)
-        limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        limits = self.value_limits(job)
         chunk = best_of_policy(job.size, self.chunk, self.agent.chunks).to(job.device)
         chunks = BestOf(chunk, self.agent.chunks, job.seed, limits)
         step = GaussianPolicy(job.size, self.step).to(job.device)

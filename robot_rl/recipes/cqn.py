@@ -14,7 +14,6 @@ from policies.networks.bins import BinsConfig
 from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
-from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 from robot_rl.util.errors import ConfigError
 
@@ -30,7 +29,7 @@ class CoarseToFineQ(OffPolicyRecipe):
     agent_class = CQN
 
     def make_policy(self, job: Job) -> CoarseToFinePolicy:
-        c, (low, high) = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        c, (low, high) = self.agent, self.value_limits(job)
         low = low if c.value_low is None else c.value_low
         high = high if c.value_high is None else c.value_high
         if not (math.isfinite(low) and low < high):

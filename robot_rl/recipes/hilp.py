@@ -43,7 +43,7 @@ class HilbertSkills(Recipe):
 
     def train(self, job: Job) -> Bundle:
         agent = self.build(job)
-        data = Hindsight.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
+        data = Hindsight.of(job.demonstrations(demos=self.training.demos), job.device)
         progress = job.counting("updates", self.training.updates)
         train_supervised(agent, data, self.training, job.opened, job.seed, progress)
         return job.bundle(agent)

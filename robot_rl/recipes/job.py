@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from policies.base import Size
 from policies.bundle import Bundle, load_bundle
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.recording import DemoSelection, info_of, load_episodes
 from robot_rl.data.recording import check as check_dataset
-from robot_rl.data.recording import info_of, load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.operators.intervention import InterventionWrapper, judge_of
 from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
@@ -77,11 +78,20 @@ class Job:
         if "demonstrations" in needs:
             self.check_demonstrations()
 
-    def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
-        """Return the dataset's episodes; if `successes`, only successful episodes. Reward "success" marks success, and
-        "task" is the task's reward as recorded."""
+    def demonstrations(
+        self, reward: RewardName = "success", demos: DemoSelection = "successes"
+    ) -> list[dict[str, Tensor]]:
+        """Return the selected episodes of the dataset. Reward "success" marks success, and "task" is the task's reward
+        as recorded."""
         self.check_demonstrations()
-        return load_episodes(self.data or self.dataset, self.info, reward, successes)
+        data = self.data or self.dataset
+        episodes = load_episodes(data, self.info, reward, demos == "successes")
+        if demos != "best":
+            return episodes
+        ranked = episodes if reward == "task" else load_episodes(data, self.info, "task", False)
+        returns = torch.stack([episode["reward"].sum() for episode in ranked])
+        best = returns.argsort(descending=True, stable=True)[: -(-len(returns) // 4)]
+        return [episodes[k] for k in best.sort().values.tolist()]
 
     def instructions(self) -> list[str]:
         """Return the texts of all instructions of the task and of the dataset."""

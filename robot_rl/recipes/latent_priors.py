@@ -34,7 +34,7 @@ class LatentPriors(ProximalPolicy):
         torch.manual_seed(job.seed)
         policy = LatentActionPolicy(job.size, self.policy)
         mirror = env.mirror if self.symmetry else None
-        actions = Demonstrations.of(job.demonstrations(successes=False)).columns["action"]
+        actions = Demonstrations.of(job.demonstrations(demos="all")).columns["action"]
         reflection = policy.fit_latents(actions, mirror.action if mirror else None)
         if mirror is not None:
             mirror = replace(mirror, action=reflection)

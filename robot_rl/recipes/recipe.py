@@ -10,6 +10,7 @@ from policies.actor import ActorPolicy, GaussianPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
+from robot_rl.learning.algorithms.actor_critic import Limits
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
@@ -78,20 +79,26 @@ class OffPolicyRecipe(Recipe):
 
     def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
-        limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
         policy = self.make_policy(job).to(job.device)
         if isinstance(policy, ActorPolicy):
             check_gripper(policy, job.info.actions.names)
-        return self.agent_class(policy, self.agent, job.seed, limits)
+        return self.agent_class(policy, self.agent, job.seed, self.value_limits(job))
+
+    def value_limits(self, job: Job) -> Limits:
+        """Return the least and greatest possible return of the scaled rewards."""
+        low, high = reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        return self.training.reward_scale * low, self.training.reward_scale * high
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
         agent = self.build(job, env)
         demos = None
         if "demonstrations" in self.needs:
-            episodes = job.demonstrations(self.training.reward, self.training.demos == "successes")
+            episodes = job.demonstrations(self.training.reward, self.training.demos)
             if not self.needs_base:  # a base has a fitted normalizer
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
+            for episode in episodes:
+                episode["reward"] = self.training.reward_scale * episode["reward"]
             rows = self.training.capacity if self.training.keep_successes else 0
             demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed), rows)
         train_off_policy(
@@ -149,7 +156,7 @@ class CloningRecipe(Recipe):
 
     def train(self, job: Job) -> Bundle:
         # No other variable refers to the episodes, whose pictures take most of the memory.
-        data = Demonstrations.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
+        data = Demonstrations.of(job.demonstrations(demos=self.training.demos), job.device)
         agent = self.build(job)
         progress = job.counting("updates", self.training.updates)
         train_supervised(agent, data, self.training, job.opened, job.seed, progress)

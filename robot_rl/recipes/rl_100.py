@@ -44,13 +44,13 @@ class RL100(DenoisingPPO):
     def train(self, job: Job) -> Bundle:
         if (reward := self.training.reward) == "terms":
             raise ConfigError("rl-100 has one value, of the whole reward; use --training.reward task or success")
-        demonstrations = job.demonstrations(successes=self.imitation.demos == "successes")
+        demonstrations = job.demonstrations(demos=self.imitation.demos)
         agent, run = self.build(job), job.opened
         if run.load() is None:
             imitation = Cloning(agent.policy, self.cloning, self.imitation.updates)
             clone(imitation, demonstrations, self.imitation.updates, self.imitation.batch, run, job.seed)
             agent.policy.freeze_first()
-            every = job.demonstrations(reward, successes=False)
+            every = job.demonstrations(reward, "all")
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
         student = student_of(agent.policy).to(job.device)

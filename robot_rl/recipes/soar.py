@@ -41,7 +41,7 @@ class SOAR(Recipe):
             raise ConfigError(f"recipe soar practises on observation.state alone; {job.info.task} shows more")
         env = job.make_env(self.training.num_envs)
         agent = improve_alone(
-            env, lambda: self.build(job), job.demonstrations(successes=False), self.training, job.opened, job.seed,
+            env, lambda: self.build(job), job.demonstrations(demos="all"), self.training, job.opened, job.seed,
             job.counting("rounds", max(1, self.training.rounds)),
         )  # fmt: skip
         env.close()

@@ -18,6 +18,9 @@ from robot_rl.training.run import SEED
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
 
+TRAINING = "training "
+"""First word of a figure that is averaged over the steps of the training."""
+
 
 @dataclass
 class RunGroup:
@@ -41,7 +44,10 @@ class RunGroup:
         return [(row.get("seed"), row.get("episodes")) for row in self.evaluations]
 
     def outcomes(self, figure: str) -> Outcomes:
-        """Return a figure's values per episode (E,) for each run. Raises ConfigError if a run lacks the figure."""
+        """Return a figure's values per episode (E,) for each run; the mean (1,) over the training's steps for a figure
+        that begins with "training". Raises ConfigError if a run lacks the figure."""
+        if figure.startswith(TRAINING):
+            return [self._curve_mean(run, figure.removeprefix(TRAINING)) for run in self.runs]
         found = []
         for run, row in zip(self.runs, self.evaluations, strict=True):
             values = row["per_episode"].get(figure)
@@ -54,6 +60,14 @@ class RunGroup:
             if not np.isfinite(found[-1]).any():
                 raise UserError(f"{run.path}: no episode has a finite {figure}; it cannot be compared")
         return found
+
+
+    def _curve_mean(self, run: RunFolder, figure: str) -> np.ndarray:
+        points = np.array(curve_points(run.metrics, f"train/{figure}")[0])
+        if len(points) < 2:
+            raise ConfigError(f"{run.path} logged no {figure} while training; name another --figure")
+        steps, values = points[:, 0], points[:, 2]
+        return np.array([np.trapezoid(values, steps) / (steps[-1] - steps[0])])
 
 
 def read_arms(paths: Sequence[Path]) -> list[RunGroup]:
@@ -116,7 +130,9 @@ def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
     """Return a figure of each arm and its difference to the first arm, with 95 % intervals.
 
     Args:
-        figure: success, return, or a metric of the task; empty: success if all runs report it, else return.
+        figure: success, return, or a metric of the task; with "training " before it, its mean over the steps of the
+            training, which is larger for a method that learns sooner. Empty: success if all runs report it, else
+            return.
     """
     reported = all("success" in row["per_episode"] for arm in arms for row in arm.evaluations)
     figure = figure or ("success" if reported else "return")

@@ -6,17 +6,19 @@ The learner updates while the environment steps; neither reads data that the oth
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from robot_rl.data.recording import DemoSelection
 from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
 from robot_rl.learning.agent import Agent, LearningPhase
 from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
+from robot_rl.training.repeat import ActionRepeat
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -39,10 +41,16 @@ class OffPolicyConfig:
     """Transitions per update."""
     reward: RewardName = "success"
     """Reward source: success (1 when the episode succeeds, else 0), or the task's own reward."""
+    reward_scale: PositiveFloat = 1.0
+    """Factor of the rewards that are learned from; metrics show them without it."""
+    action_repeat: PositiveInt = 1
+    """Steps for which an action is repeated while training; then all numbers of steps count decisions. Evaluate and
+    deploy with `--interval` of the same number."""
     demo_share: Fraction = 0.5
     """Share of every batch that is drawn from demonstrations."""
-    demos: Literal["successes", "all"] = "successes"
-    """Episodes of the dataset used for learning; "all" is the only choice for a task that reports no success."""
+    demos: DemoSelection = "successes"
+    """Episodes of the dataset used for learning; best: the quarter with the largest return of the task's reward. A task
+    that reports no success counts all as successes."""
     keep_successes: bool = False
     """Add successful online episodes to the demonstrations."""
     warmup: NonNegativeInt = 4_000
@@ -101,6 +109,8 @@ def train_off_policy(
         raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
     if config.keep_successes and demos is None:
         raise ConfigError("--training.keep-successes needs demonstrations: use --training.no-keep-successes")
+    if config.action_repeat > 1:
+        env = ActionRepeat(env, config.action_repeat)
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(
@@ -110,7 +120,7 @@ def train_off_policy(
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
-    rng = torch.Generator().manual_seed(seed)
+    rng, scale = torch.Generator().manual_seed(seed), config.reward_scale
     episodes = EpisodeMetrics(env.num_envs, agent.device, first_of_each=True)
     offline, step, due, learns = 0, 0, 0.0, False
     observation = env.reset(seed=training_seed(seed))[0]
@@ -174,7 +184,8 @@ def train_off_policy(
                     metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
             following, task_reward, terminated, truncated, infos = stepping.result()
             rewards, done = reward(task_reward, infos), terminated | truncated
-            row = observation | kept | {"action": action, "reward": rewards, "terminated": terminated, "last": done}
+            row = observation | kept | {"action": action, "reward": scale * rewards, "last": done}
+            row["terminated"] = terminated
             final, ended = None, done.cpu()
             if ended.any():
                 final = infos["final_obs"]

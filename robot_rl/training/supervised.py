@@ -1,12 +1,13 @@
 """Supervised loop: sample chunks of demonstrations, update the policy."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from policies.base import Policy
+from robot_rl.data.recording import DemoSelection
 from robot_rl.data.replay import Batch
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.algorithms.cloning import Cloning
@@ -23,8 +24,8 @@ class SupervisedConfig:
     """Gradient steps."""
     batch: PositiveInt = 256
     """Chunks per gradient step."""
-    demos: Literal["successes", "all"] = "successes"
-    """Episodes of the dataset that are cloned."""
+    demos: DemoSelection = "successes"
+    """Episodes of the dataset that are cloned; best: the quarter with the largest return of the task's reward."""
     checkpoint_every: PositiveInt = 1000
     """Gradient steps between two checkpoints."""
     log_every: PositiveInt = 100

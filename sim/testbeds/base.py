@@ -21,12 +21,14 @@ from sim.randomization import Randomize
 from sim.step.distribution import EpisodeDistribution
 from sim.tasks import TESTBED
 
-SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "RANDOM": 1.5}
+SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "CHANGING": 0.35, "RANDOM": 1.5}
 """Action noise of a demonstrator by skill, as a fraction of the action range. Half of the noise is sampled per step,
 half is constant over an episode."""
-HABITS = {"MIXED": (-0.5, 1.0), "RANDOM": (0.0, 0.0)}
+HABITS = {"MIXED": (-0.5, 1.0), "CHANGING": (-0.75, 1.0), "RANDOM": (0.0, 0.0)}
 """Range of a factor on the demonstrator's actions, by skill. The factor is sampled per episode; unlike noise, it does
 not average out in behavior cloning. Actions of skill RANDOM do not depend on the task."""
+CHANGES = {"CHANGING": 0.2}
+"""Probability per step that the factor is sampled again, by skill: then no episode is good from start to end."""
 
 
 class Testbed(ABC):
@@ -218,7 +220,7 @@ class TestbedEnv:
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator with the errors of a skill."""
-        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, HABITS.get(skill))
+        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, HABITS.get(skill), CHANGES.get(skill, 0.0))
 
     def state_dict(self) -> dict[str, Any]:
         own: dict[str, Any] = {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
@@ -242,8 +244,11 @@ class TestbedEnv:
 class NoisyExpert:
     """A testbed's expert as a demonstrator: its actions get noise per step and a bias per episode."""
 
-    def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int, habit: tuple[float, float] | None):
-        self.testbed, self.noise, self.habit = testbed, noise, habit
+    def __init__(
+        self, testbed: Testbed, num_envs: int, noise: float, seed: int, habit: tuple[float, float] | None,
+        changes: float = 0.0,
+    ):  # fmt: skip
+        self.testbed, self.noise, self.habit, self.changes = testbed, noise, habit, changes
         self.rng = torch.Generator().manual_seed(seed)
         self.u = torch.rand(num_envs, 4, generator=self.rng)
         self.bias = self._normal(num_envs)
@@ -261,6 +266,9 @@ class NoisyExpert:
         action = self.testbed.expert(observation.get(PRIVILEGED, observation[STATE]), self.u)
         if self.habit is not None:
             low, high = self.habit
+            if self.changes:
+                again, fresh = torch.rand(2, len(self.u), generator=self.rng)
+                self.u[:, 3] = torch.where(again < self.changes, fresh, self.u[:, 3])
             action = action * (low + (high - low) * self.u[:, 3:])
         return (action + self.bias + self._normal(len(action))).clamp(-1, 1)
 

@@ -125,7 +125,7 @@ class D3Recipe(PeerRecipe):
 
 def dataset(job: Job, reward: RewardName) -> MDPDataset:
     """Return all episodes of the job's dataset."""
-    episodes = job.demonstrations(reward, successes=False)
+    episodes = job.demonstrations(reward, "all")
     columns = {name: torch.cat([e[name] for e in episodes]).numpy() for name in (STATE, "action", "reward")}
     ends = [torch.zeros(len(e["action"])) for e in episodes]
     fell = [end.clone() for end in ends]

@@ -29,6 +29,8 @@ class SRPOConfig(TokenGroupsConfig):
     """Number of gradient steps per pass over the episodes."""
     shaping: bool = True
     """Reward failed episodes for progress; False: reward success alone, as in GRPO."""
+    baseline: bool = True
+    """Subtract the group's mean reward; False, without shaping: failures count for nothing, so successes are cloned."""
     clip_low: PositiveFloat = 0.2
     """Clip range of the probability ratio r below 1."""
     clip_high: PositiveFloat = 0.28
@@ -50,6 +52,7 @@ class SRPO(TokenGroups):
         if c.shaping:
             reward = progress_rewards(embedded(played), played.success, played.group)
         advantage, counts = relative(reward, played, c.least, c.most)
+        advantage = advantage if c.baseline else reward
         rows = counts[played.episode].nonzero()[:, 0]
         if not len(rows):
             return {"srpo/reward": float(reward.mean()), "srpo/decisions": 0.0}

@@ -18,7 +18,7 @@ from robot_rl.bench import results
 from robot_rl.bench.checks import EXPERT, Arm, Check, checks
 from robot_rl.bench.methods import Runner, required_inputs, run_check, steps
 from robot_rl.bench.peers import PEERS
-from robot_rl.bench.results import METHODS, checkout, docs_table, judge, learning, merge, read_results
+from robot_rl.bench.results import METHODS, checkout, docs_table, judge, learning, merge, passes, read_results
 from robot_rl.cli.bench import Methods
 from robot_rl.cli.main import parse
 from robot_rl.cli.train import Train
@@ -66,9 +66,9 @@ def work(made: Path, tmp_path: Path) -> Iterator[Path]:
 def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
     check = checks[name]
     info = describe(check.task)
-    assert info.reports_success or check.figure != "success"
+    assert info.reports_success or "success" not in check.figure
     assert check.claim and check.method != check.control and check.method.recipe != EXPERT
-    for arm in filter(None, (check.method, check.control, check.base)):
+    for arm in filter(None, (check.method, check.control, check.second, check.base)):
         if arm.recipe != EXPERT:
             parse(Train[recipes.get(arm.recipe)], [check.task, *arm.flags], "train")  # type: ignore[misc]
             needs = required_inputs(arm)
@@ -80,7 +80,7 @@ def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
 
 
 def test_order_and_inputs_of_the_commands(tmp_path: Path) -> None:
-    check = checks["resfit"]
+    check = replace(checks["resfit"], second=None)
     parts = [(step.part, step.words[0]) for step in steps("resfit", check, tmp_path, 4, 20)]
     assert parts == [
         ("data", "collect"), ("control", "train"), ("control", "evaluate"), ("method", "train"), ("method", "evaluate")
@@ -160,6 +160,28 @@ def test_a_method_passes_both_controls(made: Path, tmp_path: Path) -> None:
     line = docs_table({"tiny": record}).splitlines()[2]
     assert "`bc` `--training.updates 1`; `bc` `--training.updates 2`" in line
     assert line.removesuffix(" |").rstrip("*").endswith("| **failed"), "and no reason that is not so"
+
+
+def test_verdict_needs_nearly_every_seed_and_the_whole_interval() -> None:
+    def record(per_seed: list[float], low: float, bar: float = 0.6) -> dict[str, Any]:
+        arm = {"mean": sum(per_seed) / len(per_seed), "low": low, "per_seed": per_seed}
+        return {"at_least": bar, "method": arm, "control": {"mean": 0.5}, "difference": {"low": 0.1}}
+
+    good = [0.9] * 9 + [0.45]
+    assert passes(record(good, 0.7)) and not passes(record(good, 0.55)), "the interval must be above the bar"
+    assert not passes(record([0.9] * 8 + [0.45] * 2, 0.7)), "two of ten seeds are no better than the control"
+    worse = record(good, 0.7) | {"second": {"mean": 0.65}, "second_difference": {"low": 0.05}}
+    assert not passes(worse), "the second control passes the bar as well"
+
+
+def test_a_figure_of_training_is_the_mean_over_its_steps(work: Path) -> None:
+    for part, values in (("control", (0.0, 0.0, 1.0)), ("method", (0.0, 1.0, 1.0))):
+        rows = [{"step": 10 * k, "seconds": k, "train/return": value} for k, value in enumerate(values)]
+        (work / "tiny" / part / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = judge("tiny", replace(TINY, figure="training return"), work, (0,), {})
+    assert (record["control"]["mean"], record["method"]["mean"]) == (0.25, 0.75)
+    missing = judge("tiny", replace(TINY, figure="training success"), work, (0,), {})
+    assert missing["verdict"] == "error" and "logged no success while training" in missing["method"]["error"]
 
 
 def test_changed_command_raises(work: Path) -> None:
@@ -281,7 +303,10 @@ def test_table_has_a_row_per_check_and_marks_errors() -> None:
 def test_table_names_the_paper_and_marks_changed_checks() -> None:
     now = json.loads(json.dumps(asdict(checks["iql"])))
     record = records()["iql"] | {key: now[key] for key in ("task", "figure", "at_least", "data", "base", "evaluate")}
-    record["method"], record["control"] = (record[arm] | now[arm] for arm in ("method", "control"))
+    record |= {"second": dict(record["control"]), "second_difference": record["difference"]}
+    record |= {arm: record[arm] | now[arm] for arm in ("method", "control", "second")}
+    record["method"] |= {"mean": -200.0, "low": -300.0, "per_seed": [-250.0, -150.0]}
+    record["control"]["mean"] = record["second"]["mean"] = -1000.0
     table = docs_table({"iql": record})
     assert "Kostrikov et al. 2022, arXiv 2110.06169" in table and table.endswith("| passed |")
     for other in ({"data": []}, {"evaluate": ["--interval", "8"]}):

@@ -164,13 +164,22 @@ def test_bundle_acts_as_the_offline_learner(kind: Any, episodes: Path, tmp_path:
 
 def test_dataset_has_all_episodes_with_their_ends(episodes: Path, tmp_path: Path) -> None:
     work = job(SWING, tmp_path, episodes)
-    theirs, ours = dataset(work, "task").episodes, work.demonstrations("task", successes=False)
+    theirs, ours = dataset(work, "task").episodes, work.demonstrations("task", "all")
     assert len(theirs) == len(ours) == 4
     for episode, row in zip(theirs, ours, strict=True):
         assert np.array_equal(episode.observations, row[STATE].numpy())
         assert np.array_equal(episode.actions, row["action"].numpy())
         assert np.array_equal(episode.rewards[:, 0], row["reward"].numpy())
         assert not episode.terminated, "swing ends by its time limit only"
+
+
+def test_the_best_quarter_of_the_demonstrations(episodes: Path, tmp_path: Path) -> None:
+    work = job(SWING, tmp_path, episodes)
+    returns = [float(row["reward"].sum()) for row in work.demonstrations("task", "all")]
+    (best,) = work.demonstrations("task", "best")
+    assert float(best["reward"].sum()) == max(returns)
+    (same,) = work.demonstrations("success", "best")
+    assert torch.equal(same[STATE], best[STATE]) and not same["reward"].any(), "ranked by the task's reward"
 
 
 def test_steps_beyond_the_last_are_not_logged(tmp_path: Path) -> None:

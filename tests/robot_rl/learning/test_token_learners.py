@@ -101,14 +101,14 @@ def rollout(agent: TokenPPO, envs: int, seed: int, generator: torch.Generator) -
     return agent.assess(steps, observation, [agent.state(observation)])
 
 
-@pytest.mark.parametrize("method", ["srpo", "grape", "ppo"])
+@pytest.mark.parametrize("method", ["srpo", "cloning", "grape", "ppo"])
 def test_rewards_improve_success_with_a_frozen_backbone(method: str, policy: VLATokensPolicy) -> None:
     before, backbone, generator = success(policy), frozen(policy), rng()
     if method == "ppo":
         how: dict[str, Any] = dict(epochs=2, minibatches=2, actor_lr=3e-3, target_kl=None, critic_only=1)
         agent: Any = TokenPPO(policy, 0, TokenPPOConfig(hidden=(16,), entropy_coef=0.0, **how))
-    elif method == "srpo":
-        agent = SRPO(policy, SRPOConfig(lr=3e-3, shaping=False, minibatches=2))
+    elif method in ("srpo", "cloning"):
+        agent = SRPO(policy, SRPOConfig(lr=3e-3, shaping=False, minibatches=2, baseline=method == "srpo"))
     else:
         agent = GRAPE(policy, GRAPEConfig(lr=3e-3, epochs=3))
     for k in range(15):

@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 
 from policies.base import Size
-from policies.coarse_to_fine import CoarseToFinePolicy
+from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
 from policies.networks.bins import BinsConfig
 from robot_rl.interface import success
 from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
-from robot_rl.rewards import SuccessReward
+from robot_rl.rewards import SuccessReward, TaskReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.training.repeat import ActionRepeat
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
 from sim.testbeds.base import TestbedEnv as Env
 from sim.testbeds.fork import Fork
+from sim.testbeds.swing import Swing
 
 Build = Callable[..., Any]
 AT_ONCE: dict[str, Any] = {"updates_per_step": 1 / 8, "warmup": 0, "learning_starts": 0, "log_every": 1000}
@@ -170,6 +172,42 @@ def test_successes_are_added_also_in_a_resumed_run(run: Build, same: Callable[[A
     with run("broken", resume=True) as folder:
         again, others = train(folder)
     assert same(again.state_dict(), learner.state_dict()) and same(others.state_dict(), demos.state_dict())
+
+
+def test_an_action_is_repeated_until_an_episode_ends() -> None:
+    env, plain = ActionRepeat(Env(Swing(), 2), 8), Env(Swing(), 2)
+    env.reset(seed=0), plain.reset(seed=0)
+    push = torch.tensor([[0.5], [-1.0]])
+    for _ in range(200 // 8 + 1):  # into the second episode
+        observation, reward, _, truncated, infos = env.step(push)
+        expected = torch.zeros(2)
+        for _ in range(8):
+            other, paid, _, over, _ = plain.step(push)
+            expected += paid
+            if over.any():
+                break
+        assert torch.allclose(reward, expected) and torch.equal(truncated, over)
+        assert torch.equal(observation["observation.state"], other["observation.state"])
+    env.env.steps[:] = torch.tensor([197, 0])
+    assert env.step(push)[3].tolist() == [True, False] and env.env.steps.tolist() == [0, 3]
+
+
+def test_scaled_rewards_are_learned_and_metrics_show_the_task_s(run: Build) -> None:
+    config = replace(ONE_ENV, steps=240, num_envs=4, batch=8, reward="task", warmup=0, log_every=80, demo_share=0.0)
+    shown, paid = [], []
+    for scale in (1.0, 10.0):
+        torch.manual_seed(0)
+        learner = CQN(CoarseToFinePolicy(Size(3, 1), BinsConfig(2, 3, hidden=(8,)), Atoms(5, -1.0, 0.0)), CQNConfig())
+        learner.act = lambda seen, *_: (seen["observation.state"][:, :1], {})  # type: ignore[method-assign, assignment]
+        learner.update = lambda batch, _: {"paid": batch["reward"].sum()}  # type: ignore[method-assign]
+        chosen = replace(config, reward_scale=scale, learning_starts=0, updates_per_step=0.25, steps=1000)
+        with run(str(scale)) as folder:
+            train_off_policy(Env(Swing(), 4), learner, None, TaskReward(), chosen, folder, 3, lambda step, row: None)
+        rows = read_metrics(folder.folder)
+        shown.append([row.get("train/return") for row in rows])
+        paid.append([row["paid"] for row in rows])
+    assert shown[0] == shown[1] and shown[0][-1] < 0
+    assert paid[1] == pytest.approx([10 * each for each in paid[0]])
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,17 @@ def test_a_mixed_demonstrator_has_a_constant_habit_per_episode() -> None:
     assert -0.5 <= float(habits[0].min()) < -0.3 and 0.8 < float(habits[0].max()) <= 1.0
 
 
+def test_a_changing_demonstrator_has_other_habits_within_an_episode() -> None:
+    env = make("testbed:swing", 400)
+    observation = env.reset(seed=0)[0]
+    changing, steady = (env.make_demonstrator(0, skill) for skill in ("CHANGING", "STEADY"))  # type: ignore[attr-defined]
+    changing.noise = steady.noise = 0.0
+    changing.bias, steady.bias = torch.zeros(400, 1), torch.zeros(400, 1)
+    habits = torch.stack([(changing.act(observation) / steady.act(observation))[:, 0] for _ in range(50)])
+    assert float((habits[1:] != habits[:-1]).float().mean()) == pytest.approx(0.2, abs=0.02)
+    assert -0.75 <= float(habits.min()) < -0.7 and 0.95 < float(habits.max()) <= 1.0
+
+
 def test_random_numbers_are_uniform_and_independent() -> None:
     seed, episode = torch.arange(2000) % 100, torch.arange(2000) // 100
     u = base.uniform(seed, episode, 8)
