@@ -61,6 +61,7 @@ class InterventionWrapper(EnvWrapper):
         """Return the takeover rules of a scripted operator that this environment supports."""
         lifts = hasattr(self.env, "pipeline") and bool(self.task.scene.objects and self.pipeline.robot.tool)
         stalls: tuple[Rule, ...] = ("stall", "miss") if lifts else ("stall",) if hasattr(self.env, "progress") else ()
+        stalls += ("true-gap",) if hasattr(self.env, "true_values") else ()
         return (*stalls, "value-gap", "random", "none")
 
     def view(self, action: Tensor) -> OperatorView:
@@ -68,7 +69,9 @@ class InterventionWrapper(EnvWrapper):
         positions."""
         env = self.env
         if not hasattr(env, "pipeline"):
-            return OperatorView(self.observation, action, lambda: float(env.progress()[0]))
+            return OperatorView(
+                self.observation, action, lambda: float(env.progress()[0]), true_values=lambda: env.true_values(action)
+            )
         true, state = env.true.objects, env.state
         objects = {name: torch.cat([true[name][:, :3], pose[:, 3:]], 1) for name, pose in state.objects.items()}
         return arm_view(env.pipeline, replace(state, objects=objects), action)

@@ -13,7 +13,7 @@ from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-Rule = Literal["stall", "miss", "value-gap", "random", "none"]
+Rule = Literal["stall", "miss", "value-gap", "true-gap", "random", "none"]
 Judge = Callable[[Observation, Tensor], tuple[float, float]]
 """Function that returns the values of an action (1, A) and of the best known action at an observation."""
 GLANCE = 2
@@ -30,7 +30,8 @@ class OperatorConfig:
 
     rule: Rule = "stall"
     """Reason for a takeover. stall: no progress; miss: no progress, or open fingers low beside the object; value-gap:
-    the judge values its best action above the policy's (Luo et al. 2023, RLIF); random: at random; none: never."""
+    the judge values its best action above the policy's (Luo et al. 2023, RLIF); true-gap: the same, with the
+    values of a testbed, by which each wasted step costs 10 %; random: at random; none: never."""
     skill: str = "STEADY"
     """Skill of the task's demonstrator, which computes the operator's actions."""
     reaction: NonNegativeInt = 0
@@ -42,12 +43,13 @@ class OperatorConfig:
     advance: NonNegativeFloat = 0.004
     """Rules stall and miss: least increase of the environment's `progress` that counts as progress, m."""
     gap: Fraction = 0.95
-    """Rule value-gap: share of the best action's value below which the policy's action counts as worse."""
+    """Rules value-gap and true-gap: share of the best action's value below which the policy's action counts as
+    worse."""
     certainty: Fraction = 0.95
-    """Rule value-gap: takeover probability in a step in which the policy's action counts as worse."""
+    """Rules value-gap and true-gap: takeover probability in a step in which the policy's action counts as worse."""
     rate: Fraction = 0.05
-    """Takeover probability per step under rule random, and under rule value-gap while the policy's action does not
-    count as worse."""
+    """Takeover probability per step under rule random, and under rules value-gap and true-gap while the policy's
+    action does not count as worse."""
 
 
 CORRECTIONS = OperatorConfig("miss", patience=24, length=100)
@@ -65,6 +67,8 @@ class OperatorView:
     """Function that returns the progress of the task, m; larger is closer to success."""
     missing: Callable[[], bool] = lambda: False
     """Function that returns whether an arm's open fingers are low beside the object."""
+    true_values: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+    """Function that returns the true values of the policy's action and of the best action."""
 
 
 class ScriptedOperator:
@@ -125,9 +129,9 @@ class ScriptedOperator:
                 self.aligned = step
             return step - self.improved >= c.patience or step - self.aligned > GLANCE
         chance = c.rate
-        if c.rule == "value-gap":
-            assert self.judge is not None
-            ours, best = self.judge(view.observation, view.action)
+        if c.rule in ("value-gap", "true-gap"):
+            assert c.rule == "true-gap" or self.judge is not None
+            ours, best = self.judge(view.observation, view.action) if c.rule == "value-gap" else view.true_values()
             chance = c.certainty if ours < c.gap * best else c.rate
         return bool(torch.rand((), generator=self.rng) < chance)
 

@@ -14,6 +14,7 @@ testbeds = Registry(
         "fork-fast-right": ("sim.testbeds.fork:ForkFastRight", "fork-fast where only the right side succeeds"),
         "stones": ("sim.testbeds.stones:Stones", "jumps to one of two stones; their mean is in the water"),
         "discs": ("sim.testbeds.discs:Discs", "a point with a camera goes to a disc of the instructed colour"),
+        "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),

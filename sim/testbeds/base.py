@@ -27,6 +27,8 @@ half is constant over an episode."""
 HABITS = {"MIXED": (-0.5, 1.0), "CHANGING": (-0.75, 1.0), "RANDOM": (0.0, 0.0)}
 """Range of a factor on the demonstrator's actions, by skill. The factor is sampled per episode; unlike noise, it does
 not average out in behavior cloning. Actions of skill RANDOM do not depend on the task."""
+FADE = 0.9
+"""Factor of an action's true value for every step until success."""
 CHANGES = {"CHANGING": 0.2}
 """Probability per step that the factor is sampled again, by skill: then no episode is good from start to end."""
 
@@ -217,6 +219,24 @@ class TestbedEnv:
     def progress(self) -> Tensor:
         """Return the progress (n,) of the running episodes towards success."""
         return self.testbed.progress(self.state)
+
+    def true_values(self, action: Tensor) -> tuple[float, float]:
+        """Return the values of action (1, A) and of the expert's action in the first environment: `FADE` to the power
+        of the steps in which the expert, without errors, succeeds afterwards; 0 if it does not."""
+        testbed, state, u = self.testbed, self.state[:1].expand(2, -1), torch.full((2, 4), 0.5, device=self.device)
+        value, running = torch.zeros(2, device=self.device), torch.ones(2, dtype=torch.bool, device=self.device)
+        for step in range(testbed.horizon):
+            seen = self._observation(state)
+            chosen = testbed.expert(seen.get(PRIVILEGED, seen[STATE]), u).clamp(-1, 1)
+            chosen = torch.cat([action[:1].clamp(-1, 1), chosen[1:]]) if step == 0 else chosen
+            state = testbed.advance(state, chosen)
+            _, success, failure = testbed.outcome(state, chosen)
+            value = torch.where(running & success, FADE**step, value)
+            running &= ~(success | failure)
+            if not running.any():
+                break
+        ours, best = value.tolist()
+        return ours, best
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator with the errors of a skill."""

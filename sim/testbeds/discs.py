@@ -30,6 +30,10 @@ STEP, NEAR, START = 0.12, 0.12, 0.2
 """Maximum motion per step and axis, distance of contact, and largest initial coordinate of the point, m."""
 
 
+BESIDE = (0.12, 0.14)
+"""Error of the demonstrator of discs-beside, m: 6 cm more than the distance of contact."""
+
+
 class Discs(Testbed):
     """State: point (2), left discs by colour (3 x 2), right discs by colour (3 x 2), m; index of the colour (1)."""
 
@@ -96,3 +100,15 @@ class Discs(Testbed):
     def _aim(self, s: Tensor, right: Tensor) -> Tensor:
         """Return positions (n, 2) of the left disc of the instructed colour; where `right` (n,), of the right disc."""
         return self._discs(s)[torch.arange(len(s), device=s.device), self._colour(s) + 3 * right]
+
+
+class DiscsBeside(Discs):
+    """Discs, with a demonstrator who stops beside the right disc, by an error of calibration."""
+
+    name = "discs-beside"
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Go to `BESIDE` next to the left disc of the instructed colour."""
+        left = torch.zeros(len(observation), dtype=torch.bool, device=observation.device)
+        way = self._aim(observation, left) + observation.new_tensor(BESIDE) - observation[:, :2]
+        return way / torch.maximum(way.norm(dim=1, keepdim=True), way.new_tensor(STEP))

@@ -92,6 +92,28 @@ def test_takeovers_are_random_at_the_rate_or_below_the_value_gap_after_the_first
     assert watched(sure, [0.0] * 3, lambda *_: (0.96, 1.0)) == [False] * 3
 
 
+def test_takeovers_follow_actions_that_waste_steps() -> None:
+    """With a reaction of one step, the last step before a takeover is the one that was worse."""
+    config = OperatorConfig("true-gap", gap=0.95, certainty=1.0, rate=0.0, reaction=1, length=1)
+    env: InterventionWrapper = job("testbed:reach").operated(config)
+    observation, led, worse = env.reset(seed=1)[0], [], []
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        action = 2 * torch.rand(1, 2, generator=rng) - 1
+        ours, best = env.true_values(action)
+        observation, _, terminated, truncated, infos = env.step(action)
+        held = bool(infos["intervention"])
+        if held and worse:
+            led.append(worse[-1])
+        worse.append(ours < 0.95 * best and not held)
+        if bool(terminated | truncated):
+            worse = []
+    env.close()
+    assert len(led) > 50 and all(led)
+    with pytest.raises(ConfigError, match="true-gap"):
+        job("panda-lift").operated(config)
+
+
 def test_a_judge_returns_the_mean_values_of_the_bundles_critics() -> None:
     policy = GaussianPolicy(Size(3, 2), GaussianConfig(hidden=(8,)))
     config = ActorCriticConfig(critics=3, hidden=(8,))

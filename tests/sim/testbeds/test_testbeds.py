@@ -1,6 +1,8 @@
 """Testbeds: episodes depend on their seed alone, states stay bounded, and demonstrators are as good as their skill."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED
 from robot_rl.training.run import read_metrics
 from sim.make import describe, make
 from sim.testbeds import base, testbeds
-from sim.testbeds.discs import COLOURS, INSTRUCTIONS, PIXELS, TOP
+from sim.testbeds.discs import BESIDE, COLOURS, INSTRUCTIONS, NEAR, PIXELS, TOP
 
 ALL = [f"testbed:{name}" for name in testbeds]
 HALF = ("testbed:fork-", "testbed:discs")
@@ -79,6 +81,32 @@ def test_a_better_skill_succeeds_more_often(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if name.endswith(("right", "discs"))])
 def test_half_of_the_demonstrations_succeed_where_one_side_counts(name: str) -> None:
     assert 0.4 < demonstrated(name, "STEADY", 60)[0] < 0.6
+
+
+def test_the_demonstrator_of_discs_beside_stops_next_to_the_disc() -> None:
+    assert demonstrated("testbed:discs-beside", "STEADY", 60)[0] < 0.05
+    env = make("testbed:discs-beside", 64)
+    expert, observation = env.make_demonstrator(0, "STEADY"), env.reset(seed=0)[0]  # type: ignore[attr-defined]
+    for _ in range(25):  # before the time limit
+        observation = env.step(expert.act(observation))[0]
+    away = -env.progress()  # type: ignore[attr-defined]
+    assert float(away.median()) == pytest.approx(math.hypot(*BESIDE), abs=0.03)
+    assert NEAR + 0.05 < math.hypot(*BESIDE) < NEAR + 0.1
+
+
+def test_true_values_count_the_expert_s_steps_to_success() -> None:
+    env: Any = make("testbed:reach", 1)
+    for seed in range(5):
+        observation = env.reset(seed=seed)[0]
+        before = env.state.clone()
+        still, best = env.true_values(torch.zeros(1, 2))
+        assert torch.equal(env.state, before) and still == pytest.approx(base.FADE * best), "one step is wasted"
+        expert, steps, success = env.make_demonstrator(0, "STEADY"), 0, False
+        expert.noise, expert.bias = 0.0, torch.zeros(1, 2)
+        while not success:
+            observation, _, _, _, infos = env.step(expert.act(observation))
+            success, steps = bool(infos["success"]), steps + 1
+        assert best == pytest.approx(base.FADE ** (steps - 1))
 
 
 def test_jumps_between_the_stones_fail() -> None:
