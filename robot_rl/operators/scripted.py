@@ -130,8 +130,8 @@ class ScriptedOperator:
             return step - self.improved >= c.patience or step - self.aligned > GLANCE
         chance = c.rate
         if c.rule in ("value-gap", "true-gap"):
-            assert c.rule == "true-gap" or self.judge is not None
-            ours, best = self.judge(view.observation, view.action) if c.rule == "value-gap" else view.true_values()
+            judged = self.judge and self.judge(view.observation, view.action)
+            ours, best = judged or view.true_values()
             chance = c.certainty if ours < c.gap * best else c.rate
         return bool(torch.rand((), generator=self.rng) < chance)
 
