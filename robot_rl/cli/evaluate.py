@@ -22,9 +22,12 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 """Columns of the table for several policies, in addition to the measured means."""
 SIMULATION = (
     "video", "skill", "execution", "inference_delay", "env_python", "engine", "device", "without", "randomization",
-    "range", "instructions", "changes", "levels", "grid", "attack", "mjcf", "episode_steps",
+    "range", "instructions", "changes", "levels", "grid", "attack", "perturb", "perturb_tries",
+    "smooth", "mjcf", "episode_steps",
 )  # fmt: skip
 """Options of `Evaluate` that do not apply with --dataset."""
+PERTURBED = ("attack", "perturb", "perturb_tries", "smooth")
+"""Options of `Evaluate` that disturb the policy."""
 
 
 @dataclass
@@ -92,6 +95,15 @@ class Evaluate:
     attack: NonNegativeInt = 0
     """Development episodes in which an adversary first learns to push where it hurts this policy most; then it pushes
     in the held-out episodes. 0: nobody pushes. For testbed:swing and legged robots."""
+    perturb: NonNegativeFloat = 0.0
+    """Largest error of each component of the observed state, standard deviations of the component over development
+    episodes; uniform random in every step."""
+    perturb_tries: PositiveInt = 1
+    """Random errors per step, of which the one that moves the action furthest is taken: an attacker who can ask the
+    policy. 1: noise."""
+    smooth: NonNegativeFloat = 0.0
+    """Gaussian noise on the observed state, standard deviations as for --perturb: the result has lower bounds of the
+    success rate under any attack on the state of a given norm."""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -136,6 +148,7 @@ class Evaluate:
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.data.video import quoted
         from robot_rl.evaluation import ActionRepeat, evaluate
+        from robot_rl.perturbation import EPISODES, PerturbedPolicy, certified_success, state_scale
         from robot_rl.robots import robots
         from robot_rl.training.adversary import attacked
         from robot_rl.training.terrain import read_levels
@@ -211,6 +224,12 @@ class Evaluate:
         if self.attack:
             with bar("attack") as update:
                 env = attacked(policy, env, self.attack, lambda done, _: update(done, self.attack, "episodes"))
+        if self.perturb or self.smooth:
+            with bar("state scale") as update:
+                scale = state_scale(policy, env, lambda done, _: update(done, EPISODES, "episodes"))
+            policy = PerturbedPolicy(policy, scale, self.perturb, self.perturb_tries, self.smooth)
+        elif self.perturb_tries > 1:
+            raise ConfigError("--perturb-tries needs a size of the errors: add --perturb")
         if self.grid:
             label = self.label or bundle_path.name
             return measure_grid(self, policy, env, execution, label, lambda result: self._keep(result, out), out)
@@ -223,9 +242,11 @@ class Evaluate:
         summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
         summary |= {"skill": self.skill} if scripted else server_report(served) or {"runtime": self.runtime}
         summary |= {} if self.interval is None else {"interval": self.interval}
-        summary |= {"attack": self.attack} if self.attack else {}
+        summary |= {name: value for name in PERTURBED if (value := getattr(self, name)) != vars(Evaluate)[name]}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
+        if self.smooth and not self.perturb and result.reports_success:
+            summary["certified"] = certified_success(sum(result.success), len(result.success), self.smooth)
         summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
         try:
@@ -289,7 +310,7 @@ class Evaluate:
         ]
         other += [f"levels-{self.levels}"] * bool(self.levels)
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
-        other += [f"attack-{self.attack}"] * (self.attack > 0)
+        other += [f"{name.replace('_', '-')}-{value:g}" for name in PERTURBED if (value := getattr(self, name)) != defaults[name]]
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0)
