@@ -132,7 +132,12 @@ def entropy(log_std: Tensor) -> Tensor:
 
 
 def divergence(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return KL(old, new), nats, mean over rows, of Gaussians with means (B, A) and log standard deviations (A,)."""
+    """Return KL(old, new), nats, mean over rows; arguments as of `divergences`."""
+    return divergences(old_mean, old_log_std, mean, log_std).mean()
+
+
+def divergences(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return KL(old, new) (B,), nats, of Gaussians with means (B, A) and log standard deviations (A,)."""
     variance = (2 * log_std).exp()
     spread = log_std - old_log_std + 0.5 * ((2 * old_log_std).exp() / variance - 1)
-    return spread.sum() + (0.5 * (old_mean - mean).square() / variance).sum(-1).mean()
+    return spread.sum() + (0.5 * (old_mean - mean).square() / variance).sum(-1)

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.feedforward import FeedforwardPolicy
 from policies.networks.encoder import WORDS, hashed_words
-from policies.networks.gaussian import divergence, entropy, log_density
+from policies.networks.gaussian import divergence, divergences, entropy, log_density
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.parts.critics import StateValue, advantages
+from robot_rl.learning.parts.fixup import fix_up
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -54,6 +55,9 @@ class PPOConfig:
     """Learning rate of the critic."""
     target_kl: PositiveFloat | None = 0.01
     """Divergence from the old policy, nats, to which the actor's learning rate adapts; None: constant rate."""
+    max_kl: PositiveFloat | None = None
+    """Largest divergence from the old policy in any state of a rollout after an update, nats (FixPO, Zentner et al.
+    2023); for Gaussian policies of a state. None: no bound."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm, separately for actor and critic."""
     weights: tuple[NonNegativeFloat, ...] = ()
@@ -94,6 +98,8 @@ class PPO:
         self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
         if config.weights and len(config.weights) != (terms or 1):
             raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
+        if config.max_kl is not None and type(self)._compare is not PPO._compare:
+            raise ConfigError(f"a {policy.class_name} policy has no divergence per state; leave out --agent.max-kl")
         self.actor_parameters = self._trained()
         actor = {"params": self.actor_parameters, "lr": config.actor_lr}
         critic = {"params": list(self.critic.parameters()), "lr": config.critic_lr}
@@ -185,16 +191,21 @@ class PPO:
         data, old = self._prepare(batch), self._log_std().detach().clone()
         rows = len(batch["state"])
         size = -(-rows // self.config.minibatches)
+        before = [each.detach().clone() for each in self.actor_parameters] if self.config.max_kl is not None else []
         steps: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
             for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
                 part = {name: x.index_select(0, pick) for name, x in data.items()}
                 # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
+        fixed = {}
+        if self.config.max_kl is not None:
+            rate, rows_of = self.optimizer.param_groups[0]["lr"], lambda: self._divergences(data, old)
+            fixed = fix_up(rows_of, self.actor_parameters, before, self.config.max_kl, rate)
         explained = (1 - (batch["target"] - batch["value"]).var(0) / self.unit).mean()
         self._normalize(batch)
         means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
-        return means | {
+        return means | fixed | {
             "ppo/std": float(self._log_std().detach().exp().mean()),
             "ppo/lr": self.optimizer.param_groups[0]["lr"],
             "ppo/explained_variance": float(explained),
@@ -285,6 +296,11 @@ class PPO:
         mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]
         return change, entropy(log_std), divergence(part["mean"], old, mean[:, 0].detach(), log_std.detach())
+
+    def _divergences(self, data: dict[str, Tensor], old: Tensor) -> Tensor:
+        """Return the divergence (B,) from the old policy, nats, in each state."""
+        mean = self.policy.actor(data["features"][:, 0])
+        return divergences(data["mean"], old, mean, self.policy.log_std)
 
     def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         c = self.config

@@ -290,3 +290,34 @@ def test_mirror_images_reduce_asymmetry() -> None:
             one.update(batch)
     frames = rollout(agent)["frames"]
     assert asymmetry(agent, frames) < 0.8 * asymmetry(plain, frames)
+
+
+# ---- a bound on the divergence ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("bound", "rate"), [(0.05, 1e-3), (0.01, 1e-2), (1e-5, 1e-2)])
+def test_divergence_is_bounded_in_every_state(bound: float, rate: float) -> None:
+    """Also where a few steps do not suffice, and without a change where nothing exceeds the bound."""
+    agent, free = make(max_kl=bound, actor_lr=rate, target_kl=None), make(actor_lr=rate, target_kl=None)
+    free.load_state_dict(agent.state_dict())
+    for k in range(3):
+        batch = rollout(agent, seed=k)
+        data, old = agent._prepare(batch), agent.policy.log_std.detach().clone()
+        metrics = agent.update(batch)
+        with torch.no_grad():
+            found = agent._divergences(data, old)
+        largest = float(found.max())
+        assert 0 < largest <= bound * 1.001 and metrics["ppo/max_kl"] == pytest.approx(largest, abs=1e-7)
+    loose = make(max_kl=1e6, actor_lr=rate, target_kl=None)
+    loose.load_state_dict(free.state_dict())
+    batch = rollout(free)
+    free.update(batch)
+    assert loose.update(batch)["ppo/fix_steps"] == 0 and torch.equal(weights(loose), weights(free))
+
+
+def test_a_policy_without_a_divergence_per_state_is_refused() -> None:
+    class Other(PPO):
+        def _compare(self, part: Batch, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            raise NotImplementedError
+
+    policy = FeedforwardPolicy(Size(4, 2), FeedforwardConfig(hidden=(8,)))
+    with pytest.raises(ConfigError, match="max-kl"):
+        Other(policy, 0, PPOConfig(max_kl=0.1))

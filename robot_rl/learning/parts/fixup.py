@@ -1,0 +1,45 @@
+"""A bound on the divergence of a policy from the old one in every state: Zentner et al. 2023, "Guaranteed Trust Region
+Optimization via Two-Phase KL Penalization" (FixPO, arXiv 2312.05405).
+
+After an update, gradient steps reduce the divergence in the states beyond the bound until there are none. If they do
+not suffice, the weights go back towards the old ones, half of the way at a time.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+STEPS = 20
+"""Largest number of gradient steps."""
+
+
+def fix_up(
+    divergences: Callable[[], Tensor], parameters: Sequence[nn.Parameter], old: Sequence[Tensor], bound: float,
+    lr: float,
+) -> dict[str, float]:  # fmt: skip
+    """Change `parameters` until no divergence exceeds `bound`; return metrics.
+
+    Args:
+        divergences: function that returns the divergence (B,), nats, in each state; 0 for the parameters `old`.
+        lr: learning rate of the gradient steps (Adam).
+    """
+    optimizer = torch.optim.Adam(parameters, lr)
+    for step in range(STEPS + 1):
+        found = divergences()
+        beyond = found[found > bound]
+        if not len(beyond) or step == STEPS:
+            break
+        optimizer.zero_grad(set_to_none=True)
+        beyond.mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        back = 0
+        while not bool((largest := divergences().max()) <= bound):
+            weight = 1.0 if back >= STEPS else 0.5
+            for parameter, before in zip(parameters, old, strict=True):
+                parameter.lerp_(before, weight)
+            back += 1
+            if weight == 1.0:
+                break
+    return {"ppo/fix_steps": float(step), "ppo/fix_back": float(back), "ppo/max_kl": float(largest)}
