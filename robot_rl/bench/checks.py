@@ -335,6 +335,12 @@ checks: dict[str, Check] = {
         Arm("ppo", flags(REACH, SUCCESS)), at_least=0.6, paper="Xie et al. 2023, arXiv 2309.11489",
         second=Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_distance.py")),
     ),
+    "perceptual-rewards": Check(
+        "A reward of stages, found in the states of 20 demonstrations, is learned in fewer steps than success alone.",
+        "testbed:reach", Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_stages.py")),
+        Arm("ppo", flags(REACH, SUCCESS)), at_least=0.6, paper="Sermanet et al. 2017, arXiv 1612.06699",
+        second=Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_last_step.py")),
+    ),
     "soar": Check(
         "Three rounds of practice with hindsight goals improve a clone of five demonstrations.",
         "testbed:reach", Arm("soar"), Arm("soar", flags("--training.no-hindsight")), flags("--episodes 5"),

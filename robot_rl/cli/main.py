@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "classifier fit": ("robot_rl.cli.reward:Fit", "fit a success classifier to a dataset's marked frames"),
     "classifier show": ("robot_rl.cli.reward:ShowClassifier", "show a success classifier and its held-out metrics"),
     "reward write": ("robot_rl.cli.reward:Write", "let a language model write a reward, then vet it"),
+    "reward stages": ("robot_rl.cli.reward:Stages", "write a reward from demonstrations, then vet it"),
     "reward vet": ("robot_rl.cli.reward:Vet", "vet a reward on scripted episodes"),
     "reward show": ("robot_rl.cli.reward:ShowReward", "show a written reward's metrics and verdict"),
     "reward prompt": ("robot_rl.cli.reward:Prompt", "print the prompt for a language model"),

@@ -1,5 +1,5 @@
-"""`robot-rl reward`: let a language model write a reward, and vet the reward before training; `robot-rl classifier`:
-fit and show success classifiers."""
+"""`robot-rl reward`: write a reward, by a language model or from demonstrations, and vet it before training;
+`robot-rl classifier`: fit and show success classifiers."""
 
 import sys
 from dataclasses import asdict, dataclass, field
@@ -13,6 +13,7 @@ from robot_rl.assistant import ModelConfig
 from robot_rl.cli import options as opt
 from robot_rl.cli.options import Json
 from robot_rl.rewards.fitting import FitConfig
+from robot_rl.rewards.written.stages import StagesConfig
 from robot_rl.util.limits import PositiveInt
 
 
@@ -128,6 +129,44 @@ class Write(_OnTask):
         origin |= {"rounds": found.rounds, "rejected": found.rejected, "history": history}
         counts = {"rounds": found.rounds, "rejected": len(found.rejected)} | model.summary()
         return finish(WrittenReward(found.source, self.task, found.vetting, origin), out, self.json, counts)
+
+
+@dataclass
+class Stages(_OnTask):
+    """Write a reward from the states of demonstrations, and vet it on scripted episodes. Exit status 1 if the reward
+    ranks failures too high; training then refuses the reward."""
+
+    dataset: Path | None = None
+    """Dataset of demonstrations; default datasets/<task>. Only the states of successful episodes are read."""
+    out: Path | None = None
+    """Reward file; default rewards/<task>.py. The vetting result is written beside the reward file as .json."""
+    config: Annotated[StagesConfig, tyro.conf.arg(name="")] = field(default_factory=StagesConfig)
+    episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
+    json: opt.Json = False
+
+    def run(self) -> int:
+        from robot_rl.data.recording import STATE, load_episodes
+        from robot_rl.rewards.written.file import WrittenReward, description_path
+        from robot_rl.rewards.written.stages import write_stages
+        from robot_rl.rewards.written.vetting import vet
+        from robot_rl.training.run import provenance
+        from robot_rl.util.errors import ConfigError
+        from robot_rl.util.files import file_name
+        from sim.make import describe
+
+        out, data = self.out or default_file(self.task), self.dataset or Path("datasets") / file_name(self.task)
+        if out.exists() or description_path(out).exists():
+            raise ConfigError(f"{out} is there already; choose another --out")
+        info = describe(self.task, self.episodes.env_python, self.episodes.episode_steps)
+        demonstrations = load_episodes(data, info)
+        source = write_stages([each[STATE] for each in demonstrations], info.state, self.config)
+        env, goal = self.opened(self.episodes)
+        try:
+            found = vet(source, played(env, self.episodes))
+        finally:
+            env.close()
+        origin = provenance() | {"demonstrations": len(demonstrations), "stages": asdict(self.config), "goal": goal}
+        return finish(WrittenReward(source, self.task, found, origin), out, self.json, {})
 
 
 @dataclass
