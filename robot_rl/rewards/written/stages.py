@@ -4,8 +4,9 @@
 Each demonstration is split into stages, between which its features change most. A state's stage is estimated by naive
 Bayes on the features that separate the stages best. The reward is the gain in the expected stage, written as code that
 a person can read, and vetted like a language model's. Features are the numbers of the observed state and the norms of
-its vectors, in place of the paper's features of pictures; actions, rewards and success are not read. The last step of
-each demonstration is a stage of its own: there the task is done.
+its vectors, in place of the paper's features of pictures; actions, rewards and success are not read. The state
+after a demonstration's last step, where the task is done, is a stage of its own. Datasets lack it: it is extrapolated
+from the last two steps.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class StagesConfig:
     """Stages of a task and their features."""
 
     stages: PositiveInt = 5
-    """Number of stages of each demonstration; the last is its last step."""
+    """Number of stages of each demonstration; the last is the state after its last step."""
     features: PositiveInt = 2
     """Number of features per stage: those that separate the stage best from the others."""
 
@@ -80,7 +81,7 @@ def write_stages(demonstrations: Sequence[Tensor], spec: VectorSpec, config: Sta
             f"{len(demonstrations)} of {given} demonstrations have two steps for each of {k} stages; it takes two "
             "demonstrations and two stages: record more, or change --stages"
         )
-    shown = [features_of(each, spec)[0] for each in demonstrations]
+    shown = [features_of(torch.cat([each, 2 * each[-1:] - each[-2:-1]]), spec)[0] for each in demonstrations]
     codes, every = features_of(demonstrations[0], spec)[1], torch.cat(shown)
     centre, scale = every.mean(0), every.std(0).clamp_min(1e-6)
     cuts = [[*boundaries((each[:-1] - centre) / scale, k - 1), len(each) - 1] for each in shown]
