@@ -27,10 +27,10 @@ LEAST = 0.05
 class StagesConfig:
     """Stages of a task and their features."""
 
-    stages: PositiveInt = 5
+    stages: PositiveInt = 8
     """Number of stages of each demonstration; the last is the state after its last step."""
     features: PositiveInt = 2
-    """Number of features per stage: those that separate the stage best from the others."""
+    """Number of features: those that separate each stage best from the others, on average over the stages."""
 
 
 def features_of(state: Tensor, spec: VectorSpec) -> tuple[Tensor, list[str]]:
@@ -89,12 +89,11 @@ def write_stages(demonstrations: Sequence[Tensor], spec: VectorSpec, config: Sta
         torch.bucketize(torch.arange(len(each)), torch.tensor(cut), right=True)
         for each, cut in zip(shown, cuts, strict=True)
     ])  # fmt: skip
-    chosen: list[int] = []
+    apart = torch.zeros_like(scale)
     for number in range(k):
         inside, outside = every[stage == number], every[stage != number]
-        apart = (inside.mean(0) - outside.mean(0)).abs() / (inside.std(0) + outside.std(0) + 1e-6 * scale)
-        chosen += apart.argsort(descending=True)[: config.features].tolist()
-    chosen = sorted(set(chosen))
+        apart += (inside.mean(0) - outside.mean(0)).abs() / (inside.std(0) + outside.std(0) + 1e-6 * scale)
+    chosen = sorted(apart.argsort(descending=True)[: config.features].tolist())
     means = torch.stack([every[stage == number].mean(0) for number in range(k)])
     stds = torch.stack([every[stage == number].std(0).nan_to_num() for number in range(k)])
     stds = torch.maximum(stds, LEAST * scale)

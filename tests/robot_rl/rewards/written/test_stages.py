@@ -82,7 +82,7 @@ def test_by_command_it_is_vetted_and_training_accepts_it(
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert found["vetted"] and found["auc"] >= 0.9
     reward = load_reward("stages.py")
-    assert reward.provenance["stages"] == {"stages": 5, "features": 2}
+    assert reward.provenance["stages"] == {"stages": 8, "features": 2}
     reward.require_task("testbed:reach", Views.of(make("testbed:reach", 1)))
     assert main(command) == 2 and "is there already" in capsys.readouterr().err
 
