@@ -2,11 +2,11 @@
 (arXiv 1612.06699).
 
 Each demonstration is split into stages, between which its features change most. A state's stage is estimated by naive
-Bayes on the features that separate the stages best. The reward is the gain in the expected stage, written as code that
-a person can read, and vetted like a language model's. Features are the numbers of the observed state and the norms of
-its vectors, in place of the paper's features of pictures; actions, rewards and success are not read. The state
-after a demonstration's last step, where the task is done, is a stage of its own. Datasets lack it: it is extrapolated
-from the last two steps.
+Bayes on the features that separate the stages best. The reward is the gain in the expected potential of the stage,
+written as code that a person can read, and vetted like a language model's. Features are the numbers of the observed
+state and the norms of its vectors, in place of the paper's features of pictures; actions, rewards and success are not
+read. The state after a demonstration's last step, where the task is done, is a stage of its own. Datasets lack it: it
+is extrapolated from the last two steps.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import PositiveInt
 
+GROWTH = 1.5
+"""Factor of what a stage adds to the potential, over the stage before: the last steps of a task need the most care."""
 LEAST = 0.05
 """Least standard deviation of a feature within a stage, relative to that in all demonstrations."""
 
@@ -100,6 +102,11 @@ def write_stages(demonstrations: Sequence[Tensor], spec: VectorSpec, config: Sta
     return _source([codes[c] for c in chosen], means[:, chosen], stds[:, chosen], len(demonstrations))
 
 
+def worth(stage: int, stages: int) -> float:
+    """Return the potential of a stage, from 0 of the first to 1 of the last; each further stage adds more."""
+    return float((GROWTH**stage - 1) / (GROWTH ** (stages - 1) - 1))
+
+
 def _source(codes: list[str], means: Tensor, stds: Tensor, count: int) -> str:
     k = len(means)
     says = f'"""Gain in the expected stage, of {k}, from {count} demonstrations."""'
@@ -115,6 +122,6 @@ def _source(codes: list[str], means: Tensor, stds: Tensor, count: int) -> str:
             lines.append(f"    {mark}_{number} = -({' + '.join(parts)})")
         lines.append(f"    {mark} = torch.stack([{', '.join(f'{mark}_{n}' for n in range(k))}], 1)")
         lines.append(f"    {mark} = torch.exp({mark} - {mark}.amax(1, keepdim=True))")
-        weights = " + ".join(f"{n / (k - 1):.4g} * {mark}[:, {n}]" for n in range(1, k))
+        weights = " + ".join(f"{worth(n, k):.4g} * {mark}[:, {n}]" for n in range(1, k))
         lines.append(f"    {mark}_stage = ({weights}) / {mark}.sum(1)")
     return "\n".join([*lines, "    return a_stage - b_stage"]) + "\n"
