@@ -111,13 +111,15 @@ def write_states(path: Path, positions: Tensor) -> None:
         writer.add_episode(columns, "imagined")
 
 
-def train(seed: int, work: Path) -> HilbertPolicy:
+def train(seed: int, work: Path, updates: int) -> HilbertPolicy:
     """Collect, train and prompt with the commands that a user types, as far as that is not done; return the policy."""
     check, common, states = checks["hilp"], ("--seed", seed), work / "states"
     data, run = work / "data", work / "run"
     if not data.exists():
         command("collect", TASK, *check.data, *common, "--out", data)
-    words = ("--recipe", check.method.recipe, *check.method.flags, *common, "--dataset", data, "--threads", 1)
+    flags = list(check.method.flags)
+    flags[flags.index("--training.updates") + 1] = str(updates)
+    words = ("--recipe", check.method.recipe, *flags, *common, "--dataset", data, "--threads", 1)
     command("train", TASK, *words, "--resume", "--out", run)
     if not states.exists():
         write_states(states, motion())
@@ -136,10 +138,10 @@ def opened(path: Path) -> HilbertPolicy:
     return policy
 
 
-def measure(seed: int, work: Path) -> dict[str, Any]:
+def measure(seed: int, work: Path, updates: int) -> dict[str, Any]:
     """Return one seed's distances and returns, and the share of random directions that each prompt beats."""
     began, imagined = time.monotonic(), motion()
-    policy = train(seed, work)
+    policy = train(seed, work, updates)
     torch.set_num_threads(1)
     directions = normalize(torch.randn(RANDOM, policy.config.embedding, generator=torch.Generator().manual_seed(1)))
     randoms = [policy.prompted(z[None]) for z in directions]
@@ -156,7 +158,7 @@ def measure(seed: int, work: Path) -> dict[str, Any]:
     beats = {name: float((far > value).float().mean()) for name, value in found.items()}
     passed = {name: beats[name] >= SHARE and found[name] < found["last_state"] for name in ("set", "sequence")}
     passed |= {"reward": regions[JUDGED]["beats"] >= SHARE}
-    result: dict[str, Any] = {"seed": seed, "passed": passed, "distance": found, "beats": beats}
+    result: dict[str, Any] = {"seed": seed, "updates": updates, "passed": passed, "distance": found, "beats": beats}
     result |= {"random_distance": spread(far), "regions": regions, "goal_success": goals_reached(policy)}
     return result | {"minutes": (time.monotonic() - began) / 60}
 
@@ -179,12 +181,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="training seeds: 0, 1, ...")
     parser.add_argument("--first", type=int, default=0, help="first training seed; settings were chosen on 100")
+    parser.add_argument("--updates", type=int, default=16_000, help="gradient steps; default: those of the check")
     parser.add_argument("--work", type=Path, default=Path("runs/prompts"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     arguments = parser.parse_args()
     rows = []
     for seed in range(arguments.first, arguments.first + arguments.seeds):
-        rows.append(measure(seed, arguments.work / f"seed-{seed}"))
+        rows.append(measure(seed, arguments.work / f"seed-{seed}", arguments.updates))
         sys.stdout.write("{seed}: passed {passed}, distance {distance}, beats {beats}\n".format(**rows[-1]))
         sys.stdout.flush()
         found = {"motion": MOTION, "judged": JUDGED, "ahead": AHEAD, "share": SHARE, "random": RANDOM, "rows": rows}
