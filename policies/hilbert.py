@@ -4,7 +4,8 @@ Representations" (HILP, arXiv 2402.15567).
     skill  = (phi(goal) - phi(achieved)) / |phi(goal) - phi(achieved)|
     action = actor(state without its goal, skill)
 
-Distances in the embedding phi are numbers of steps to a goal, so a skill points along the shortest path.
+Distances in the embedding phi are numbers of steps to a goal, so a skill points along the shortest path. A policy with
+a stored prompt takes its skill from there and ignores the goal in the state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from policies.actor import GaussianPolicy
 from policies.base import Observation, Size, from_json, mlp
 from policies.networks.encoder import Encoder, EncoderConfig
 from policies.networks.gaussian import GaussianActor, GaussianConfig
-from robot_rl.util.limits import PositiveInt
+from robot_rl.util.limits import NonNegativeInt, PositiveInt, validate
 
 SKILL = "skill"
 """Observation key of the skill, a unit vector in the embedding (B, embedding)."""
@@ -46,6 +47,22 @@ class GoalIndices:
     difference: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """Shape of a stored prompt: a skill, or points of the embedding to go to in order."""
+
+    vectors: PositiveInt = 1
+    """Number of stored vectors."""
+    ahead: NonNegativeInt = 0
+    """0: the one stored vector is the skill. Otherwise the vectors are points, and the skill points to the one this
+    many places after the nearest point, at most to the last one."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.vectors > 1 and not self.ahead:
+            raise ValueError(f"{self.vectors} stored vectors are no skill: a skill is one vector")
+
+
 class SkillEncoder(Encoder):
     """Encoder whose features are the normalized state without the goal, followed by the skill."""
 
@@ -60,27 +77,41 @@ class SkillEncoder(Encoder):
 
 
 class HilbertPolicy(GaussianPolicy):
-    """Gaussian policy of the state and a skill; the skill is computed from the goal in the state."""
+    """Gaussian policy of the state and a skill, which is computed from a stored prompt, or else from the goal in the
+    state."""
 
     class_name, config_class = "hilbert", HilbertConfig
     traceable = False
     config: HilbertConfig
+    stored: Tensor
 
-    def __init__(self, size: Size, config: HilbertConfig, indices: GoalIndices):
+    def __init__(self, size: Size, config: HilbertConfig, indices: GoalIndices, prompt: Prompt | None = None):
         super().__init__(size, config)
-        self.indices = indices
+        self.indices, self.prompt = indices, prompt
         self.inputs = {SKILL: config.embedding}
         self.encoder = SkillEncoder(size, config.encoder, indices, config.embedding)
         self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, config)
         self.metric = mlp([len(indices.achieved), *config.metric, config.embedding], torch.nn.GELU, norm=True)
+        if prompt:
+            self.register_buffer("stored", torch.zeros(prompt.vectors, config.embedding))
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"indices": asdict(self.indices)}
+        stored = {"prompt": asdict(self.prompt)} if self.prompt else {}
+        return super().describe() | {"indices": asdict(self.indices)} | stored
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> HilbertPolicy:
         config = from_json(HilbertConfig, description["config"])
-        return cls(Size.from_json(description["size"]), config, from_json(GoalIndices, description["indices"]))
+        prompt = from_json(Prompt, description["prompt"]) if "prompt" in description else None
+        indices = from_json(GoalIndices, description["indices"])
+        return cls(Size.from_json(description["size"]), config, indices, prompt)
+
+    def prompted(self, stored: Tensor, ahead: int = 0) -> HilbertPolicy:
+        """Return a policy with the same weights and the prompt `stored` (vectors, embedding), see `Prompt`."""
+        made = HilbertPolicy(self.size, self.config, self.indices, Prompt(len(stored), ahead)).to(stored.device)
+        made.load_state_dict(self.state_dict() | {"stored": stored})
+        made.train(self.training)
+        return made
 
     def achieved(self, state: Tensor) -> Tensor:
         """Return the achieved goals (B, G) of states (B, D)."""
@@ -101,8 +132,15 @@ class HilbertPolicy(GaussianPolicy):
     @torch.no_grad()
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         state = observation["observation.state"]
-        wanted = state[:, list(self.indices.wanted)]
-        return {SKILL: normalize(self.embed(wanted) - self.embed(self.achieved(state)), dim=-1)}
+        if self.prompt and not self.prompt.ahead:
+            return {SKILL: self.stored.expand(len(state), -1)}
+        at = self.embed(self.achieved(state))
+        if self.prompt:
+            following = torch.cdist(at, self.stored).argmin(1) + self.prompt.ahead
+            to = self.stored[following.clamp_max(self.prompt.vectors - 1)]
+        else:
+            to = self.embed(state[:, list(self.indices.wanted)])
+        return {SKILL: normalize(to - at, dim=-1)}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.sample_inputs(observation, rng)

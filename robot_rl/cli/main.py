@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transfer": ("robot_rl.cli.transfer:Transfer", "measure a policy in other simulations and on the twin"),
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "replay an episode whose physics diverged"),
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle from a run's latest checkpoint"),
+    "prompt": ("robot_rl.cli.prompt:Prompt", "tell a policy of recipe hilp what to do, without training"),
     "export": ("robot_rl.cli.bundle:Export", "write a bundle's policy as ONNX"),
     "serve": ("robot_rl.cli.remote:Serve", "serve a bundle's policy to robots over a websocket"),
     "twin": ("robot_rl.cli.twin:Twin", "run a simulated robot behind the real robot's ROS 2 topics"),

@@ -26,7 +26,7 @@ from robot_rl.util.errors import ConfigError
 class HilbertSkills(Recipe):
     """Learn to reach any state in the data; the policy then reaches the goals given in the state."""
 
-    reduced = "embeds the goal's coordinates; no reward prompt, no planning"
+    reduced = "embeds the goal's coordinates; no planning"
     policy: HilbertConfig = HilbertConfig(initial_std=0.3)
     agent: HILPConfig = HILPConfig()
     training: SupervisedConfig = SupervisedConfig(updates=20_000, demos="all")
