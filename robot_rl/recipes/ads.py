@@ -5,8 +5,8 @@ Policy, critics and actor: as sac; data: online, and the states of demonstration
 minus the cost of optimal transport to the nearest demonstration, known when an episode ends; discount: small at first,
 larger when the agent follows more of the demonstrations' first steps. Neither the task's reward nor its success is
 learned from, so an end of an episode does not end the return. Deviations: features are fields of the state, where the
-paper has an encoder of pictures; distances are Euclidean; rewards are times the number of steps, since episodes differ
-in length."""
+paper has an encoder of pictures; distances are Euclidean; rewards are per unit of mass; sequences that end early count
+as if their last state stayed, where the paper's all have one length."""
 
 from dataclasses import dataclass, replace
 
@@ -56,7 +56,7 @@ class DiscountScheduling(SAC):
         def features(states: Tensor) -> Tensor:
             return policy.normalizer(states.to(job.device))[:, columns]
 
-        return Imitation(reached, self.imitation, self.agent.discount, features)
+        return Imitation(reached, self.imitation, self.agent.discount, job.info.horizon or 0, features)
 
     def train(self, job: Job) -> Bundle:
         if self.training.demo_share or self.training.offline_updates:

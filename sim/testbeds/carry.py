@@ -21,7 +21,7 @@ SPREAD = 0.05
 class Carry(Testbed):
     """State: hand (2), object (2), m; whether the hand holds the object (1)."""
 
-    name, horizon, observation, action, draws = "carry", 60, 5, 3, 4
+    name, horizon, observation, action, draws = "carry", 80, 5, 3, 4
     goal = (
         "A hand takes an object and carries it to (0.5, 0) m; done when the object is within 0.08 m. An action of 1 "
         "moves the hand by 0.06 m. The hand closes while the last action is positive: it then takes an object within "

@@ -1,7 +1,7 @@
 """Imitation of observed states: rewards by optimal transport, and a discount that rises with the agent's progress.
 
-    plan    mu* = argmin sum_tj C_tj mu_tj - eps H(mu), uniform marginals;  C: distances between states
-    reward  r_t = -T sum_j C_tj mu*_tj, for the demonstration whose plan costs least
+    plan    mu* = argmin sum_tj C_tj mu_tj - eps H(mu), marginals 1 / T;  C: distances between states
+    reward  r_t = -sum_j C_tj mu*_tj / mass_t, for the demonstration whose plan costs least
     score   length of the longest increasing subsequence of the demonstrated steps nearest to the agent's, among first p
     p       rises by 1 while the 0.9 quantile of recent episodes' scores is at least 0.9 of that between demonstrations
     gamma   0.2^(1/p)
@@ -10,7 +10,6 @@ Liu et al. 2024, "Imitation Learning from Observation with Automatic Discount Sc
 Transport: Cuturi 2013 (arXiv 1306.0895), made exact as by Altschuler et al. 2017 (arXiv 1705.09634, algorithm 2).
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class ImitationConfig:
     weight: PositiveFraction = 0.2
     """Weight of the reward at the end of the progress p; the discount is weight^(1/p)."""
     start: PositiveFraction = 0.2
-    """Initial progress, as a share of the longest demonstration's steps."""
+    """Initial progress, as a share of the longest episode's steps."""
     threshold: PositiveFraction = 0.9
     """Share of the demonstrations' score that the agent's score must reach for progress."""
     quantile: Fraction = 0.9
@@ -48,25 +47,35 @@ class ImitationConfig:
     """Number of Sinkhorn iterations."""
 
 
-def transport(cost: Tensor, mass: Tensor, smoothing: float, iterations: int) -> Tensor:
-    """Return plans (E, T, D) of little cost that move mass 1 / T from each of T states to the masses of D states.
+def transport(cost: Tensor, give: Tensor, take: Tensor, smoothing: float, iterations: int) -> Tensor:
+    """Return plans (E, T, D) of little cost that move masses `give` (T,) of states to masses `take` (E, D) of others.
 
-    `cost`: (E, T, D). `mass`: (E, D), which sums to 1 over D; 0 for rows that only fill up a shorter sequence.
+    `cost`: (E, T, D). Masses sum to 1; they are 0 in `take` for rows that only fill up a shorter sequence.
     """
-    cost, mass, share = cost.double(), mass.double()[:, None], 1 / cost.shape[1]
-    scale = smoothing * (cost * mass).sum(2, keepdim=True).mean(1, keepdim=True)
+    cost, give, take = cost.double(), give.double()[:, None], take.double()[:, None]
+    scale = smoothing * (cost * give * take).sum((1, 2), keepdim=True)
     kernel = -cost / scale.clamp_min(1e-12)
-    to = torch.zeros_like(mass)
+    to = torch.zeros_like(take)
     for _ in range(iterations):  # logarithms, since a small entropy underflows otherwise
-        give = math.log(share) - (kernel + to).logsumexp(2, keepdim=True)
-        to = mass.log() - (kernel + give).logsumexp(1, keepdim=True)
-    plan = (kernel + give + to).exp()
-    # Few iterations leave small errors in the marginals: take off what is too much, spread what is missing.
-    plan = plan * (share / plan.sum(2, keepdim=True)).clamp(max=1)
-    plan = plan * (mass / plan.sum(1, keepdim=True).clamp_min(1e-300)).clamp(max=1)
-    lacks = (share - plan.sum(2, keepdim=True)).clamp(min=0)
-    wants = (mass - plan.sum(1, keepdim=True)).clamp(min=0)
+        off = give.log() - (kernel + to).logsumexp(2, keepdim=True)
+        to = take.log() - (kernel + off).logsumexp(1, keepdim=True)
+    plan = (kernel + off + to).exp()
+    # Few iterations leave errors in the marginals: take off what is too much, then spread what is missing.
+    plan = plan * (give / plan.sum(2, keepdim=True)).clamp(max=1)
+    plan = plan * (take / plan.sum(1, keepdim=True).clamp_min(1e-300)).clamp(max=1)
+    lacks = (give - plan.sum(2, keepdim=True)).clamp(min=0)
+    wants = (take - plan.sum(1, keepdim=True)).clamp(min=0)
     return plan + lacks * wants / lacks.sum(1, keepdim=True).clamp_min(1e-300)
+
+
+def masses(lengths: Tensor, horizon: int) -> Tensor:
+    """Return the masses (E, D) of the states of sequences of `lengths` (E,): 1 / horizon each, the rest on the last.
+
+    So a sequence that ends early counts as if its last state stayed.
+    """
+    place = torch.arange(int(lengths.max()))
+    mass = (place < lengths[:, None]) / torch.tensor(horizon).double()
+    return torch.where(place == lengths[:, None] - 1, (1 - (lengths - 1) / horizon)[:, None].double(), mass)
 
 
 def distances(states: Tensor, others: Tensor) -> Tensor:
@@ -90,19 +99,21 @@ class Imitation:
     """Reward of finished episodes, and discount, of an agent that imitates demonstrated states."""
 
     def __init__(
-        self, demonstrations: Sequence[Tensor], config: ImitationConfig, discount: float,
+        self, demonstrations: Sequence[Tensor], config: ImitationConfig, discount: float, horizon: int = 0,
         features: Callable[[Tensor], Tensor] = lambda states: states,
     ):  # fmt: skip
-        """`demonstrations`: states (T, S) that the steps of each demonstration reached. `features`: from states (T, S)
-        to what is compared (T, F). `discount`: the discount without a schedule."""
+        """`demonstrations`: states (T, S) that the steps of each demonstration reached. `discount`: discount without a
+        schedule. `horizon`: steps of the longest episode, if known. `features`: from states (T, S) to what is compared
+        (T, F)."""
         self.config, self.fixed, self.features = config, discount, features
         self.demos = [features(states).cpu() for states in demonstrations]
         """Features (T, F) of each demonstration."""
         lengths = torch.tensor([len(demo) for demo in self.demos])
         self.padded = pad_sequence(self.demos, batch_first=True)
-        self.mass = (torch.arange(int(lengths.max())) < lengths[:, None]) / lengths[:, None].double()
+        self.horizon = max(horizon, int(lengths.max()))
+        """Steps of an episode; sequences that end earlier are taken to stay in their last state."""
+        self.mass = masses(lengths, self.horizon)
         """Mass (E, D) of each demonstrated state."""
-        self.horizon = int(lengths.max())
         self.progress = max(1, round(config.start * self.horizon))
         """Number p of first steps that the agent must imitate now; it never falls."""
         self.recent: deque[tuple[Tensor, int]] = deque(maxlen=config.recent)
@@ -117,12 +128,14 @@ class Imitation:
     def reward(self, states: Tensor) -> tuple[Tensor, int]:
         """Return the rewards (T,) of steps that reached states (T, S), and the number of the nearest demonstration.
 
-        The factor T makes rewards of short and long episodes comparable.
+        A reward is minus the mean distance from a state to the demonstrated states that it is matched with.
         """
+        steps = len(states)
+        give = masses(torch.tensor([steps]), max(steps, self.horizon))[0]
         cost = distances(self.features(states).cpu(), self.padded)
-        moved = cost * transport(cost, self.mass, self.config.smoothing, self.config.iterations)
+        moved = cost * transport(cost, give, self.mass, self.config.smoothing, self.config.iterations)
         nearest = int(moved.sum((1, 2)).argmin())
-        return (-len(states) * moved[nearest].sum(1)).float(), nearest
+        return -(moved[nearest].sum(1) / give).float(), nearest
 
     def __call__(self, episode: Batch) -> Tensor:
         """Return the rewards (T,) of a finished episode, whose observed columns have T + 1 rows; progress may rise."""

@@ -16,7 +16,7 @@ from policies.base import Size
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.parts.ads import Imitation, ImitationConfig, distances, longest_increasing, transport
+from robot_rl.learning.parts.ads import Imitation, ImitationConfig, distances, longest_increasing, masses, transport
 from robot_rl.rewards import SuccessReward
 from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
 from sim.testbeds.base import TestbedEnv as Env
@@ -43,22 +43,28 @@ def episode(states: Tensor) -> dict[str, Tensor]:
 # ---- transport ------------------------------------------------------------------------------------------------------
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(0, 9), st.booleans())
-def test_marginals_are_uniform(steps: int, lengths: list[int], seed: int, far: bool) -> None:
-    longest, count = max(lengths), torch.tensor(lengths)
+def test_plans_have_the_given_marginals(steps: int, lengths: list[int], seed: int, far: bool) -> None:
+    longest = max(lengths)
     states, others = (torch.randn(n, 3, generator=rng(seed)) for n in (steps, len(lengths) * longest))
     states[0] += 1e4 * far
-    mass = (torch.arange(longest) < count[:, None]) / count[:, None].double()
+    give, take = masses(torch.tensor([steps]), 30)[0], masses(torch.tensor(lengths), 30)
     cost = distances(states, others.unflatten(0, (len(lengths), longest)))
-    plan = transport(cost, mass, CONFIG.smoothing, CONFIG.iterations)
+    plan = transport(cost, give, take, CONFIG.smoothing, CONFIG.iterations)
     assert plan.isfinite().all() and (plan >= 0).all()
-    assert torch.allclose(plan.sum(2), torch.full_like(plan.sum(2), 1 / steps), atol=1e-9)
-    assert torch.allclose(plan.sum(1), mass, atol=1e-9), "and 0 for states that only fill up"
+    assert torch.allclose(plan.sum(2), give.expand(len(lengths), -1), atol=1e-9)
+    assert torch.allclose(plan.sum(1), take, atol=1e-9), "and 0 for states that only fill up"
+
+
+def test_masses_are_uniform_and_the_rest_is_on_the_last_state() -> None:
+    mass = masses(torch.tensor([4, 3, 1]), 4)
+    assert mass.tolist() == [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.5, 0], [1, 0, 0, 0]]
 
 
 def test_a_sequence_is_moved_to_itself_at_no_cost() -> None:
-    states = torch.randn(30, 6, generator=rng(0))
+    states, even = torch.randn(30, 6, generator=rng(0)), torch.full((30,), 1 / 30)
     cost = distances(states, states[None])
-    plan = transport(cost, torch.full((1, 30), 1 / 30), CONFIG.smoothing, CONFIG.iterations)[0]
+    plan = transport(cost, even, even[None], CONFIG.smoothing, CONFIG.iterations)[0]
+    assert all(torch.allclose(plan.sum(k), even.double(), atol=1e-4) for k in (0, 1))
     assert plan.diagonal().sum() > 0.99 and (cost * plan).sum() < 0.01 * cost.mean()
     reward, nearest = Imitation([line(30, 5.0), line(30)], CONFIG, 0.9).reward(line(30))
     assert nearest == 1 and reward.abs().max() < 0.03
@@ -67,16 +73,16 @@ def test_a_sequence_is_moved_to_itself_at_no_cost() -> None:
 def test_plan_is_the_cheapest_permutation() -> None:
     """States of one dimension are matched in sorted order, at the mean distance of the sorted values."""
     ours, theirs = torch.rand(2, 12, 1, generator=rng(3))
-    cost = distances(ours, theirs[None])
-    plan = transport(cost, torch.full((1, 12), 1 / 12), 0.005, 2000)
+    cost, even = distances(ours, theirs[None]), torch.full((1, 12), 1 / 12)
+    plan = transport(cost, even[0], even, 0.005, 2000)
     least = float((ours.sort(0).values - theirs.sort(0).values).abs().mean())
     assert float((cost * plan).sum()) == pytest.approx(least, rel=0.02)
 
 
-def test_rewards_do_not_depend_on_the_length() -> None:
-    imitation = Imitation([line(), line()], CONFIG, 0.9)
-    means = [float(imitation.reward(line(steps, 1.0))[0].mean()) for steps in (10, 40)]
-    assert means[0] == pytest.approx(means[1], rel=0.05) and means[0] == pytest.approx(-1, rel=0.15)
+def test_an_episode_that_ends_early_counts_as_if_it_stayed() -> None:
+    imitation, states = Imitation([line(20), line(15)], CONFIG, 0.9, 40), line(10, 0.2)
+    short, stays = (imitation.reward(s)[0] for s in (states, torch.cat([states, states[-1:].expand(30, -1)])))
+    assert torch.allclose(stays[:10], short, atol=1e-3) and torch.allclose(stays[10:], short[-1], atol=1e-3)
 
 
 # ---- progress -------------------------------------------------------------------------------------------------------
