@@ -274,7 +274,7 @@ checks: dict[str, Check] = {
         "With a discount that rises, demonstrated states are followed in order, without actions and rewards.",
         "testbed:carry", Arm("ads", OBSERVED), Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.99")),
         flags("--skill STEADY --episodes 5"),
-        second=Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.95")),
+        second=Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.85")),
     ),
     "aprl": Check(
         "A range of actions that grows teaches to hop better than all actions do, and than a range that stays small.",
