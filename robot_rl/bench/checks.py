@@ -94,6 +94,12 @@ VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 WALK = flags("--training.steps 1500000")
 TROT = flags("--skill STEADY --episodes 2 --num-envs 2 --keep-failures")
+OBSERVED = flags(
+    "--training.steps 12000 --training.num-envs 4 --training.updates-per-step 0.5 --training.batch 128",
+    "--agent.hidden 128 128 --policy.hidden 128 128 --agent.initial-temperature 0.05",
+)
+"""Settings of ads for minutes on one core. A temperature of 1 outweighs the rewards, which are about 1, for long."""
+UNSCHEDULED = flags(OBSERVED, "--imitation.no-schedule")
 CAREFUL = flags("--training.steps 20000 --agent.range-steps 15000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
@@ -265,6 +271,12 @@ checks: dict[str, Check] = {
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
         "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
         figure="return",
+    ),
+    "ads": Check(
+        "With a discount that rises, demonstrated states are followed in order, without actions and rewards.",
+        "testbed:carry", Arm("ads", OBSERVED), Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.99")),
+        flags("--skill STEADY --episodes 5"),
+        second=Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.85")),
     ),
     "aprl": Check(
         "A range of actions that grows teaches to hop better than all actions do, and than a range that stays small.",

@@ -149,14 +149,23 @@ class Replay:
 
     def newest(self, lane: int) -> dict[str, Tensor]:
         """Return the last finished episode of a lane in the format of `add_episode`; overwritten steps are left out."""
-        final = int(self.head[lane]) - 1
-        before = (final - torch.arange(1, int(self.filled[lane]))) % self.length
-        count = int(self.flags["starts"][lane, before].long().cumprod(0).sum())
-        rows = before[:count].flip(0)
-        at = rows.to(self.device)
-        observed = torch.cat([rows, torch.tensor([final % self.length])]).to(self.device)
+        rows = self._newest(lane)
+        at, final = rows.to(self.device), (self.head[lane : lane + 1] - 1) % self.length
+        observed = torch.cat([rows, final]).to(self.device)
         episode = {name: self.columns[name][lane, observed if c.observed else at] for name, c in self.spec.items()}
         return episode | {name: self.flags[name][lane, rows] for name in ("decides", "terminated")}
+
+    def _newest(self, lane: int) -> Tensor:
+        """Return the rows of the steps of a lane's last finished episode."""
+        before = (self.head[lane] - 1 - torch.arange(1, int(self.filled[lane]))) % self.length
+        count = int(self.flags["starts"][lane, before].long().cumprod(0).sum())
+        return before[:count].flip(0)
+
+    def relabel(self, lane: int, reward: Tensor) -> None:
+        """Set the rewards (T,) of the steps of a lane's last finished episode, and let samples begin at all of them."""
+        rows = self._newest(lane)
+        self.columns["reward"][lane, rows.to(self.device)] = reward.to(self.device)
+        self.flags["decides"][lane, rows] = True
 
     # ---- sampling ----------------------------------------------------------------------------------------------
     def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:

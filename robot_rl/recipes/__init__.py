@@ -18,6 +18,7 @@ _PATHS = {
     "annealed-q": ("sac:AnnealedQ", "sac with values of the best action at first, of the policy's action later"),
     "i-qn": ("sac:IteratedSAC", "sac with a sequence of critics, each the target of the next"),
     "aprl": ("aprl:GrowingRange", "sac with a range of actions that grows while the robot is not surprised"),
+    "ads": ("ads:DiscountScheduling", "sac that imitates demonstrated states, without actions and rewards"),
     "flash-sac": ("flash_sac:FlashSAC", "sac with few environment steps, without target networks"),
     "srl": ("srl:SequenceSAC", "sac that plans sequences of actions, for low decision rates"),
     "mr-q": ("mr_q:ModelRepresentations", "td3 on an embedding that predicts the next step"),

@@ -27,6 +27,26 @@ class RewardSource(Protocol):
         """Return the least and greatest possible return."""
 
 
+class EpisodeReward(Protocol):
+    """Reward function over finished episodes, which also sets the discount."""
+
+    @property
+    def discount(self) -> float:
+        """Return the present discount per step."""
+
+    def __call__(self, episode: dict[str, Tensor]) -> Tensor:
+        """Return rewards (T,) of a finished episode in the format of `Replay.newest`; the discount may change."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics by name."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+
+
 @dataclass(frozen=True)
 class SuccessReward:
     """Reward of 1 in a successful step, 0 otherwise."""

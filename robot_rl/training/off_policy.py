@@ -16,7 +16,7 @@ from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
 from robot_rl.learning.agent import Agent, LearningPhase
-from robot_rl.rewards import RewardName, RewardSource
+from robot_rl.rewards import EpisodeReward, RewardName, RewardSource
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
 from robot_rl.training.repeat import ActionRepeat
 from robot_rl.training.run import Run
@@ -102,9 +102,13 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
 
 def train_off_policy(
     env: Any, agent: Agent, demos: Replay | None, reward: RewardSource, config: OffPolicyConfig, run: Run, seed: int,
-    progress: Progress,
+    progress: Progress, finished: EpisodeReward | None = None,
 ) -> None:  # fmt: skip
-    """Train the agent in `env`; a resumed run continues from its checkpoint."""
+    """Train the agent in `env`; a resumed run continues from its checkpoint.
+
+    With `finished`, the agent learns from its rewards and discount. An episode is learned from when it has ended, as if
+    it had been cut, since its end may tell of success. `reward` is then only for metrics.
+    """
     if not (config.steps or config.offline_updates):
         raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
     if config.keep_successes and demos is None:
@@ -130,6 +134,8 @@ def train_off_policy(
         episodes.load_state_dict(saved["episodes"])
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
+        if finished is not None:
+            finished.load_state_dict(saved["finished"])
         if demos is not None and "demos" in saved:
             demos.load_state_dict(saved["demos"])
         rng.set_state(saved["rng"])
@@ -145,7 +151,8 @@ def train_off_policy(
         return step >= config.steps or episodes.success() >= config.stop_at
 
     def figures() -> dict[str, float]:
-        return {name: float(value) for name, value in metrics.items()} | episodes.summary()
+        row = {name: float(value) for name, value in metrics.items()} | episodes.summary()
+        return row | (finished.metrics() if finished is not None else {})
 
     def log() -> None:
         report(run, offline + step, figures() | counts(env, step), progress)
@@ -156,6 +163,7 @@ def train_off_policy(
         state = {"offline": offline, "step": step, "owed": due, "episodes": episodes.state_dict()}
         state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
         state |= {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
+        state |= {"finished": finished.state_dict()} if finished is not None else {}
         if hasattr(env, "state_dict"):  # then the resume is bit-identical
             state["env"] = env.state_dict()
         else:
@@ -180,18 +188,24 @@ def train_off_policy(
             stepping = environment.submit(env.step, action)
             if due >= 1:
                 updates, due = int(due), due % 1
-                for batch in sample_batches(sources, updates, agent.sampling, rng):
+                how = agent.sampling if finished is None else replace(agent.sampling, discount=finished.discount)
+                for batch in sample_batches(sources, updates, how, rng):
                     metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
             following, task_reward, terminated, truncated, infos = stepping.result()
             rewards, done = reward(task_reward, infos), terminated | truncated
             row = observation | kept | {"action": action, "reward": scale * rewards, "last": done}
             row["terminated"] = terminated
+            if finished is not None:  # nothing is sampled before its reward is known
+                row |= {"terminated": torch.zeros_like(done), "decides": torch.zeros_like(done)}
             final, ended = None, done.cpu()
             if ended.any():
                 final = infos["final_obs"]
                 final = final | agent.peek(final, ended, rng)
                 agent.reset(ended.nonzero().squeeze(-1))
             replay.add(row, final)
+            if finished is not None:
+                for lane in ended.nonzero().flatten().tolist():
+                    replay.relabel(lane, scale * finished(replay.newest(lane)))
             if config.keep_successes and demos is not None:
                 for lane in (ended & infos["success"].cpu()).nonzero().flatten().tolist():
                     kept = replay.newest(lane)

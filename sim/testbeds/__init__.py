@@ -7,6 +7,7 @@ testbeds = Registry(
     {
         "reach": ("sim.testbeds.reach:Reach", "a planar arm of two links brings its tip to a target"),
         "push": ("sim.testbeds.push:Push", "a finger pushes a puck to a goal"),
+        "carry": ("sim.testbeds.carry:Carry", "a hand takes an object and carries it to a goal"),
         "insert": ("sim.testbeds.insert:Insert", "a peg goes into a tight slot"),
         "fork": ("sim.testbeds.fork:Fork", "a point passes an obstacle, left or right"),
         "fork-right": ("sim.testbeds.fork:ForkRight", "fork where only the right side succeeds"),
