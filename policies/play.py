@@ -58,9 +58,15 @@ def divergence(q: Gaussian, p: Gaussian) -> Tensor:
     return (other_log_std - log_std + 0.5 * variance * (-2 * other_log_std).exp() - 0.5).sum(-1)
 
 
+def network(sizes: list[int]) -> nn.Sequential:
+    """Return an MLP with LayerNorm: between the plans of two ways, its actions change fast. Without, plans from there,
+    which the proposal draws too, are decoded to the mean of the ways."""
+    return mlp(sizes, nn.ReLU, norm=True)
+
+
 class PlayPolicy(Policy):
-    """Action = clip(mean of pi(. | state, goal, z), -1, 1). Each environment holds its plan z for `hold` steps; the goal
-    is the one in the state."""
+    """Action = clip(mean of pi(. | state, goal, z), -1, 1). Each environment holds its plan z for `hold` steps. The goal
+    is that in the state."""
 
     class_name, config_class = "play", PlayConfig
     horizon = execute = 1
@@ -75,9 +81,9 @@ class PlayPolicy(Policy):
         context, step = len(self.kept) + len(indices.achieved), len(self.kept) + size.action
         if config.plan:
             window = config.window[1] * step + len(indices.achieved)
-            self.recognition = mlp([window, *config.hidden, 2 * config.plan])
-            self.proposal = mlp([context, *config.hidden, 2 * config.plan])
-        self.decoder = mlp([context + config.plan, *config.hidden, size.action])
+            self.recognition = network([window, *config.hidden, 2 * config.plan])
+            self.proposal = network([context, *config.hidden, 2 * config.plan])
+        self.decoder = network([context + config.plan, *config.hidden, size.action])
         self.log_std = nn.Parameter(torch.full((size.action,), math.log(0.5)))
         self.plans: Tensor | None = None
         """(B, Z) plan of every environment; None before the first"""

@@ -118,7 +118,7 @@ class Hindsight(Demonstrations):
 
 @dataclass
 class Windows(Demonstrations):
-    """Demonstrations as windows of an episode: columns (B, W, ...), of which `inside` (B, W) marks the window's rows, and
+    """Demonstrations as windows of an episode: columns (B, W, ...), `inside` (B, W), which marks the window's rows, and
     the observation in which the window ends as its goal (`goal.*`).
 
     Windows of play with hindsight goals as in Lynch et al. 2020 (arXiv 1903.01973).

@@ -1,8 +1,8 @@
 """Latent plans from play: Lynch et al. 2020, "Learning Latent Plans from Play" (Play-LMP, arXiv 1903.01973).
 
-Policy: a plan drawn from its proposal and held for a while, then decoded step by step; loss: likelihood of the actions of
-a window given the plan recognized in it, and the distance of that plan's distribution from the proposal's; data: windows
-of episodes of any kind, each with the state in which it ends as the goal. Rewards and goals in the data are not used."""
+Policy: a plan drawn from its proposal, held for a while and decoded step by step; loss: likelihood of a window's actions
+given the plan recognized in it, and divergence of that plan's distribution from the proposal; data: windows of episodes
+of any kind, each with the state in which it ends as the goal. Rewards and goals in the data are not used."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -5,7 +5,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 STEP = 0.08
@@ -78,38 +77,3 @@ class ForkFastRight(ForkRight, ForkFast):
     """ForkFast in which the left side fails: the first action determines the whole return."""
 
     name = "fork-fast-right"
-
-
-class ForkGoal(ForkFast):
-    """State: position (2), goal (2), m. The point moves forward by itself to a goal behind the obstacle, past either
-    side. An episode fails when the point touches the obstacle or passes the goal."""
-
-    name, horizon, observation, draws = "fork-goal", 40, 4, 4
-    goal = (
-        "A point that moves forward by itself passes an obstacle, on either side, and goes through the target; done "
-        "within 0.1 m. An action of 1 moves it sideways by 0.08 m."
-    )
-    fields = (box("position", "x y", "m", -1.2, 2.0), box("target_position", "x y", "m", -1.2, 2.0))
-    near: ClassVar[float] = 0.1
-    """Distance from the goal within which the point succeeds, m."""
-
-    def start(self, u: Tensor) -> Tensor:
-        target = torch.stack([0.4 * (2 * u[:, 2] - 1), 1.5 + 0.1 * (2 * u[:, 3] - 1)], 1)
-        return torch.cat([super().start(u), target], 1)
-
-    def advance(self, s: Tensor, a: Tensor) -> Tensor:
-        return torch.cat([super().advance(s, a), s[:, 2:]], 1)
-
-    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        success = (s[:, :2] - s[:, 2:]).norm(dim=1) < self.near
-        hit, passed = s[:, :2].norm(dim=1) < self.radius, s[:, 1] > s[:, 3] + self.near
-        return success.float(), success, (hit | passed) & ~success
-
-    def progress(self, s: Tensor) -> Tensor:
-        return -(s[:, :2] - s[:, 2:]).norm(dim=1)
-
-    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
-        """Steer to one side from the start, then to the goal; the side is sampled per episode."""
-        aside = super().expert(observation, u)
-        towards = ((observation[:, 2:3] - observation[:, :1]) / STEP).clamp(-1, 1)
-        return torch.where(observation[:, 1:2] > 0.3, towards, aside)  # from there on, both miss the obstacle
