@@ -38,11 +38,11 @@ class PlayConfig:
     """Number of dimensions of a plan; 0: no plans, which is cloning with hindsight goals."""
     hold: PositiveInt = 20
     """Number of steps for which a plan is held before the next is drawn; about 1 s."""
-    window: tuple[PositiveInt, PositiveInt] = (16, 32)
-    """Shortest and longest window of play, steps; about 1 to 2 s."""
-    beta: NonNegativeFloat = 0.01
+    window: tuple[PositiveInt, PositiveInt] = (1, 32)
+    """Shortest and longest window of play, steps; at most about 2 s. Goals nearer than the shortest are not learned."""
+    beta: NonNegativeFloat = 0.1
     """Weight of KL(recognition || proposal), against the mean log-likelihood of an action."""
-    hidden: tuple[PositiveInt, ...] = (128, 128)
+    hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of all three networks."""
 
     def __post_init__(self) -> None:
@@ -65,8 +65,8 @@ def network(sizes: list[int]) -> nn.Sequential:
 
 
 class PlayPolicy(Policy):
-    """Action = clip(mean of pi(. | state, goal, z), -1, 1). Each environment holds its plan z for `hold` steps. The goal
-    is that in the state."""
+    """Action = clip(mean of pi(. | state, goal, z), -1, 1), for the goal in the state. Each environment holds its plan
+    z for `hold` steps."""
 
     class_name, config_class = "play", PlayConfig
     horizon = execute = 1

@@ -1,8 +1,9 @@
 """Latent plans from play: Lynch et al. 2020, "Learning Latent Plans from Play" (Play-LMP, arXiv 1903.01973).
 
-Policy: a plan drawn from its proposal, held for a while and decoded step by step; loss: likelihood of a window's actions
-given the plan recognized in it, and divergence of that plan's distribution from the proposal; data: windows of episodes
-of any kind, each with the state in which it ends as the goal. Rewards and goals in the data are not used."""
+Policy: a plan drawn from its proposal, held for a while and decoded step by step; loss: likelihood of a window's
+actions given the plan recognized in it, and divergence of the recognized plan's distribution from the proposal; data:
+windows of episodes of any kind, each with the state in which it ends as the goal. Rewards and goals in the data are not
+used."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ class LatentPlans(CloningRecipe):
     reduced = "goals are positions, no pictures; MLPs, no recurrent networks; a Gaussian, no mixture of logistics"
     policy: PlayConfig = PlayConfig()
     agent: CloningConfig = CloningConfig()
-    training: SupervisedConfig = SupervisedConfig(updates=4_000, batch=128, demos="all")
+    training: SupervisedConfig = SupervisedConfig(batch=128, demos="all")
     goal: GoalConfig = GoalConfig()
     policy_class: ClassVar[type[PlayPolicy]] = PlayPolicy
 

@@ -17,13 +17,13 @@ NEAR = 0.1
 
 
 class Ring(Testbed):
-    """State: position (2), goal (2), m; whether the goal has been reached. Each step before that costs 1. An episode goes
-    on after the goal, so the demonstrations are play: they go round and round, whatever the goal."""
+    """State: position (2), goal (2), m; whether the goal has been reached. Each step before that costs 1. An episode
+    goes on after the goal, so that demonstrations are play: they go round and round, whatever the goal."""
 
     name, horizon, observation, action, draws, reports_success = "ring", 200, 4, 2, 2, False
     goal = (
-        "A point between a round post and a round wall goes to the target, either way round the post; done within 0.1 m. "
-        "An action of 1 moves it by 0.1 m."
+        "A point between a round post and a round wall goes to the target, either way round the post; done within "
+        "0.1 m. An action of 1 moves it by 0.1 m."
     )
     fields = (box("position", "x y", "m", -1, 1), box("target_position", "x y", "m", -1, 1))
 

@@ -183,13 +183,16 @@ def test_a_saved_bundle_acts_as_the_policy(taught: Cloning, tmp_path: Path) -> N
     assert torch.equal(rollout(again), rollout(taught.policy))
 
 
-def test_recipe_learns_and_resumes(tmp_path: Path) -> None:
-    data, run, whole = (str(tmp_path / name) for name in ("data", "run", "whole"))
-    assert main(["collect", "testbed:ring", "--episodes", "2", "--num-envs", "2", "--keep-failures", "--out", data]) == 0
+def test_recipe_trains_by_command_twice_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, run, again = (str(tmp_path / name) for name in ("data", "run", "again"))
+    collect = ["collect", "testbed:ring", "--episodes", "2", "--num-envs", "2", "--keep-failures"]
+    assert main([*collect, "--out", data]) == 0
+    few = ("train", "testbed:ring", "--recipe", "play-lmp", "--dataset", data, "--policy.hidden", "8")
+    few = (*few, "--training.updates", "20")
     goal = ("--goal.achieved", "position", "--goal.difference", "")
-    few = ("train", "testbed:ring", "--recipe", "play-lmp", "--dataset", data, "--policy.hidden", "8", *goal)
-    assert main([*few, "--training.updates", "20", "--out", run]) == 0
-    assert main([*few, "--training.updates", "20", "--out", whole]) == 0
-    ours, same = (load_bundle(folder).policy.state_dict() for folder in (run, whole))
+    assert main([*few, "--out", run]) != 0
+    assert "goal.achieved" in capsys.readouterr().err
+    assert main([*few, *goal, "--out", run]) == 0 == main([*few, *goal, "--out", again])
+    ours, same = (load_bundle(folder).policy.state_dict() for folder in (run, again))
     assert all(torch.equal(value, same[name]) for name, value in ours.items())
     assert main(["evaluate", run, "--episodes", "2", "--num-envs", "2"]) == 0

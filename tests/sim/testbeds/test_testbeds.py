@@ -105,6 +105,24 @@ def test_the_mean_of_both_sides_hits_the_obstacle(name: str, mean: list[float]) 
     assert bool(failed.all())
 
 
+def test_play_on_the_ring_goes_round_either_way_and_its_mean_stands_still() -> None:
+    env = make("testbed:ring", 64)
+    expert, observation = env.make_demonstrator(0, "STEADY"), env.reset(seed=0)[0]  # type: ignore[attr-defined]
+    first, total, turned = observation["observation.state"], torch.zeros(64), torch.zeros(64)
+    for _ in range(80):
+        before, action = observation["observation.state"][:, :2], expert.act(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        after = observation["observation.state"][:, :2]
+        turned += torch.atan2(before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0], (before * after).sum(1))
+        total += reward
+        assert not (terminated | truncated).any() and torch.equal(observation["observation.state"][:, 2:], first[:, 2:])
+    assert bool((turned.abs() > 9).all()) and 0.3 < float((turned > 0).float().mean()) < 0.7
+    assert float(total.min()) > -40 and float(total.max()) <= 0, "a round has about 35 steps"
+    where = torch.tensor([[0.5, 0.0, -0.5, 0.0]])
+    ways = [env.testbed.expert(where, torch.full((1, 4), u)) for u in (0.2, 0.8)]  # type: ignore[attr-defined]
+    assert torch.allclose(sum(ways), torch.zeros(1, 2), atol=1e-6)  # type: ignore[arg-type]
+
+
 def test_swinging_up_increases_the_reward() -> None:
     steady, weak, mixed = (demonstrated("testbed:swing", skill, 200)[1] for skill in ("STEADY", "WEAK", "MIXED"))
     assert steady > max(weak, mixed) + 1
