@@ -70,8 +70,9 @@ class PlayPolicy(Policy):
 
     class_name, config_class = "play", PlayConfig
     horizon = execute = 1
-    LOG_STD = (-4.0, 2.0)
-    """Bounds of log standard deviations, of plans and actions."""
+    LOG_STD, PLAN_LOG_STD = (-4.0, 2.0), (-1.0, 2.0)
+    """Bounds of log standard deviations, of actions and of plans. Plans of a small scale would be decoded to blurred
+    actions."""
 
     def __init__(self, size: Size, config: PlayConfig, indices: GoalIndices):
         super().__init__()
@@ -119,7 +120,7 @@ class PlayPolicy(Policy):
 
     def _plan(self, output: Tensor) -> Gaussian:
         mean, log_std = output.chunk(2, -1)
-        return mean, log_std.clamp(*self.LOG_STD)
+        return mean, log_std.clamp(*self.PLAN_LOG_STD)
 
     def decode(self, context: Tensor, plan: Tensor) -> Tensor:
         """Return mean actions (..., A), not clipped, for contexts (..., C) and plans (..., Z)."""
