@@ -5,7 +5,7 @@
     proposal     p(z | state, goal)   guesses the plan from the first state and the goal alone
     decoder      pi(a | state, goal, z)
 
-    loss = mean over the window of -log pi(a_t | s_t, goal, z) + beta KL(q || p),   z ~ q, goal = end of the window
+    loss = mean of -log pi(a_t | s_t, goal, z) over the window's steps + beta KL(q || p),   z ~ q, goal = window's end
 
 Play goes to the same goal in several ways. Their mean may be no way at all; a plan says which one.
 """
@@ -38,8 +38,8 @@ class PlayConfig:
     """Number of dimensions of a plan; 0: no plans, which is cloning with hindsight goals."""
     hold: PositiveInt = 20
     """Number of steps for which a plan is held before the next is drawn; about 1 s."""
-    window: tuple[PositiveInt, PositiveInt] = (1, 32)
-    """Shortest and longest window of play, steps; at most about 2 s. Goals nearer than the shortest are not learned."""
+    window: tuple[PositiveInt, PositiveInt] = (16, 32)
+    """Shortest and longest window of play, steps; about 1 to 2 s. Only the ends of episodes give shorter windows."""
     beta: NonNegativeFloat = 0.1
     """Weight of KL(recognition || proposal), against the mean log-likelihood of an action."""
     hidden: tuple[PositiveInt, ...] = (64, 64)

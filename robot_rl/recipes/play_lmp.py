@@ -26,7 +26,7 @@ class LatentPlans(CloningRecipe):
     reduced = "goals are positions, no pictures; MLPs, no recurrent networks; a Gaussian, no mixture of logistics"
     policy: PlayConfig = PlayConfig()
     agent: CloningConfig = CloningConfig()
-    training: SupervisedConfig = SupervisedConfig(batch=128, demos="all")
+    training: SupervisedConfig = SupervisedConfig(updates=5_000, batch=128, demos="all")
     goal: GoalConfig = GoalConfig()
     policy_class: ClassVar[type[PlayPolicy]] = PlayPolicy
 

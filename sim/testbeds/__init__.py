@@ -13,7 +13,6 @@ testbeds = Registry(
         "fork-fast": ("sim.testbeds.fork:ForkFast", "fork that must be decided at the start"),
         "fork-fast-right": ("sim.testbeds.fork:ForkFastRight", "fork-fast where only the right side succeeds"),
         "fork-goal": ("sim.testbeds.fork:ForkGoal", "fork-fast to any goal behind the obstacle, either way"),
-        "ring": ("sim.testbeds.ring:Ring", "a point goes round a post to any goal, either way"),
         "stones": ("sim.testbeds.stones:Stones", "jumps to one of two stones; their mean is in the water"),
         "discs": ("sim.testbeds.discs:Discs", "a point with a camera goes to a disc of the instructed colour"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),

@@ -85,7 +85,7 @@ class ForkGoal(ForkFast):
     point moves forward by itself to a goal behind the obstacle, past either side. It is slow to turn, so at first its
     position does not tell the side. An episode fails when the point touches the obstacle or passes the goal."""
 
-    name, horizon, observation, draws, radius = "fork-goal", 40, 4, 4, 0.33
+    name, horizon, observation, draws, radius = "fork-goal", 40, 4, 4, 0.4
     goal = (
         "A point that moves forward by itself passes an obstacle, on either side, and goes through the target; done "
         "within 0.15 m. An action of 1 moves it sideways by up to 0.08 m, after a few steps."

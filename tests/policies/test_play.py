@@ -185,9 +185,9 @@ def test_a_saved_bundle_acts_as_the_policy(taught: Cloning, tmp_path: Path) -> N
 
 def test_recipe_trains_by_command_twice_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run, again = (str(tmp_path / name) for name in ("data", "run", "again"))
-    collect = ["collect", "testbed:ring", "--episodes", "2", "--num-envs", "2", "--keep-failures"]
+    collect = ["collect", "testbed:fork-goal", "--episodes", "2", "--num-envs", "2", "--keep-failures"]
     assert main([*collect, "--out", data]) == 0
-    few = ("train", "testbed:ring", "--recipe", "play-lmp", "--dataset", data, "--policy.hidden", "8")
+    few = ("train", "testbed:fork-goal", "--recipe", "play-lmp", "--dataset", data, "--policy.hidden", "8")
     few = (*few, "--training.updates", "20")
     goal = ("--goal.achieved", "position", "--goal.difference", "")
     assert main([*few, "--out", run]) != 0

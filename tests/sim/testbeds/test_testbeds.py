@@ -105,22 +105,22 @@ def test_the_mean_of_both_sides_hits_the_obstacle(name: str, mean: list[float]) 
     assert bool(failed.all())
 
 
-def test_play_on_the_ring_goes_round_either_way_and_its_mean_stands_still() -> None:
-    env = make("testbed:ring", 64)
-    expert, observation = env.make_demonstrator(0, "STEADY"), env.reset(seed=0)[0]  # type: ignore[attr-defined]
-    first, total, turned = observation["observation.state"], torch.zeros(64), torch.zeros(64)
-    for _ in range(80):
-        before, action = observation["observation.state"][:, :2], expert.act(observation)
-        observation, reward, terminated, truncated, _ = env.step(action)
-        after = observation["observation.state"][:, :2]
-        turned += torch.atan2(before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0], (before * after).sum(1))
-        total += reward
-        assert not (terminated | truncated).any() and torch.equal(observation["observation.state"][:, 2:], first[:, 2:])
-    assert bool((turned.abs() > 9).all()) and 0.3 < float((turned > 0).float().mean()) < 0.7
-    assert float(total.min()) > -40 and float(total.max()) <= 0, "a round has about 35 steps"
-    where = torch.tensor([[0.5, 0.0, -0.5, 0.0]])
-    ways = [env.testbed.expert(where, torch.full((1, 4), u)) for u in (0.2, 0.8)]  # type: ignore[attr-defined]
-    assert torch.allclose(sum(ways), torch.zeros(1, 2), atol=1e-6)  # type: ignore[arg-type]
+def test_the_fork_with_goals_must_be_decided_at_the_start_and_its_mean_hits_the_obstacle() -> None:
+    def success(until: int, chosen: bool) -> float:
+        """Return the success rate if both sides are averaged for the first `until` steps."""
+        env = make("testbed:fork-goal", 64)
+        observation, won = env.reset(seed=0)[0], torch.zeros(64, dtype=torch.bool)
+        sides, ended = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)), won.clone()
+        for k in range(40):
+            ways = [env.testbed.expert(observation["observation.state"], u) for u in (sides, 1 - sides)]  # type: ignore[attr-defined]
+            action = ways[0] if chosen and k >= until else (ways[0] + ways[1]) / 2
+            observation, _, terminated, truncated, infos = env.step(action)
+            won |= infos["success"] & ~ended
+            ended |= terminated | truncated
+        assert bool(ended.all())
+        return float(won.float().mean())
+
+    assert success(0, True) == 1.0 and success(0, False) == 0.0 == success(4, True)
 
 
 def test_swinging_up_increases_the_reward() -> None:
