@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeVar, cast, get_type_hints
 
 import torch
@@ -91,6 +92,8 @@ class Policy(nn.Module):
     needs."""
     config: Any
     size: Size
+    metrics: Mapping[str, Tensor] = MappingProxyType({})
+    """Metrics of the latest loss, besides the loss."""
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON description from which `build` restores the policy without its weights."""

@@ -46,6 +46,11 @@ class GoalIndices:
     wanted: tuple[int, ...]
     difference: tuple[int, ...] = ()
 
+    def others(self, size: int) -> list[int]:
+        """Return the indices of the components that do not depend on the goal, in a state of `size` components."""
+        hidden = {*self.wanted, *self.difference}
+        return [k for k in range(size) if k not in hidden]
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -68,8 +73,7 @@ class SkillEncoder(Encoder):
 
     def __init__(self, reads: Size, config: EncoderConfig, indices: GoalIndices, skill: int):
         super().__init__(reads, config)
-        hidden = {*indices.wanted, *indices.difference}
-        self.kept = [k for k in range(reads.observation) if k not in hidden]
+        self.kept = indices.others(reads.observation)
         self.size = len(self.kept) + skill
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:

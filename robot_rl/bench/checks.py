@@ -120,6 +120,8 @@ EITHER = flags("--skill STEADY --episodes 600 --num-envs 50 --keep-failures")
 WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
 """Base policies for discs. All methods on discs practise about 6,400 episodes, which are 50,000 steps."""
 ROUNDS = flags("--training.rounds 100")
+EITHER_WAY = flags("--skill STEADY --episodes 1000 --num-envs 100")
+"""Data for fork-goal: half of the episodes pass on either side. With fewer, clones memorize the side of each start."""
 AIMLESS = flags("--skill RANDOM --episodes 300 --num-envs 50 --keep-failures")
 CARELESS = flags("--operator.skill WEAK")
 JUDGED = flags(
@@ -131,7 +133,7 @@ JUDGED = flags(
 
 
 def goal(option: str) -> tuple[str, ...]:
-    """Return the flags, which begin with `option`, for the goal fields of the maze's state."""
+    """Return the flags, which begin with `option`, for the goal fields of the state of maze and fork-goal."""
     return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
 
 
@@ -370,6 +372,12 @@ checks: dict[str, Check] = {
         second=Arm("soar", flags(
             goal("--training.goal"), "--training.rounds 0 --training.within 20 --training.updates 16000",
         )),
+    ),
+    "play-lmp": Check(
+        "Plans keep the two ways of play to a goal apart; hindsight cloning takes their mean and hits the obstacle.",
+        "testbed:fork-goal", Arm("play-lmp", goal("--goal")),
+        Arm("soar", flags(goal("--training.goal"), "--training.rounds 0 --training.within 32 --training.updates 5000")),
+        EITHER_WAY, at_least=0.7, second=Arm("play-lmp", flags(goal("--goal"), "--policy.plan 0")),
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the right disc.",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import NEXT, Batch, Replay, Sampling
+from robot_rl.util.errors import ConfigError
 
 GOAL = "goal."
 """Prefix of a sample's columns for the observation of its goal."""
@@ -72,6 +73,14 @@ class Demonstrations:
         at = torch.rand(count, generator=rng, dtype=torch.double).to(ends.device) * ends[-1]
         return torch.searchsorted(ends, at).clamp_max(len(self) - 1)
 
+    @cached_property
+    def moving(self) -> Tensor:
+        """All rows except the last row of each episode. ConfigError if there are none."""
+        rows = (self._every < self.last).nonzero()[:, 0]
+        if not len(rows):
+            raise ConfigError("every episode of the dataset has one step, so none shows a goal; record longer episodes")
+        return rows
+
     def _indices(self, count: int, below: int, rng: torch.Generator) -> Tensor:
         return torch.randint(0, below, (count,), generator=rng).to(self.starts.device)
 
@@ -97,19 +106,36 @@ class Hindsight(Demonstrations):
     discount: float = 0.99
     """Sets the distance of goals: 1 / (1 - discount) steps on average (geometric), up to the end of the episode."""
 
-    @cached_property
-    def _moving(self) -> Tensor:
-        """All rows except the last row of each episode."""
-        return (self._every < self.last).nonzero()[:, 0]
-
     def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
-        pick = self._moving[self._indices(count, len(self._moving), rng)]
+        pick = self.moving[self._indices(count, len(self.moving), rng)]
         u = torch.rand(count, generator=rng).to(pick.device)
         ahead = 1 + (u.clamp_min(1e-12).log() / math.log(self.discount)).long()
         batch = self._at(pick, rows)
         for prefix, at in ((NEXT, pick + 1), (GOAL, torch.minimum(pick + ahead, self.last[pick]))):
             batch |= {prefix + name: values[at] for name, values in self.columns.items() if name != "action"}
         return batch
+
+
+@dataclass
+class Windows(Demonstrations):
+    """Demonstrations as windows of an episode: columns (B, W, ...), `inside` (B, W), which marks the window's rows, and
+    the observation in which the window ends as its goal (`goal.*`).
+
+    Windows of play with hindsight goals as in Lynch et al. 2020 (arXiv 1903.01973).
+    """
+
+    shortest: int = 16
+    """Steps from a window's first observation to its goal; less only where the episode ends sooner."""
+    longest: int = 32
+
+    def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
+        first = self.moving[self._indices(count, len(self.moving), rng)]
+        steps = self.shortest + self._indices(count, self.longest - self.shortest + 1, rng)
+        goal = torch.minimum(first + steps, self.last[first])
+        at = first[:, None] + torch.arange(self.longest, device=first.device)
+        inside, at = at < goal[:, None], torch.minimum(at, goal[:, None] - 1)
+        batch = {name: values[at] for name, values in self.columns.items()} | {"inside": inside}
+        return batch | {GOAL + name: values[goal] for name, values in self.columns.items() if name != "action"}
 
 
 @dataclass

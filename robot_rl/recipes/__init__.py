@@ -47,6 +47,7 @@ _PATHS = {
     "rl-100": ("rl_100:RL100", "diffusion-bc, offline RL with an acceptance test, dppo, then distillation to one step"),
     "hil-serl": ("hil_serl:HilSerl", "off-policy RL with a person's corrections"),
     "hilp": ("hilp:HilbertSkills", "goal reaching from episodes without rewards"),
+    "play-lmp": ("play_lmp:LatentPlans", "goal reaching from unlabelled play, by plans that keep its ways apart"),
     "rlif": ("rlif:RLIF", "off-policy RL from a person's takeovers alone"),
     "soar": ("soar:SOAR", "autonomous practice towards chosen goals, cloning of the achieved ones"),
     "hg-dagger": ("hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),

@@ -13,6 +13,7 @@ testbeds = Registry(
         "fork-right": ("sim.testbeds.fork:ForkRight", "fork where only the right side succeeds"),
         "fork-fast": ("sim.testbeds.fork:ForkFast", "fork that must be decided at the start"),
         "fork-fast-right": ("sim.testbeds.fork:ForkFastRight", "fork-fast where only the right side succeeds"),
+        "fork-goal": ("sim.testbeds.fork:ForkGoal", "fork-fast to any goal behind the obstacle, either way"),
         "stones": ("sim.testbeds.stones:Stones", "jumps to one of two stones; their mean is in the water"),
         "discs": ("sim.testbeds.discs:Discs", "a point with a camera goes to a disc of the instructed colour"),
         "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),

@@ -75,7 +75,8 @@ class Cloning:
         self.updates += 1
         with torch.no_grad():
             torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
-        return {"bc/loss": loss.detach(), "bc/lr": loss.new_tensor(self.schedule.get_last_lr()[0])}
+        metrics = {"bc/loss": loss.detach(), "bc/lr": loss.new_tensor(self.schedule.get_last_lr()[0])}
+        return metrics | dict(self.policy.metrics)
 
     def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
         """Return the policy's loss (B,) on each row of a batch."""

@@ -133,6 +133,24 @@ def test_the_mean_of_both_sides_hits_the_obstacle(name: str, mean: list[float]) 
     assert bool(failed.all())
 
 
+def test_the_fork_with_goals_must_be_decided_at_the_start_and_its_mean_hits_the_obstacle() -> None:
+    def success(until: int, chosen: bool) -> float:
+        """Return the success rate if both sides are averaged for the first `until` steps."""
+        env = make("testbed:fork-goal", 64)
+        observation, won = env.reset(seed=0)[0], torch.zeros(64, dtype=torch.bool)
+        sides, ended = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)), won.clone()
+        for k in range(40):
+            ways = [env.testbed.expert(observation["observation.state"], u) for u in (sides, 1 - sides)]  # type: ignore[attr-defined]
+            action = ways[0] if chosen and k >= until else (ways[0] + ways[1]) / 2
+            observation, _, terminated, truncated, infos = env.step(action)
+            won |= infos["success"] & ~ended
+            ended |= terminated | truncated
+        assert bool(ended.all())
+        return float(won.float().mean())
+
+    assert success(0, True) == 1.0 and success(0, False) == 0.0 == success(4, True)
+
+
 def test_swinging_up_increases_the_reward() -> None:
     steady, weak, mixed = (demonstrated("testbed:swing", skill, 200)[1] for skill in ("STEADY", "WEAK", "MIXED"))
     assert steady > max(weak, mixed) + 1
