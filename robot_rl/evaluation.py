@@ -137,6 +137,11 @@ class ActionRepeat:
         missing = self.horizon - actions.shape[1]
         return Chunk(torch.cat([actions, actions[:, -1:].expand(-1, missing, -1)], 1))
 
+    def __getattr__(self, name: str) -> Any:
+        if name != "peek":
+            raise AttributeError(name)
+        return self.policy.peek  # type: ignore[attr-defined]
+
     def reset(self, ids: Tensor | None = None) -> None:
         """Clear the policy's state for environments `ids`; None: for all environments."""
         self.policy.reset(ids)

@@ -186,12 +186,13 @@ checks: dict[str, Check] = {
     ),
     **{
         recipe: Check(
-            "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
-            "testbed:fork-right", Arm(recipe), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
+            claim, "testbed:fork-right", Arm(recipe), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
             at_least=0.85, second=other,
         )
-        for recipe, other in (
-            ("dppo", Arm("ppo", flags(SPARSE_PPO, "--training.steps 150000"))), ("adpo", Arm("dppo")),
+        for recipe, claim, other in (
+            ("dppo", "Rewards move the denoising steps of a policy that passes on either side to the successful side.",
+             Arm("ppo", flags(SPARSE_PPO, "--training.steps 150000"))),
+            ("adpo", "A mix of Adam and RMSProp moves the denoising steps further than Adam alone.", Arm("dppo")),
         )
     },
     "slim": Check(

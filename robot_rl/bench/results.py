@@ -63,6 +63,9 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
             record["method"] |= _figures(pairs["control"]["arms"][1], runs["method"])
             settings = [read_json(runs[part][0] / "config.json", dict, []) for part in ("control", "method")]
             record["unlike"] = unlike(*settings)
+            if "second" in runs:
+                other = read_json(runs["second"][0] / "config.json", dict, [])
+                record["second_unlike"] = unlike(other, settings[1])
             record["verdict"] = "passed" if passes(record, check.parity) else "failed"
     return record | provenance_of([run for folders in runs.values() for run in folders])
 
@@ -81,7 +84,7 @@ def passes(record: Mapping[str, Any], parity: bool = False) -> bool:
     method, bar = record["method"], record["at_least"]
     for part in CONTROLS & record.keys():
         control, gap = record[part], record["difference" if part == "control" else f"{part}_difference"]
-        if parity and method["mean"] < control["low"]:
+        if parity and not method["mean"] >= control["low"]:
             return False
         above = sum(seed > control["mean"] for seed in method["per_seed"]) / len(method["per_seed"])
         if not parity and (gap["low"] <= 0 or above < SEEDS or (bar and not method["low"] >= bar > control["mean"])):
@@ -248,8 +251,10 @@ def is_current(name: str, record: Mapping[str, Any]) -> bool:
     if name not in checks:
         return True
     now = json.loads(json.dumps(asdict(checks[name])))
-    named = [part for part in ("control", "second", "method") if now[part]]
-    arms = all({key: record.get(arm, {}).get(key) for key in now[arm]} == now[arm] for arm in named)
+    named = [part for part in ("control", "second", "method") if now[part] or part in record]
+    arms = all(
+        now[arm] and {key: record.get(arm, {}).get(key) for key in now[arm]} == now[arm] for arm in named
+    )
     same = all(record[key] == now[key] for key in ("task", "figure", "at_least", "data", "base"))
     return arms and same and record.get("evaluate", []) == now["evaluate"]
 

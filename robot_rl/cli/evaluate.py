@@ -92,7 +92,7 @@ class Evaluate:
     policy. 1: noise."""
     smooth: NonNegativeFloat = 0.0
     """Gaussian noise on the observed state, standard deviations as for --perturb: the result has lower bounds of the
-    success rate under any attack on the state of a given norm."""
+    success rate under any attack on the state of a given norm, unless --perturb or --grid is given."""
     mjcf: opt.Mjcf = ""
     threads: PositiveInt = 2
     """Number of policy threads; physics uses all cores."""
@@ -213,6 +213,8 @@ class Evaluate:
         if self.attack:
             with bar("attack") as update:
                 env = attacked(policy, env, self.attack, lambda done, _: update(done, self.attack, "episodes"))
+        if (self.perturb or self.smooth) and scripted:
+            raise ConfigError("a scripted demonstrator reads the true state: leave out --perturb and --smooth")
         if self.perturb or self.smooth:
             with bar("state scale") as update:
                 scale = state_scale(policy, env, lambda done, _: update(done, EPISODES, "episodes"))

@@ -16,8 +16,8 @@ recorded one, then take z = E[B(s)] over them, with B of a forward-backward mode
 
     m = E[phi(s)] over the set,   skill = (m - phi(s)) / |m - phi(s)|
 
-This policy minimizes |E_pi[phi] - m|, the distance between the mean embeddings of the states that it visits and of the
-set: it goes to m, or as near as it can, and stays. Of all points, m has the least mean square distance to the set, in
+This policy goes towards m and stays near it, so the mean embedding of the states that it visits comes near that of the
+set. Of all points, m has the least mean square distance to the set, in
 steps. For one state this is the goal prompt. A constant skill cannot stay: it goes on until a wall stops it.
 """
 

@@ -61,7 +61,7 @@ class InterventionWrapper(EnvWrapper):
         """Return the takeover rules of a scripted operator that this environment supports."""
         lifts = hasattr(self.env, "pipeline") and bool(self.task.scene.objects and self.pipeline.robot.tool)
         stalls: tuple[Rule, ...] = ("stall", "miss") if lifts else ("stall",) if hasattr(self.env, "progress") else ()
-        stalls += ("true-gap",) if hasattr(self.env, "true_values") else ()
+        stalls += ("true-gap",) if hasattr(self.env, "true_values") and self.env.info.reports_success else ()
         return (*stalls, "value-gap", "random", "none")
 
     def view(self, action: Tensor) -> OperatorView:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from policies.base import EncodingPolicy
 from policies.bundle import Bundle
+from robot_rl.learning.algorithms.actor_critic import UNLIMITED, Limits
 from robot_rl.learning.parts.ads import Imitation, ImitationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need
@@ -35,6 +36,10 @@ class DiscountScheduling(SAC):
     @property
     def needs(self) -> tuple[Need, ...]:
         return ("environment", "demonstrations")
+
+    def value_limits(self, job: Job) -> Limits:
+        """Return no limits: the rewards are minus distances."""
+        return UNLIMITED
 
     def observed(self, job: Job, policy: EncodingPolicy) -> Imitation:
         """Return the reward of the job's demonstrations, on whose states the policy's normalizer is fitted."""
@@ -64,6 +69,8 @@ class DiscountScheduling(SAC):
                 "recipe ads reads no actions of demonstrations: leave --training.demo-share and "
                 "--training.offline-updates at 0"
             )
+        if self.training.action_repeat > 1:
+            raise ConfigError("recipe ads compares steps with demonstrated steps: leave --training.action-repeat at 1")
         agent = self.build(job)
         imitation = self.observed(job, agent.policy)
         env = job.make_env(self.training.num_envs)

@@ -173,8 +173,9 @@ def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path
     lines = [note(f"{said[:1].upper()}{said[1:]}.") for said in (*notes, *(n.rstrip(".") for n in result["notes"]))]
     best = result["arms"][-1].get("difference")
     lead = f"{result['arms'][-1]['arm']} against {result['arms'][0]['arm']}: {best['says']}." if best else ""
+    where = "" if result["figure"].startswith(TRAINING) else " on held-out episodes"
     sections: list[Section] = [
-        ("comparison", f"{result['figure'].capitalize()} on held-out episodes",
+        ("comparison", f"{result['figure'].capitalize()}{where}",
          [table("Differences to the first arm, with 95\u202f% intervals", HEAD, rows, numbers=range(3, 6)), *lines]),
         ("learning", "Learning curves", curves(arms)),
         ("runs", "Runs", [table("Seeds of each arm", ("Arm", "Seed", "Folder"), [

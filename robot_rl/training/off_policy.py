@@ -18,7 +18,7 @@ from robot_rl.interface.environment import on_device
 from robot_rl.learning.agent import Agent, LearningPhase
 from robot_rl.rewards import EpisodeReward, RewardName, RewardSource
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
-from robot_rl.training.repeat import ActionRepeat
+from robot_rl.training.repeat import HeldAction
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -114,7 +114,7 @@ def train_off_policy(
     if config.keep_successes and demos is None:
         raise ConfigError("--training.keep-successes needs demonstrations: use --training.no-keep-successes")
     if config.action_repeat > 1:
-        env = ActionRepeat(env, config.action_repeat)
+        env = HeldAction(env, config.action_repeat)
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(

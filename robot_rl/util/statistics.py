@@ -81,6 +81,9 @@ def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
     seeds = _clean(outcomes)
     mean, every = fmean(float(x.mean()) for x in seeds), np.concatenate(seeds)
     pooled = wilson(int(every.sum()), len(every)) if rate else (math.inf, -math.inf)
+    if len(seeds) > 1 and not rate and all(len(x) == 1 for x in seeds):  # one number per seed: Student's t
+        found = mean_interval(every.tolist())
+        return Estimate(mean, float(found["low"] or 0.0), float(found["high"] or 0.0))
     if len(seeds) > 1:
         low, high = _ends(_resampled(seeds))
         return Estimate(mean, min(low, pooled[0]), max(high, pooled[1]))
@@ -98,6 +101,8 @@ def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = Fal
         paired: seeds and episodes of `first` and `second` correspond by index.
         rate: outcomes are 0 or 1.
     """
+    if all(len(x) == 1 for x in (*first, *second)):
+        return _of_seeds(np.concatenate(list(first)), np.concatenate(list(second)), paired)
     if paired:
         kept = [np.isfinite(a) & np.isfinite(b) for a, b in zip(first, second, strict=True)]
         parts = [_clean([b[k] - a[k] for a, b, k in zip(first, second, kept, strict=True)])]
@@ -114,6 +119,18 @@ def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = Fal
     if low > 0 or high < 0 or mean == 0 or distance <= 0:
         return Difference(mean, low, high, paired)
     return Difference(mean, low, high, paired, *_needed(parts, mean / distance))
+
+
+def _of_seeds(first: Any, second: Any, paired: bool) -> Difference:
+    """Return the difference of outcomes with one number per seed (S,), by Student's t; unbounded for one seed."""
+    parts = [second - first] if paired else [first, second]
+    mean, degrees = float(second.mean() - first.mean()), sum(len(x) - 1 for x in parts)
+    if min(map(len, parts)) < 2:
+        return Difference(mean, -math.inf, math.inf, paired)
+    from scipy import special  # scipy.stats takes a second to import
+
+    half = float(special.stdtrit(degrees, 0.975)) * math.sqrt(sum(float(x.var(ddof=1)) / len(x) for x in parts))
+    return Difference(mean, mean - half, mean + half, paired)
 
 
 def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | None]:

@@ -25,8 +25,8 @@ SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "CHANGING"
 """Action noise of a demonstrator by skill, as a fraction of the action range. Half of the noise is sampled per step,
 half is constant over an episode."""
 HABITS = {"MIXED": (-0.5, 1.0), "CHANGING": (-0.75, 1.0), "RANDOM": (0.0, 0.0)}
-"""Range of a factor on the demonstrator's actions, by skill. The factor is sampled per episode; unlike noise, it does
-not average out in behavior cloning. Actions of skill RANDOM do not depend on the task."""
+"""Range of a factor on the demonstrator's actions, by skill. It is sampled per episode, or as `CHANGES` says; unlike
+noise, it does not average out in behavior cloning. Actions of skill RANDOM do not depend on the task."""
 FADE = 0.9
 """Factor of an action's true value for every step until success."""
 CHANGES = {"CHANGING": 0.2}
@@ -225,7 +225,7 @@ class TestbedEnv:
         of the steps in which the expert, without errors, succeeds afterwards; 0 if it does not."""
         testbed, state, u = self.testbed, self.state[:1].expand(2, -1), torch.full((2, 4), 0.5, device=self.device)
         value, running = torch.zeros(2, device=self.device), torch.ones(2, dtype=torch.bool, device=self.device)
-        for step in range(testbed.horizon):
+        for step in range(testbed.horizon - int(self.steps[0])):
             seen = self._observation(state)
             chosen = testbed.expert(seen.get(PRIVILEGED, seen[STATE]), u).clamp(-1, 1)
             chosen = torch.cat([action[:1].clamp(-1, 1), chosen[1:]]) if step == 0 else chosen

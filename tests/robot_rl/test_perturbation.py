@@ -127,5 +127,8 @@ def test_evaluate_reports_attacks_and_certificates(tmp_path: Path, capsys: pytes
     assert list(result["certified"]) == ["0.1", "0.2", "0.4"] and result["smooth"] == 0.2
     result = evaluated("--smooth", "0.2", "--perturb", "0.1", "--perturb-tries", "4")
     assert "certified" not in result and (result["perturb"], result["perturb_tries"]) == (0.1, 4)
+    assert evaluated("--interval", "2", "--perturb", "0.1", "--perturb-tries", "2")["interval"] == 2
+    assert main(["evaluate", "expert:testbed:reach", "--perturb", "0.1", "--episodes", "4"]) == 2
+    assert "scripted demonstrator" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "bundle"), "--perturb-tries", "4"]) == 2
     assert "add --perturb" in capsys.readouterr().err

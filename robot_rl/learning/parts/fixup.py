@@ -1,5 +1,5 @@
-"""A bound on the divergence of a policy from the old one in every state: Zentner et al. 2023, "Guaranteed Trust Region
-Optimization via Two-Phase KL Penalization" (FixPO, arXiv 2312.05405).
+"""A bound on the divergence of a policy from the old one in every state of a rollout: the second phase of FixPO,
+Zentner et al. 2023, "Guaranteed Trust Region Optimization via Two-Phase KL Penalization" (arXiv 2312.05405).
 
 After an update, gradient steps reduce the divergence in the states beyond the bound until there are none. If they do
 not suffice, the weights go back towards the old ones, half of the way at a time.
@@ -34,12 +34,10 @@ def fix_up(
         beyond.mean().backward()
         optimizer.step()
     with torch.no_grad():
-        back = 0
-        while not bool((largest := divergences().max()) <= bound):
-            weight = 1.0 if back >= STEPS else 0.5
+        back, largest = 0, divergences().max()
+        while not bool(largest <= bound) and back <= STEPS:
+            weight = 1.0 if back == STEPS else 0.5
             for parameter, before in zip(parameters, old, strict=True):
                 parameter.lerp_(before, weight)
-            back += 1
-            if weight == 1.0:
-                break
+            back, largest = back + 1, divergences().max()
     return {"ppo/fix_steps": float(step), "ppo/fix_back": float(back), "ppo/max_kl": float(largest)}

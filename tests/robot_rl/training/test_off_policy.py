@@ -18,7 +18,7 @@ from robot_rl.rewards import SuccessReward, TaskReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig, demo_replay, train_off_policy
-from robot_rl.training.repeat import ActionRepeat
+from robot_rl.training.repeat import HeldAction
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
@@ -175,12 +175,12 @@ def test_successes_are_added_also_in_a_resumed_run(run: Build, same: Callable[[A
 
 
 def test_an_action_is_repeated_until_an_episode_ends() -> None:
-    env, plain = ActionRepeat(Env(Swing(), 2), 8), Env(Swing(), 2)
+    env, plain = HeldAction(Env(Swing(), 1), 8), Env(Swing(), 1)
     env.reset(seed=0), plain.reset(seed=0)
-    push = torch.tensor([[0.5], [-1.0]])
+    push = torch.tensor([[0.5]])
     for _ in range(200 // 8 + 1):  # into the second episode
         observation, reward, _, truncated, infos = env.step(push)
-        expected = torch.zeros(2)
+        expected = torch.zeros(1)
         for _ in range(8):
             other, paid, _, over, _ = plain.step(push)
             expected += paid
@@ -188,8 +188,10 @@ def test_an_action_is_repeated_until_an_episode_ends() -> None:
                 break
         assert torch.allclose(reward, expected) and torch.equal(truncated, over)
         assert torch.equal(observation["observation.state"], other["observation.state"])
-    env.env.steps[:] = torch.tensor([197, 0])
-    assert env.step(push)[3].tolist() == [True, False] and env.env.steps.tolist() == [0, 3]
+    env.env.steps[:] = 197
+    assert env.step(push)[3].tolist() == [True] and env.env.steps.tolist() == [0]
+    with pytest.raises(ConfigError, match="num-envs 1"):
+        HeldAction(Env(Swing(), 2), 8)
 
 
 def test_scaled_rewards_are_learned_and_metrics_show_the_task_s(run: Build) -> None:

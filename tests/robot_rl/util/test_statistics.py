@@ -129,3 +129,16 @@ def test_nan_is_excluded_pairwise() -> None:
     assert found.mean == 1 and estimate([np.array([1.0, nan, 3.0])]).mean == 2
     with pytest.raises(ValueError, match="no outcome"):
         estimate([np.array([nan])])
+
+
+def test_one_number_per_seed_is_compared_by_student_s_t() -> None:
+    """The bootstrap of three numbers cannot leave their range."""
+    first, second = [np.zeros(1)] * 3, [np.array([value]) for value in (0.01, 3.0, 9.0)]
+    found = difference(first, second, paired=True)
+    assert found.mean == pytest.approx(4.0033, abs=1e-3) and found.low < 0 < found.high and not found.decided
+    clear = difference(first, [np.array([value]) for value in (3.0, 3.1, 2.9)], paired=True)
+    assert clear.decided and clear.low == pytest.approx(3 - 4.3027 * 0.1 / 3**0.5, abs=1e-3)
+    apart = difference([np.array([x]) for x in (0.0, 0.1)], [np.array([x]) for x in (3.0, 3.1)], paired=False)
+    assert apart.decided and apart.low == pytest.approx(3 - 4.3027 * (2 * 0.005 / 2) ** 0.5, abs=1e-3)
+    assert not difference([np.zeros(1)], [np.ones(1)], paired=True).decided, "one seed says nothing"
+    assert estimate(second).low < 0
