@@ -351,7 +351,7 @@ checks: dict[str, Check] = {
         second=Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_distance.py")),
     ),
     "perceptual-rewards": Check(
-        "A reward of stages, found in the states of 20 demonstrations, is learned in fewer steps than success alone.",
+        "A reward of stages, found in the states of 10 demonstrations, is learned in fewer steps than success alone.",
         "testbed:reach", Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_stages.py")),
         Arm("ppo", flags(REACH, SUCCESS)), at_least=0.6, paper="Sermanet et al. 2017, arXiv 1612.06699",
         second=Arm("ppo", flags(REACH, "--reward benchmarks/rewards/reach_last_step.py")),

@@ -165,7 +165,7 @@ class Stages(_OnTask):
             found = vet(source, played(env, self.episodes))
         finally:
             env.close()
-        origin = provenance() | {"demonstrations": len(demonstrations), "stages": asdict(self.config), "goal": goal}
+        origin = provenance() | {"episodes": len(demonstrations), "stages": asdict(self.config), "goal": goal}
         return finish(WrittenReward(source, self.task, found, origin), out, self.json, {})
 
 
