@@ -24,6 +24,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for learners in subprocesses, because two tests run in parallel
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # set by `make test`; some tests run make
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, which children inherit
 REALTIME = (
     "tests/real/test_remote.py",
     "tests/robot_rl/cli/test_bench_loop.py",

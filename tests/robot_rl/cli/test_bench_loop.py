@@ -32,10 +32,8 @@ class Bench:
     def __init__(self, folder: Path, *words: str):
         self.folder = folder
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ROS_")} | {"TMPDIR": str(folder)}
-        handle_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - ignored in the background
         self.process = subprocess.Popen(
-            [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=handle_ctrl_c,
+            [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )  # fmt: skip
 
     def running(self) -> dict[int, str]:

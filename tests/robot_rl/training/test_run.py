@@ -225,11 +225,8 @@ def test_signal_requests_a_stop_with_the_resume_command(run: Build, number: sign
     assert signal.getsignal(number) is before
 
 
-def test_second_signal_ends_at_once(run: Build, request: pytest.FixtureRequest) -> None:
+def test_second_signal_ends_at_once(run: Build) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    # Tests in the background of a shell ignore SIGINT.
-    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ctrl_c))
     one = run()
     one.stop_on_signals()
     os.kill(os.getpid(), signal.SIGINT)
