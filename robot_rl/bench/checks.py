@@ -160,20 +160,21 @@ checks: dict[str, Check] = {
             "fql": flags(FEW, DENSE, "--training.batch 128 --agent.alpha 0.1"),
         }.items()
     },
-    "ofql": Check(
-        "Values select the successful side from demonstrations of both sides; a clone passes on either side.",
-        "testbed:fork-fast-right", Arm("ofql", FEW), Arm("ofql", flags(FEW, "--agent.eta 0")), ONE_SIDE, at_least=0.9,
-    ),
-    "cfgrl": Check(
-        "Guidance to better actions improves on the same network without guidance, a clone.",
-        "testbed:fork-fast-right", Arm("cfgrl", FEW), Arm("cfgrl", flags(FEW, "--policy.guidance 0")), ONE_SIDE,
-        at_least=0.9,
-    ),
-    "qc": Check(
-        "Selection by values of chunks improves on the clone that proposes the chunks.",
-        "testbed:fork-fast-right", Arm("qc", flags(FEW, OFFERS, "--policy.candidates 16")),
-        Arm("qc", flags(FEW, OFFERS, "--policy.candidates 1")), ONE_SIDE, at_least=0.9,
-    ),
+    **{
+        recipe: Check(
+            claim, "testbed:swing", Arm(recipe, own), Arm(recipe, own + flags(off)), CHANGING, figure="return",
+            at_least=-800, second=other,
+        )
+        for recipe, own, claim, off, other in (
+            ("ofql", flags(FEW, DENSE), "Values move a flow of one step to good actions; without values it is a clone.",
+             "--agent.eta 0", BEST),
+            ("cfgrl", flags(FEW, DENSE), "Guidance beyond the better actions improves on a clone of them and of all.",
+             "--policy.guidance 0", Arm("cfgrl", flags(FEW, DENSE, "--policy.guidance 1"))),
+            ("qc", flags(FEW, DENSE, OFFERS, "--policy.candidates 16"),
+             "Selection by values of chunks improves on the clone that proposes the chunks.",
+             "--policy.candidates 1", BEST),
+        )
+    },
     "dsrl": Check(
         "Learned noise steers a frozen policy that passes on either side to the successful side.",
         "testbed:fork-fast-right", Arm("dsrl", flags("--training.steps 5000")), Arm("flow-bc", EVERY), ONE_SIDE,
@@ -245,6 +246,7 @@ checks: dict[str, Check] = {
     "dsac-t": Check(
         "Values with their own step size learn to swing up when rewards are ten times as large.",
         "testbed:swing", Arm("dsac-t", LARGE), Arm("sac", LARGE), figure="return", at_least=-400.0,
+        second=Arm("td3", LARGE),
     ),
     "annealed-q": Check(
         "Values of the best action learn to swing up sooner than values of the policy, if they are given up later.",
@@ -273,7 +275,7 @@ checks: dict[str, Check] = {
     "latent-priors": Check(
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
         "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
-        figure="return",
+        figure="return", second=Arm("ppo", flags(WALK, "--policy.initial-std 0.25")),
     ),
     "ads": Check(
         "With a discount that rises, demonstrated states are followed in order, without actions and rewards.",
@@ -314,9 +316,9 @@ checks: dict[str, Check] = {
     ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in fewer steps than without.",
-        "testbed:reach", Arm("cqn", flags("--training.steps 24000")),
-        Arm("cqn", flags("--training.steps 24000 --training.demo-share 0 --training.no-keep-successes")),
-        flags("--episodes 20"), at_least=0.9,
+        "testbed:reach", Arm("cqn", flags("--training.steps 40000")),
+        Arm("cqn", flags("--training.steps 40000 --training.demo-share 0 --training.no-keep-successes")),
+        flags("--episodes 20"), at_least=0.9, second=Arm("sac", flags(LONG, SUCCESS, "--training.demo-share 0.5")),
     ),
     "arsq": Check(
         "Conditional action dimensions separate good pairs from bad mixes of the same parts; independent ones do not.",
@@ -333,7 +335,7 @@ checks: dict[str, Check] = {
         "Values improve on cloning the same weak operator's corrections.",
         "testbed:push", Arm("hil-serl", flags(WATCHED, NOTHING, CARELESS, "--agent.imitation 0")),
         Arm("hg-dagger", flags("--training.steps 15000 --operator.patience 10", CARELESS)), flags("--episodes 5"),
-        at_least=0.6,
+        at_least=0.6, second=Arm("hil-serl", flags(WATCHED, NOTHING, "--agent.imitation 0 --operator.rule none")),
     ),
     "rlif": Check(
         "A policy that learns to avoid interventions of a weak operator succeeds more often than the operator.",
