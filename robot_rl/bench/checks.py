@@ -408,6 +408,12 @@ checks: dict[str, Check] = {
         "testbed:discs-beside", Arm("resfit", flags("--training.steps 50000")), FLOWS, EITHER, FLOWS, at_least=0.6,
         second=Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")),
     ),
+    "rlt": Check(
+        "Edits of a frozen policy's chunks, from a few of its features, correct its error of calibration.",
+        "testbed:discs-beside",
+        Arm("rlt", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")), FLOWS,
+        EITHER, FLOWS, at_least=0.6, second=Arm("resfit", flags("--training.steps 50000")),
+    ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",
         "testbed:insert", Arm("resfit", flags("--training.steps 30000")), Arm("diffusion-bc"), flags("--episodes 5"),
