@@ -13,7 +13,7 @@ from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.recipes.recipe import Need, OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 TOKEN_ROWS = 4096
@@ -31,7 +31,10 @@ class RLToken(OffPolicyRecipe):
     )
     training: OffPolicyConfig = replace(ONE_ENV, steps=20_000, warmup=1_500, learning_starts=500, demo_share=0.0)
     needs_base = True
-    may_use = ("demonstrations",)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return "base", "environment", "demonstrations"  # for the token, if not for the replay
 
     def make_policy(self, job: Job) -> EditedPolicy:
         policy = EditedPolicy(job.require_base().policy, self.edits)

@@ -34,7 +34,8 @@ def rng(seed: int = 0) -> torch.Generator:
 def visual() -> VLAFlowPolicy:
     torch.manual_seed(0)
     encoder = BackboneConfig(width=16, layers=1, channels=(8, 8))
-    return VLAFlowPolicy(SIZE, VLAFlowConfig(horizon=4, execute=3, hidden=16, layers=1, sample_steps=2, encoder=encoder))
+    config = VLAFlowConfig(horizon=4, execute=3, hidden=16, layers=1, sample_steps=2, encoder=encoder)
+    return VLAFlowPolicy(SIZE, config)
 
 
 def blind() -> FlowPolicy:
