@@ -16,7 +16,7 @@ class Arm:
     """Method or control of a check."""
 
     recipe: str
-    """Name of a recipe, or "expert" for the scripted demonstrator."""
+    """Name or import path of a recipe, or "expert" for the scripted demonstrator."""
     flags: tuple[str, ...] = ()
     """Additional flags of `robot-rl train`, or of `robot-rl evaluate` if the recipe is "expert"."""
 

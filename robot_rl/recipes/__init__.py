@@ -1,6 +1,9 @@
 """Published methods as recipes. A recipe is a config, a dataclass in a file that names components, hyperparameters and
 paper."""
 
+from typing import Any
+
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry
 
 _PATHS = {
@@ -52,4 +55,23 @@ _PATHS = {
     "soar": ("soar:SOAR", "autonomous practice towards chosen goals, cloning of the achieved ones"),
     "hg-dagger": ("hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),
 }
-recipes = Registry("recipe", {name: (f"robot_rl.recipes.{path}", text) for name, (path, text) in _PATHS.items()})
+
+
+def _checked(found: Any, name: str, path: str) -> Any:
+    """Return the recipe; ConfigError if it is no dataclass of a recipe."""
+    from robot_rl.recipes.recipe import Recipe
+
+    if not (isinstance(found, type) and issubclass(found, Recipe)):
+        raise ConfigError(
+            f"{name!r} is no recipe: name a dataclass that derives from robot_rl.recipes.recipe.Recipe, see "
+            "docs/add-a-recipe.md"
+        )
+    own = [field for field, kind in vars(found).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
+    if own and "__dataclass_params__" not in vars(found):
+        raise ConfigError(f"recipe {name!r} has settings ({own[0]}) and no @dataclass(frozen=True) above its class")
+    return found
+
+
+recipes = Registry(
+    "recipe", {name: (f"robot_rl.recipes.{path}", text) for name, (path, text) in _PATHS.items()}, finish=_checked
+)
