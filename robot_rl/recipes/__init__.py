@@ -28,6 +28,7 @@ _PATHS = {
     "td3": ("td3:TD3", "off-policy RL from scratch, deterministic policy"),
     "rlpd": ("rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
     "iql": ("iql:ImplicitQ", "offline RL from any data by expectiles, then online"),
+    "awac": ("awac:AWAC", "offline RL by cloning advantageous actions, then online"),
     "td3-bc": ("td3:TD3PlusBC", "offline RL from any data by cloning and values, then online"),
     "cal-ql": ("cal_ql:CalibratedQ", "offline RL with calibrated values, then online"),
     "fql": ("fql:FlowQ", "offline RL with a one-step actor near a cloned flow, then online"),
