@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from policies import policy_classes
 from robot_rl.interface.observation_spec import ObservationSpec
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import validate
 
 Observation = dict[str, Tensor]
@@ -141,6 +142,16 @@ def policy_class(description: dict[str, Any]) -> type[Policy]:
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise TypeError(f"{name} is not a policy class")
     return kind
+
+
+def check_class(kind: type[Policy]) -> None:
+    """Raise ConfigError if a policy of a class could not be restored from a bundle: `class_name` must lead to it."""
+    here = f"{kind.__module__}:{kind.__qualname__}"
+    for name, value in (("class_name", here), ("config_class", "the dataclass of its settings")):
+        if not hasattr(kind, name):
+            raise ConfigError(f"{kind.__name__} defines no {name}, which a bundle needs: set it to {value}")
+    if policy_classes.get(kind.class_name) is not kind:
+        raise ConfigError(f"{kind.__name__}.class_name is {kind.class_name!r}, another class; set it to {here!r}")
 
 
 def build_policy(description: dict[str, Any]) -> Policy:

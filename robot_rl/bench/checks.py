@@ -16,7 +16,7 @@ class Arm:
     """Method or control of a check."""
 
     recipe: str
-    """Name of a recipe, or "expert" for the scripted demonstrator."""
+    """Name or import path of a recipe, or "expert" for the scripted demonstrator."""
     flags: tuple[str, ...] = ()
     """Additional flags of `robot-rl train`, or of `robot-rl evaluate` if the recipe is "expert"."""
 
@@ -82,6 +82,7 @@ EDITS = flags(
     "--training.updates-per-step 2 --agent.tau 0.02 --agent.discount 0.95",
 )
 DENSE = flags("--training.reward task")
+ADVANTAGES = flags(HALF, DENSE, "--training.offline-updates 3000")
 OFFLINE_THEN = flags(DENSE, "--training.offline-updates 3000 --training.steps 6000 --training.batch 128")
 CHEETAH = flags("--training.steps 20000")
 PAIR = flags("--training.num-envs 64 --training.rollout 50 --training.steps 300000", "--policy.history 1")
@@ -178,6 +179,11 @@ checks: dict[str, Check] = {
              "--policy.candidates 1", BEST),
         )
     },
+    "awac": Check(
+        "Advantages of TD critics move a clone of mixed data to its good actions; cloning all or the best does not.",
+        "testbed:swing", Arm("awac", ADVANTAGES), Arm("awac", flags(ADVANTAGES, "--agent.temperature 1e9")), CHANGING,
+        figure="return", at_least=-800, second=BEST,
+    ),
     "dsrl": Check(
         "Learned noise steers a frozen policy that passes on either side to the successful side.",
         "testbed:fork-fast-right", Arm("dsrl", flags("--training.steps 5000")), Arm("flow-bc", EVERY), ONE_SIDE,

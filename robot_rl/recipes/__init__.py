@@ -1,6 +1,9 @@
 """Published methods as recipes. A recipe is a config, a dataclass in a file that names components, hyperparameters and
 paper."""
 
+from typing import Any
+
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry
 
 _PATHS = {
@@ -25,6 +28,7 @@ _PATHS = {
     "td3": ("td3:TD3", "off-policy RL from scratch, deterministic policy"),
     "rlpd": ("rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
     "iql": ("iql:ImplicitQ", "offline RL from any data by expectiles, then online"),
+    "awac": ("awac:AWAC", "offline RL by cloning advantageous actions, then online"),
     "td3-bc": ("td3:TD3PlusBC", "offline RL from any data by cloning and values, then online"),
     "cal-ql": ("cal_ql:CalibratedQ", "offline RL with calibrated values, then online"),
     "fql": ("fql:FlowQ", "offline RL with a one-step actor near a cloned flow, then online"),
@@ -53,4 +57,23 @@ _PATHS = {
     "soar": ("soar:SOAR", "autonomous practice towards chosen goals, cloning of the achieved ones"),
     "hg-dagger": ("hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),
 }
-recipes = Registry("recipe", {name: (f"robot_rl.recipes.{path}", text) for name, (path, text) in _PATHS.items()})
+
+
+def _checked(found: Any, name: str, path: str) -> Any:
+    """Return the recipe; ConfigError if it is no dataclass of a recipe."""
+    from robot_rl.recipes.recipe import Recipe
+
+    if not (isinstance(found, type) and issubclass(found, Recipe)):
+        raise ConfigError(
+            f"{name!r} is no recipe: name a dataclass that derives from robot_rl.recipes.recipe.Recipe, see "
+            "docs/add-a-recipe.md"
+        )
+    own = [field for field, kind in vars(found).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
+    if own and "__dataclass_params__" not in vars(found):
+        raise ConfigError(f"recipe {name!r} has settings ({own[0]}) and no @dataclass(frozen=True) above its class")
+    return found
+
+
+recipes = Registry(
+    "recipe", {name: (f"robot_rl.recipes.{path}", text) for name, (path, text) in _PATHS.items()}, finish=_checked
+)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from policies.actor import ActorPolicy, GaussianPolicy
-from policies.base import Policy
+from policies.base import Policy, check_class
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.algorithms.actor_critic import Limits
@@ -51,6 +51,12 @@ class Recipe:
         """Return the recipe's policy with initial weights, which for some recipes are those of the base."""
         return self.policy_class(job.size, self.policy)  # type: ignore[attr-defined]
 
+    def new_policy(self, job: Job) -> Policy:
+        """Return `make_policy`'s policy on the job's device; ConfigError if no bundle could restore it."""
+        policy = self.make_policy(job)
+        check_class(type(policy))
+        return policy.to(job.device)
+
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:
         """Return the agent before training; `env` is the job's environment, if the recipe needs an environment."""
@@ -83,7 +89,7 @@ class OffPolicyRecipe(Recipe):
 
     def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
-        policy = self.make_policy(job).to(job.device)
+        policy = self.new_policy(job)
         if isinstance(policy, ActorPolicy):
             check_gripper(policy, job.info.actions.names)
         return self.agent_class(policy, self.agent, job.seed, self.value_limits(job))
@@ -156,7 +162,7 @@ class CloningRecipe(Recipe):
 
     def build(self, job: Job, env: Any = None) -> Cloning:
         torch.manual_seed(job.seed)
-        return Cloning(self.make_policy(job).to(job.device), self.agent, self.training.updates)
+        return Cloning(self.new_policy(job), self.agent, self.training.updates)
 
     def train(self, job: Job) -> Bundle:
         # No other variable refers to the episodes, whose pictures take most of the memory.

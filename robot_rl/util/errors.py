@@ -47,7 +47,8 @@ class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the `known` names similar to `name`, or with all known names if none is similar."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    cased = {each.lower(): each for each in known}
+    near = [cased[each] for each in difflib.get_close_matches(name.lower(), cased, n=3, cutoff=0.4)]
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
 
 

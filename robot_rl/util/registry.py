@@ -43,7 +43,7 @@ def load(path: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ConfigError(f"{what} is registered in {module}, which cannot be found") from None
+        raise ConfigError(f"{what}: there is no module {error.name}") from None
     if not hasattr(found, attribute):
         public = [name for name in vars(found) if not name.startswith("_")]
         raise ConfigError(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
@@ -187,6 +187,9 @@ class Registry:
             trust(name)
             return self.finish(self._load_foreign(name, f"{self.kind} {name!r}", ""), name, name)
         claims = self._plugins().get(name, [])
+        module, _, attribute = name.rpartition(".")
+        if not claims and module and importlib.util.find_spec(module.partition(".")[0]):
+            raise ConfigError(f"{self.kind} {name!r} is unknown; if it is an import path, write {module}:{attribute}")
         if not claims:
             raise UnknownName(self.kind, name, list(self))
         if len(claims) > 1:

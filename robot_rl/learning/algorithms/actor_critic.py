@@ -131,6 +131,11 @@ class ActorCritic:
     """Whether the class learns the values by which a policy with `grasp` opens and closes its gripper."""
 
     def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        if not isinstance(policy, ActorPolicy):
+            raise ConfigError(
+                f"{type(policy).__name__} has no actor, which an actor-critic trains: derive it from ActorPolicy in "
+                "policies/actor.py"
+            )
         self.policy, self.config = policy, config
         size, self.device = policy.size, next(policy.actor.parameters()).device
         head = build_head(config.head, *limits_of(config, value_limits), config.bins)

@@ -49,7 +49,7 @@ class Cloning:
     def __init__(self, policy: Policy, config: CloningConfig, updates: int):
         """`updates`: length of the learning rate schedule, gradient steps."""
         if not hasattr(policy, "loss"):
-            raise TypeError(f"{type(policy).__name__} has no loss for cloning")
+            raise ConfigError(f"{type(policy).__name__} has no method loss, which cloning needs; see policies/flow.py")
         if isinstance(policy, ActorPolicy) and policy.grasps:
             raise ConfigError("cloning learns no gripper values; leave out grasp")
         self.policy, self.config = policy, config
