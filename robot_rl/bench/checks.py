@@ -104,7 +104,6 @@ UNSCHEDULED = flags(OBSERVED, "--imitation.no-schedule")
 CAREFUL = flags("--training.steps 20000 --agent.range-steps 15000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
-PUSHES = flags("--training.steps 20000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 SUCCESS = flags("--training.reward success")
 OFFLINE_BINS = flags("--training.offline-updates 4000 --training.steps 0 --agent.imitation 0")
 WATCHED = flags("--training.steps 15000 --training.batch 128 --training.updates-per-step 1", "--operator.patience 10")
@@ -123,6 +122,7 @@ WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
 """Base policies for discs. All methods on discs practise about 6,400 episodes, which are 50,000 steps."""
 CORRECTED = flags("--training.steps 50000 --training.demo-share 0")
 """No demonstration on discs-beside succeeds."""
+STEERED = flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")
 ROUNDS = flags("--training.rounds 100")
 EITHER_WAY = flags("--skill STEADY --episodes 1000 --num-envs 100")
 """Data for fork-goal: half of the episodes pass on either side. With fewer, clones memorize the side of each start."""
@@ -323,12 +323,6 @@ checks: dict[str, Check] = {
         flags("--episodes 20"), figure="training success", paper="Farebrother et al. 2024, arXiv 2403.03950",
         second=Arm("rlpd", flags(LONG, "--agent.head c51")),
     ),
-    "mirrored": Check(
-        "With half of each batch reflected, pushing is learned in fewer steps than with more updates, or with neither.",
-        "testbed:push", Arm("rlpd", flags(PUSHES, "--training.mirror 0.5")), Arm("rlpd", PUSHES),
-        flags("--episodes 20"), figure="training success", paper="Corrado and Hanna 2024, arXiv 2310.17786",
-        second=Arm("rlpd", flags(PUSHES, "--training.updates-per-step 2")),
-    ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in fewer steps than without.",
         "testbed:reach", Arm("cqn", flags("--training.steps 40000")),
@@ -415,19 +409,17 @@ checks: dict[str, Check] = {
     "dsrl-vla": Check(
         "Learned noise steers a frozen vision-language-action policy to the right disc.",
         "testbed:discs",
-        Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")), FLOWS,
+        Arm("dsrl", STEERED), FLOWS,
         EITHER, FLOWS, at_least=0.6, second=Arm("resfit", flags("--training.steps 50000")),
     ),
     "resfit-vla": Check(
         "A residual on a frozen vision-language-action policy corrects its error of calibration; its noise cannot.",
         "testbed:discs-beside", Arm("resfit", CORRECTED), FLOWS, EITHER, FLOWS, at_least=0.6,
-        second=Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")),
+        second=Arm("dsrl", STEERED),
     ),
     "rlt": Check(
         "Edits of a frozen policy's chunks, from a few of its features, correct its error of calibration.",
-        "testbed:discs-beside",
-        Arm("rlt", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")), FLOWS,
-        EITHER, FLOWS, at_least=0.6, second=Arm("resfit", CORRECTED),
+        "testbed:discs-beside", Arm("rlt", STEERED), FLOWS, EITHER, FLOWS, at_least=0.6, second=Arm("dsrl", STEERED),
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",
