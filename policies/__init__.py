@@ -10,6 +10,7 @@ policy_classes = Registry(
         "hilbert": ("policies.hilbert:HilbertPolicy", "tanh-Gaussian of the direction to the goal in an embedding"),
         "play": ("policies.play:PlayPolicy", "a plan drawn for the goal and held for a while, decoded step by step"),
         "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
+        "edited": ("policies.edited:EditedPolicy", "edits of a frozen base policy's chunks"),
         "steered": ("policies.steered:SteeredPolicy", "an actor on the noise of a frozen chunked policy"),
         "best-of": ("policies.best_of:BestOfPolicy", "the highest-valued sample of a flow, edited or not"),
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),

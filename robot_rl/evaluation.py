@@ -47,6 +47,8 @@ class Evaluation:
     """Sum of the rewards of each episode."""
     reports_success: bool = True
     """Whether the environment reports success."""
+    rate: float = 0.0
+    """Number of control periods per second; 0: unknown."""
     held: int = 0
     """Number of control periods in which the robot held its position because inference was not finished."""
     inference_periods: int = 0
@@ -59,6 +61,8 @@ class Evaluation:
         done = [self.steps[k] for k in own if self.success[k]]
         low, high = wilson(len(done), n)
         success = {"success": len(done) / n if n else None, "success_low": low, "success_high": high}
+        if self.rate and sum(steps):
+            success["successes_per_10_min"] = len(done) / (sum(steps) / self.rate / 600)
         returns = mean_interval([self.returns[k] for k in own] if self.returns else [])
         return (
             {
@@ -162,6 +166,7 @@ def evaluate(
     env = on_device(env, "cpu")
     n = env.num_envs
     result = Evaluation() if result is None else result
+    result.rate = env.info.rate
     runner = ChunkExecutor(policy, n, execution, getattr(env, "hold_action", None))
     request_images = getattr(env, "request_images", None)
     for first in range(0, episodes, n):

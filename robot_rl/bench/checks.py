@@ -120,6 +120,9 @@ EITHER = flags("--skill STEADY --episodes 600 --num-envs 50 --keep-failures")
 """Data for discs: half of the episodes go to the wrong disc."""
 WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
 """Base policies for discs. All methods on discs practise about 6,400 episodes, which are 50,000 steps."""
+CORRECTED = flags("--training.steps 50000 --training.demo-share 0")
+"""No demonstration on discs-beside succeeds."""
+STEERED = flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")
 ROUNDS = flags("--training.rounds 100")
 EITHER_WAY = flags("--skill STEADY --episodes 1000 --num-envs 100")
 """Data for fork-goal: half of the episodes pass on either side. With fewer, clones memorize the side of each start."""
@@ -406,13 +409,17 @@ checks: dict[str, Check] = {
     "dsrl-vla": Check(
         "Learned noise steers a frozen vision-language-action policy to the right disc.",
         "testbed:discs",
-        Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")), FLOWS,
+        Arm("dsrl", STEERED), FLOWS,
         EITHER, FLOWS, at_least=0.6, second=Arm("resfit", flags("--training.steps 50000")),
     ),
     "resfit-vla": Check(
         "A residual on a frozen vision-language-action policy corrects its error of calibration; its noise cannot.",
-        "testbed:discs-beside", Arm("resfit", flags("--training.steps 50000")), FLOWS, EITHER, FLOWS, at_least=0.6,
-        second=Arm("dsrl", flags("--training.steps 50000 --training.num-envs 32 --training.updates-per-step 0.15")),
+        "testbed:discs-beside", Arm("resfit", CORRECTED), FLOWS, EITHER, FLOWS, at_least=0.6,
+        second=Arm("dsrl", STEERED),
+    ),
+    "rlt": Check(
+        "Edits of a frozen policy's chunks, from a few of its features, correct its error of calibration.",
+        "testbed:discs-beside", Arm("rlt", STEERED), FLOWS, EITHER, FLOWS, at_least=0.6, second=Arm("dsrl", STEERED),
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

@@ -42,6 +42,7 @@ _PATHS = {
     "dsrl": ("dsrl:DiffusionSteering", "RL on the noise of a frozen flow or diffusion policy, needs --base"),
     "porl": ("rlpd:PolicyOnly", "off-policy RL from a given policy alone, needs --base"),
     "resfit": ("resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
+    "rlt": ("rlt:RLToken", "RL on edits of a frozen policy's chunks, from a few of its features, needs --base"),
     "ppo": ("ppo:ProximalPolicy", "on-policy RL from scratch, in many environments at once"),
     "slim": ("ppo:SLIM", "ppo with a critic for each term of the reward"),
     "gorl": ("gorl:GenerativeOnline", "ppo on the noise of a flow that is fitted to the executed actions"),

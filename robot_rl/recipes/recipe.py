@@ -80,8 +80,12 @@ class OffPolicyRecipe(Recipe):
     @property
     def needs(self) -> tuple[Need, ...]:
         base: tuple[Need, ...] = ("base",) if self.needs_base else ()
-        reads = self.training.demo_share or self.training.offline_updates
-        return (*base, "environment", "demonstrations") if reads else (*base, "environment")
+        return (*base, "environment", "demonstrations") if self.replays_demos else (*base, "environment")
+
+    @property
+    def replays_demos(self) -> bool:
+        """Return whether batches have transitions of demonstrations."""
+        return bool(self.training.demo_share or self.training.offline_updates)
 
     def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
@@ -99,7 +103,7 @@ class OffPolicyRecipe(Recipe):
         env = job.make_env(self.training.num_envs)
         agent = self.build(job, env)
         demos = None
-        if "demonstrations" in self.needs:
+        if self.replays_demos:
             episodes = job.demonstrations(self.training.reward, self.training.demos)
             if not self.needs_base:  # a base has a fitted normalizer
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)

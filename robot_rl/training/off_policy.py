@@ -3,7 +3,7 @@
 The learner updates while the environment steps; neither reads data that the other writes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.recording import DemoSelection
-from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
+from robot_rl.data.replay import DEMONSTRATION, NEXT, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
+from robot_rl.interface.observation_spec import PRIVILEGED
+from robot_rl.interface.symmetry import Mirror
 from robot_rl.learning.agent import Agent, LearningPhase
 from robot_rl.rewards import EpisodeReward, RewardName, RewardSource
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
@@ -63,6 +65,9 @@ class OffPolicyConfig:
     """Environment steps between two checkpoints."""
     log_every: PositiveInt = 1_600
     """Environment steps between two rows of metrics."""
+    mirror: Fraction = 0.0
+    """Share of every batch that is replaced by its mirror image, in a task that declares a symmetry. The critics then
+    learn from states and actions that were not seen."""
     stop_at: PositiveFloat = 1.1
     """Stop at this success rate of the last 200 episodes (at least one per environment); above 1: never stop early."""
 
@@ -121,6 +126,7 @@ def train_off_policy(
             f"--training.capacity {config.capacity} leaves each of {env.num_envs} environments "
             f"{config.capacity // env.num_envs} rows, too few for samples of {span} steps; raise it"
         )
+    reflect = mirrored(env.mirror, config.mirror, agent.columns)
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
@@ -176,6 +182,7 @@ def train_off_policy(
         assert demos is not None
         count = min(config.offline_updates - offline, config.log_every - offline % config.log_every)
         for batch in batches([(demos, config.batch)], count, agent, rng):
+            batch = reflect(batch)
             metrics |= check_update(run, offline, agent.update(batch, LearningPhase.LEARN), batch)
         offline += count
         log()
@@ -190,6 +197,7 @@ def train_off_policy(
                 updates, due = int(due), due % 1
                 how = agent.sampling if finished is None else replace(agent.sampling, discount=finished.discount)
                 for batch in sample_batches(sources, updates, how, rng):
+                    batch = reflect(batch)
                     metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
             following, task_reward, terminated, truncated, infos = stepping.result()
             rewards, done = reward(task_reward, infos), terminated | truncated
@@ -221,6 +229,32 @@ def train_off_policy(
             if over() or run.stop_signal or step % config.checkpoint_every < env.num_envs:
                 save()
     agent.finish()
+
+
+def mirrored(mirror: Mirror | None, share: float, columns: Iterable[str]) -> Callable[[Batch], Batch]:
+    """Return a function that replaces a share of a batch's rows, evenly spread, by their mirror images; for share 0 it
+    returns the batch. ConfigError if the task has no symmetry, or if other `columns` have no mirror image."""
+    if not share:
+        return lambda batch: batch
+    if mirror is None:
+        raise ConfigError("--training.mirror: the task declares no symmetry; leave it out")
+    parts = {"observation.state": mirror.observation, PRIVILEGED: mirror.privileged, "action": mirror.action}
+    if other := sorted(set(columns) - {*parts, "intervention", DEMONSTRATION}):
+        raise ConfigError(f"--training.mirror: this agent learns from {other[0]} too, which has no mirror image")
+
+    def reflect(batch: Batch) -> Batch:
+        size = len(batch["action"])
+        every = torch.arange(1, size + 1, device=batch["action"].device)
+        images = (every * share).floor() > ((every - 1) * share).floor()
+        reflected = {}
+        for name, reflection in parts.items():
+            for key in (name, NEXT + name):
+                if key in batch:
+                    rows = images.view(-1, *[1] * (batch[key].ndim - 1))
+                    reflected[key] = torch.where(rows, reflection(batch[key]), batch[key])
+        return batch | reflected
+
+    return reflect
 
 
 def batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Generator) -> Iterator[Batch]:

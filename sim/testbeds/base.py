@@ -58,6 +58,8 @@ class Testbed(ABC):
     """Their nominal values."""
     disturbance: ClassVar[int] = 0
     """Number of outside forces."""
+    mirror: ClassVar[Mirror | None] = None
+    """Reflections of observations and actions; None: the task is not symmetric."""
     extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: images, instructions, and privileged state for critics and demonstrators."""
 
@@ -113,12 +115,11 @@ def uniform(seed: Tensor, episode: Tensor, count: int) -> Tensor:
 class TestbedEnv:
     """n copies of a testbed as a `robot_rl.interface.environment.VectorEnv`."""
 
-    mirror: Mirror | None = None
     skills = tuple(SKILLS)
 
     def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
-        self.info, self.rate = describe(testbed), testbed.rate
+        self.info, self.rate, self.mirror = describe(testbed), testbed.rate, testbed.mirror
         self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
         privileged = testbed.extra_inputs.get(PRIVILEGED)
         self.privileged_size = privileged.shape[0] if privileged else 0

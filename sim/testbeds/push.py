@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.spec import box
+from robot_rl.interface.symmetry import Mirror, Reflection
 from sim.testbeds.base import Testbed
 
 STEP, SUBSTEPS = 0.03, 3
@@ -24,6 +25,7 @@ class Push(Testbed):
         "A round finger pushes a round puck, both without inertia; done when the puck's centre is within 0.03 m of the "
         "goal. They touch at a distance of 0.08 m between their centres. An action of 1 moves the finger by 0.03 m."
     )
+    mirror = Mirror(Reflection(range(10), [1, -1] * 5), Reflection([], []), Reflection([0, 1], [1, -1]))
     fields = (
         box("finger_position", "x y", "m", -0.5, 0.5), box("puck_position", "x y", "m", -0.5, 0.5),
         box("goal_position", "x y", "m", -0.3, 0.3), box("puck_to_finger", "x y", "m", -1, 1),

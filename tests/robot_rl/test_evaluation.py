@@ -150,6 +150,9 @@ def test_summary() -> None:
     assert summary["steps_of_successes"] == 20
     assert summary["action_change"] == pytest.approx(0.25)
     assert (summary["success_low"], summary["success_high"]) == wilson(3, 4)
+    assert "successes_per_10_min" not in summary, "the rate is unknown"
+    timed = Evaluation([True, False, True, True], [10, 100, 20, 30], [0.0] * 4, rate=20.0).summary()
+    assert timed["successes_per_10_min"] == pytest.approx(3 / (160 / 20 / 600))
     assert Evaluation([], [], []).summary()["success"] is None
 
 

@@ -1,5 +1,6 @@
 """Off-policy loop: metrics, start of learning, stop criteria, errors, successes as demonstrations."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -7,17 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Size
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
 from policies.networks.bins import BinsConfig
+from robot_rl.data.replay import NEXT
 from robot_rl.interface import success
+from robot_rl.interface.symmetry import Mirror, Reflection
 from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.rewards import SuccessReward, TaskReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.metrics import Diverged
-from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig, demo_replay, mirrored, train_off_policy
 from robot_rl.training.repeat import HeldAction
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
@@ -210,6 +215,31 @@ def test_scaled_rewards_are_learned_and_metrics_show_the_task_s(run: Build) -> N
         paid.append([row["paid"] for row in rows])
     assert shown[0] == shown[1] and shown[0][-1] < 0
     assert paid[1] == pytest.approx([10 * each for each in paid[0]])
+
+
+@given(st.integers(1, 40), st.floats(0, 1), st.integers(1, 3))
+def test_a_share_of_each_batch_is_reflected(size: int, share: float, horizon: int) -> None:
+    mirror = Mirror(Reflection([1, 0, 2], [1, 1, -1]), Reflection([], []), Reflection([0], [-1]))
+    batch = {
+        "observation.state": torch.rand(size, 3) + 1, f"{NEXT}observation.state": torch.rand(size, 3) + 1,
+        "action": torch.rand(size, horizon, 1) + 1, "reward": torch.rand(size),
+    }  # fmt: skip
+    found = mirrored(mirror, share, ["observation.state", "action", "intervention"])(batch)
+    images = found["action"][:, 0, 0] < 0
+    assert int(images.sum()) == math.floor(size * share)
+    for name, value in batch.items():
+        reflection = mirror.action if name == "action" else mirror.observation
+        assert torch.equal(found[name][~images], value[~images])
+        assert torch.equal(found[name][images], value[images] if name == "reward" else reflection(value[images]))
+
+
+def test_mirror_images_are_refused_where_there_are_none() -> None:
+    mirror = Mirror(Reflection([0], [1]), Reflection([], []), Reflection([0], [1]))
+    with pytest.raises(ConfigError, match="the task declares no symmetry"):
+        mirrored(None, 0.5, [])
+    with pytest.raises(ConfigError, match="learns from base too, which has no mirror image"):
+        mirrored(mirror, 0.5, ["action", "base", "observation.state"])
+    assert mirrored(None, 0.0, ["base"])({"a": torch.ones(1)}) == {"a": torch.ones(1)}
 
 
 @pytest.mark.parametrize(

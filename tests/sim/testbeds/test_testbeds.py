@@ -236,3 +236,19 @@ def test_image_and_instruction_of_discs_show_the_goal() -> None:
         for point, reward in ((place, 1.0), (place * torch.tensor([-1.0, 1.0]), 0.0)):
             state = torch.cat([point, env.state[k, 2:]])[None]
             assert float(bed.outcome(state, torch.zeros(1, 2))[0]) == reward
+
+
+def test_mirror_image_of_a_push_is_a_push() -> None:
+    push, rng = testbeds.get("push")(), torch.Generator().manual_seed(0)
+    mirror, flip = push.mirror, torch.tensor([1.0, -1.0] * 3)
+    assert mirror is not None
+    s = push.start(torch.rand(500, 6, generator=rng))
+    touched = torch.zeros(500, dtype=torch.bool)
+    for _ in range(30):
+        a = 2 * torch.rand(500, 2, generator=rng) - 1
+        following, image = push.advance(s, a), push.advance(s * flip, mirror.action(a))
+        assert torch.allclose(push.observe(image), mirror.observation(push.observe(following)), atol=1e-6)
+        assert torch.equal(push.outcome(image, a)[1], push.outcome(following, a)[1])
+        touched |= (following[:, 2:4] != s[:, 2:4]).any(1)
+        s = following
+    assert touched.sum() > 30, "the images of contacts are contacts"
