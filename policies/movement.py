@@ -1,5 +1,5 @@
-"""Policy that decides once per episode on a whole movement: Li, Zhou et al. 2024, "Open the Black Box: Step-based Policy
-Updates for Temporally-Correlated Episodic Reinforcement Learning" (TCE, arXiv 2401.11437).
+"""Policy that decides on a whole movement at an episode's start: Li, Zhou et al. 2024, "Open the Black Box: Step-based
+Policy Updates for Temporally-Correlated Episodic Reinforcement Learning" (TCE, arXiv 2401.11437).
 
     w ~ N(mean(s_0), Sigma)          weights of a movement primitive for every action dimension, one Gaussian for all
     y(t)                             the trajectory of `ProDMP`, from rest at 0
@@ -34,7 +34,7 @@ class MovementConfig:
     the time."""
     hidden: tuple[PositiveInt, ...] = (128, 128)
     """Widths of the hidden layers, with ELU activations."""
-    initial_std: PositiveFloat = 0.3
+    initial_std: PositiveFloat = 0.5
     """Initial standard deviation of each weight; a weight of 1 alone reaches the largest action."""
 
 

@@ -2,7 +2,7 @@
 Dynamic and Probabilistic Movement Primitives" (arXiv 2210.01531).
 
 A trajectory y(s) over s in [0, 1] is that of a critically damped spring from its start towards a goal g, bent by a
-force (equations 1 to 3 there)::
+force::
 
     y'' = a (a / 4 (g - y) - y') + f(s),     f = x sum_i w_i phi_i(x) / sum_i phi_i(x),     x = exp(-decay s)
 

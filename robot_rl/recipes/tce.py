@@ -3,8 +3,8 @@ Temporally-Correlated Episodic Reinforcement Learning" (TCE, arXiv 2401.11437).
 
 Policy: a Gaussian, with full covariance, on the weights of a movement primitive, drawn once per episode; critic: one
 value with privileged state; target: returns of segments; actor: likelihood ratios of segments in a trust region of
-mean and covariance; data: on-policy; reward: the task's. --agent.segments 1 is black-box RL with the same trust region
-(Otto et al. 2022, arXiv 2210.09622)."""
+mean and covariance; data: on-policy; reward: the task's. --agent.segments 1 is black-box RL (Otto et al. 2022, arXiv
+2210.09622) with the same trust region."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,12 +23,14 @@ from robot_rl.util.errors import ConfigError
 class TemporallyCorrelatedEpisodes(OnPolicyRecipe):
     """Learn whole movements, drawn once per episode, from the rewards of their segments."""
 
-    reduced = "movements are of displacements, without feedback from measured positions; Sigma is the same in all states"
+    reduced = "movements are displacements, without feedback of positions; the same covariance in all states"
     policy: MovementConfig = MovementConfig()
     agent: TCEConfig = TCEConfig(
-        hidden=(128, 128), critic_only=0, entropy_coef=0.0, actor_lr=3e-4, target_kl=None, epochs=20, minibatches=1
-    )
-    training: OnPolicyConfig = OnPolicyConfig(steps=3_000_000, num_envs=128, rollout=100, checkpoint_every=500_000)
+        hidden=(128, 128), gae_lambda=0.0, clip=10.0, critic_only=0, entropy_coef=0.0, target_kl=None, epochs=20,
+        minibatches=1,
+    )  # fmt: skip
+    """The trust region takes the place of the clip."""
+    training: OnPolicyConfig = OnPolicyConfig(steps=3_000_000, num_envs=128, rollout=100)
 
     def build(self, job: Job, env: Any = None) -> TCE:
         torch.manual_seed(job.seed)

@@ -19,34 +19,33 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def simulated(weights: Tensor, position: float, velocity: float, fine: int = 400) -> Tensor:
-    """Return the positions (STEPS + 1,) of the spring with forces, integrated by small steps (Heun's method)."""
+def simulated(weights: Tensor, position: float, velocity: float, fine: int = 20) -> Tensor:
+    """Return the positions (n, STEPS + 1) of n springs with forces, integrated by small steps (Heun's method)."""
     centres = torch.exp(-DECAY * torch.linspace(0, 1, BASIS + 1, dtype=torch.float64))
-    widths = centres[1:] - centres[:-1]
+    x = torch.exp(-DECAY * torch.linspace(0, 1, STEPS * fine + 1, dtype=torch.float64))[:, None]
+    bells = torch.exp(-(((x - centres[:-1]) / (centres[1:] - centres[:-1])) ** 2))
+    forces = x * bells @ weights[:, :-1].T / bells.sum(1, keepdim=True)
 
-    def acceleration(time: float, y: Tensor, v: Tensor) -> Tensor:
-        x = torch.exp(torch.tensor(-DECAY * time, dtype=torch.float64))
-        bells = torch.exp(-(((x - centres[:-1]) / widths) ** 2))
-        force = x * (bells @ weights[:-1]) / bells.sum()
-        return STIFFNESS * (STIFFNESS / 4 * (weights[-1] - y) - v) + force
+    def acceleration(k: int, y: Tensor, v: Tensor) -> Tensor:
+        return STIFFNESS * (STIFFNESS / 4 * (weights[:, -1] - y) - v) + forces[k]
 
-    y, v = (torch.tensor(float(start), dtype=torch.float64) for start in (position, velocity))
+    y, v = (torch.full((len(weights),), start, dtype=torch.float64) for start in (position, velocity))
     dt, found = 1 / (STEPS * fine), [y]
     for k in range(STEPS * fine):
-        a = acceleration(k * dt, y, v)
-        b = acceleration((k + 1) * dt, y + dt * v, v + dt * a)
+        a = acceleration(k, y, v)
+        b = acceleration(k + 1, y + dt * v, v + dt * a)
         y, v = y + dt * v + dt**2 / 2 * a, v + dt / 2 * (a + b)
         found += [y] if (k + 1) % fine == 0 else []
-    return torch.stack(found)
+    return torch.stack(found, 1)
 
 
 def test_trajectories_solve_the_equation_of_motion() -> None:
     primitive = ProDMP(STEPS, BASIS, STIFFNESS)
     weights = torch.randn(BASIS + 1, generator=rng(), dtype=torch.float64)
     # The weights' units: simulate each alone, and measure how fast it is.
-    alone = torch.stack([simulated(one, 0.0, 0.0, 40) for one in torch.eye(BASIS + 1, dtype=torch.float64)])
+    alone = simulated(torch.eye(BASIS + 1, dtype=torch.float64), 0.0, 0.0)
     units = 1 / (STEPS * alone.diff(dim=1).abs().amax(1))
-    expected = simulated(weights * units, 0.3, -0.7, 40)
+    expected = simulated((weights * units)[None], 0.3, -0.7)[0]
     found = primitive(weights.float(), torch.tensor(0.3), torch.tensor(-0.7))
     torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=0)
     assert float(expected.std()) > 0.05

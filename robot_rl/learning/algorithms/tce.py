@@ -4,17 +4,17 @@ Policy Updates for Temporally-Correlated Episodic Reinforcement Learning" (TCE, 
 A movement of weights w is cut into K segments, from step t_k to t_k+1. A segment's likelihood is that of the movement's
 positions at both ends, a Gaussian since they are linear in w (M_k: the map; noise keeps it regular at the start)::
 
-    p_k   = N(M_k w; M_k mean(s_0), M_k Sigma M_k^T + noise^2)        equations 8 and 13
+    p_k   = N(M_k w; M_k mean(s_0), M_k Sigma M_k^T + noise^2)
     A_k   = sum of discounted rewards in the segment + discount^length V(s at t_k+1) - V(s at t_k)
     actor:  -mean over episodes and k of p_k(new) / p_k(old) A_k
 
 New means are projected into a trust region about the old means, and those of the network are drawn to the projected
-ones; Sigma is projected after every gradient step. With one segment, p is the density of the weights: episodes get one
-advantage each, as in black-box RL (Otto et al. 2022, arXiv 2210.09622).
+ones; Sigma is projected after every gradient step. With one segment, p is the density of all weights, as in black-box
+RL (Otto et al. 2022, arXiv 2210.09622).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.movement import MovementPolicy
 from robot_rl.learning.algorithms.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
+from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.learning.parts.projection import (
     covariance_divergence,
     mean_divergence,
@@ -34,13 +35,15 @@ from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class TCEConfig(ChunkPPOConfig):
-    """Hyperparameters of the update. `gae_lambda` weights the advantages of later segments: 0 in the paper's equation."""
+    """Hyperparameters of the update. `gae_lambda` weights the advantages of later segments."""
 
-    segments: PositiveInt = 25
-    """Number K of segments of a movement; 1: one advantage per episode."""
-    mean_bound: PositiveFloat = 0.05
+    segments: PositiveInt = 12
+    """Number K of segments of a movement; 1: one likelihood and one advantage per episode."""
+    credit: Literal["segments", "episode"] = "segments"
+    """Rewards by which a segment is judged: its own, or those of the whole episode."""
+    mean_bound: PositiveFloat = 0.5
     """Bound on the divergence of a state's mean weights from the old ones in an update, nats."""
-    covariance_bound: PositiveFloat = 0.005
+    covariance_bound: PositiveFloat = 0.05
     """Bound on the divergence of the covariance from the old one in an update, nats."""
     attraction: NonNegativeFloat = 10.0
     """Weight of the divergence of the network's means from the projected ones."""
@@ -102,7 +105,17 @@ class TCE(ChunkPPO):
         drawn = {}
         for name in ("frames", "weights"):  # `act` has them where the movement begins
             drawn[name] = rollout[name].gather(0, start.clamp_min(0)[..., None].expand_as(rollout[name]))
-        return super().assess(rollout | drawn | {"begins": begins, "segment": segment[..., None]}, last, finals)
+        whole = rollout | drawn | {"begins": begins, "segment": segment[..., None]}
+        rows = PPO.assess(self, whole, last, finals)
+        if self.config.credit == "episode":
+            count = begins.shape[1]
+            row_of_start = start.clamp_min(0) * count + torch.arange(count, device=self.device)
+            rows["advantage"] = rows["advantage"][row_of_start.flatten()]
+        return {name: x[begins.flatten()] for name, x in rows.items()}
+
+    def _weight(self, rollout: dict[str, Tensor]) -> Tensor:
+        weight = super()._weight(rollout)  # 1 within a segment
+        return torch.ones_like(weight) if self.config.credit == "episode" else weight
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

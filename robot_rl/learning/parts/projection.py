@@ -1,13 +1,13 @@
 """Projection of Gaussians into a trust region: Otto et al. 2021, "Differentiable Trust Region Layers for Deep
 Reinforcement Learning" (arXiv 2101.09207), the KL projection.
 
-KL(new, old) is the sum of a part of the mean and one of the covariance, each with its own bound (equation 4 there)::
+KL(new, old) is the sum of a part of the mean and one of the covariance, each with its own bound::
 
     mean        1/2 (mean - old)^T Sigma_old^-1 (mean - old)
     covariance  1/2 (trace(Sigma_old^-1 Sigma) - W + log det Sigma_old - log det Sigma)
 
 The mean moves back on the line to the old mean. The precision, the inverse of the covariance, moves back on the line to
-the old precision (equations 6 and 8); the way back is the root of a function of one number.
+the old precision; the way back is the root of a function of one number.
 """
 
 import torch
@@ -46,7 +46,7 @@ def project_covariance(factor: Tensor, old: Tensor, bound: float) -> Tensor:
     if covariance_divergence(factor, old) <= bound:
         return factor
     new, before = factor.double(), old.double()
-    # In coordinates in which the old precision is 1, the new one has eigenvalues p, and p + eta (1 - p) on the way back.
+    # In coordinates in which the old precision is 1, the new one has eigenvalues p, which move towards 1.
     inverse = torch.linalg.solve_triangular(new, before, upper=False)
     p, directions = torch.linalg.eigh(inverse.T @ inverse)
     low, high = p.new_zeros(()), p.new_ones(())
