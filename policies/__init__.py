@@ -16,6 +16,7 @@ policy_classes = Registry(
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
         "decoded": ("policies.feedforward:DecodedPolicy", "Gaussian on the noise of a flow"),
         "latent": ("policies.latent:LatentActionPolicy", "Gaussian on directions of demonstrated actions"),
+        "movement": ("policies.movement:MovementPolicy", "a movement primitive, chosen at an episode's start"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),

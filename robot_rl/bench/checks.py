@@ -111,6 +111,7 @@ NOTHING = flags(
     "--agent.imitation 0.3 --agent.l2 0 --agent.n-step 1 --agent.initial-temperature 0.01", "--agent.target-entropy -1",
 )
 """Settings of hil-serl without a base: as published, plus weak cloning of corrections."""
+MOVES = flags("--training.steps 600000")
 REACH = flags("--policy.history 1 --training.num-envs 64 --training.rollout 25", "--training.steps 360000")
 TOLD = flags(
     EVERY, "--training.updates 1500 --policy.horizon 4 --policy.execute 4",
@@ -291,6 +292,11 @@ checks: dict[str, Check] = {
         "testbed:carry", Arm("ads", OBSERVED), Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.99")),
         flags("--skill STEADY --episodes 5"),
         second=Arm("ads", flags(UNSCHEDULED, "--agent.discount 0.85")),
+    ),
+    "tce": Check(
+        "Movements learn sooner from the rewards of their segments than from those of episodes, or than single steps.",
+        "testbed:via", Arm("tce", MOVES), Arm("tce", flags(MOVES, "--agent.credit episode")), figure="training success",
+        second=Arm("ppo", flags(MOVES, "--policy.history 1 --training.num-envs 64 --training.rollout 60")),
     ),
     "aprl": Check(
         "A range of actions that grows teaches to hop better than all actions do, and than a range that stays small.",

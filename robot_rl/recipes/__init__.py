@@ -47,6 +47,7 @@ _PATHS = {
     "slim": ("ppo:SLIM", "ppo with a critic for each term of the reward"),
     "gorl": ("gorl:GenerativeOnline", "ppo on the noise of a flow that is fitted to the executed actions"),
     "latent-priors": ("latent_priors:LatentPriors", "ppo along the directions of demonstrated actions"),
+    "tce": ("tce:TemporallyCorrelatedEpisodes", "ppo on whole movements, with an advantage for each of their segments"),
     "dppo": ("dppo:DenoisingPPO", "PPO on a diffusion policy's denoising steps, needs --base"),
     "adpo": ("dppo:AdaptiveDenoisingPPO", "dppo with an optimizer between Adam and RMSProp, needs --base"),
     "rl-100": ("rl_100:RL100", "diffusion-bc, offline RL with an acceptance test, dppo, then distillation to one step"),

@@ -19,6 +19,7 @@ testbeds = Registry(
         "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
+        "via": ("sim.testbeds.via:Via", "a point goes to a goal through a via-point, paid at the two alone"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),
         "swing-varied": ("sim.testbeds.swing:SwingVaried", "swing with an unknown mass and friction"),
     },

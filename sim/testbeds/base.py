@@ -92,6 +92,10 @@ class Testbed(ABC):
         """Return the reward terms (n, K), which sum to the reward."""
         return s.new_zeros(len(s), 0)
 
+    def measure(self, s: Tensor, a: Tensor) -> dict[str, Tensor]:
+        """Return metrics (n,) by name of the steps that reached states s by actions a; by default, there are none."""
+        return {}
+
     @abstractmethod
     def progress(self, s: Tensor) -> Tensor:
         """Return the progress (n,) of states towards success, as a human observer would rate it, in m or similar."""
@@ -204,6 +208,8 @@ class TestbedEnv:
         if self.testbed.rewards:
             parts = self.testbed.terms(state, actions).unbind(1)
             infos["rewards"] = dict(zip(self.testbed.rewards, parts, strict=True))
+        if measured := self.testbed.measure(state, actions):
+            infos["metrics"] = measured
         if done.any():
             infos |= {"final_obs": self._observation(state), "_final_obs": done}
         self.episode = self.episode + done
