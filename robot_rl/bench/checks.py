@@ -35,6 +35,8 @@ class Check:
     """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
     base: Arm | None = None
     """Arm that is trained first, with the data and seed of the other arms. Arms that need a base get it as --base."""
+    base_data: tuple[str, ...] = ()
+    """Flags of `robot-rl collect TASK`, which collects the base's own dataset; (): the base gets that of the arms."""
     figure: str = "success"
     """Compared figure of `robot-rl evaluate`: success, return, or a metric of the task."""
     at_least: float = 0.0
