@@ -9,6 +9,7 @@ policy_classes = Registry(
         "embedded": ("policies.actor:EmbeddedPolicy", "tanh-Gaussian of a learned embedding"),
         "hilbert": ("policies.hilbert:HilbertPolicy", "tanh-Gaussian of the direction to the goal in an embedding"),
         "play": ("policies.play:PlayPolicy", "a plan drawn for the goal and held for a while, decoded step by step"),
+        "planner": ("policies.planner:Planner", "a plan of states by one or two diffusions, and inverse dynamics"),
         "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
         "edited": ("policies.edited:EditedPolicy", "edits of a frozen base policy's chunks"),
         "steered": ("policies.steered:SteeredPolicy", "an actor on the noise of a frozen chunked policy"),

@@ -35,6 +35,8 @@ class Check:
     """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
     base: Arm | None = None
     """Arm that is trained first, with the data and seed of the other arms. Arms that need a base get it as --base."""
+    base_data: tuple[str, ...] = ()
+    """Flags of `robot-rl collect TASK`, which collects the base's own dataset; (): the base gets that of the arms."""
     figure: str = "success"
     """Compared figure of `robot-rl evaluate`: success, return, or a metric of the task."""
     at_least: float = 0.0
@@ -140,6 +142,15 @@ JUDGED = flags(
 def goal(option: str) -> tuple[str, ...]:
     """Return the flags, which begin with `option`, for the goal fields of the state of maze and fork-goal."""
     return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
+
+
+FAR = flags("--range goal.x=0.4:1")
+"""Goals of island that have no demonstrations."""
+PLAN = flags(goal("--training.goal"), "--training.rounds 0 --policy.weight 0 --training.updates 3000")
+PRACTISE = flags(
+    goal("--training.goal"), FAR, "--training.horizon 60 --training.updates 2000 --training.finetune 2000",
+    "--training.episodes 512 --training.proposer.random 1 --training.noise 0.1",
+)
 
 
 checks: dict[str, Check] = {
@@ -396,6 +407,13 @@ checks: dict[str, Check] = {
         "testbed:fork-goal", Arm("play-lmp", goal("--goal")),
         Arm("soar", flags(goal("--training.goal"), "--training.rounds 0 --training.within 32 --training.updates 5000")),
         EITHER_WAY, at_least=0.7, second=Arm("play-lmp", flags(goal("--goal"), "--policy.plan 0")),
+    ),
+    "sail": Check(
+        "A prior of other obstacles and own practice reach goals without demonstrations; neither does alone.",
+        "testbed:island", Arm("sail", PRACTISE), Arm("sail", flags(PRACTISE, "--policy.weight 0")),
+        flags("--skill WEAK --episodes 60 --num-envs 60 --range goal.x=-1:0.2"), Arm("sail", PLAN),
+        base_data=flags("--skill STEADY --episodes 500 --num-envs 100 --range radius=0:0.45"),
+        evaluate=FAR, second=Arm("sail", flags(PRACTISE, "--policy.weight 1")),
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the right disc.",

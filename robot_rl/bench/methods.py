@@ -1,6 +1,7 @@
 """Run checks by `robot-rl` commands, in folders from which an interrupted run of a check continues.
 
 WORK/<check>/data/seed-0            the dataset of a seed
+             base-data/seed-0       that of the base, if it has its own
              base/seed-0            the base policy of the arms
              method/seed-0  control/seed-0  second/seed-0
              logs/method-seed-0.log the command and its output
@@ -55,15 +56,22 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
     Arms are evaluated on held-out episodes if the results will be `published`, else on development episodes.
     """
     folder, common = work / name, ("--seed", str(seed), "--resume")
-    data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
+    data = folder / "data" / f"{SEED}{seed}"
+    general = folder / "base-data" / f"{SEED}{seed}" if check.base_data else data
 
     def step(part: str, made: Path, done: Callable[[], bool], *words: object) -> Step:
         log = folder / "logs" / f"{part.replace(' ', '-')}-{SEED}{seed}.log"
         return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
 
+    def collect(part: str, made: Path, how: tuple[str, ...]) -> Step:
+        note = made.with_name(f"{made.name}.facts")
+        words = ("collect", check.task, *how, *common, "--out", made, "--log", note)
+        return step(part, made, lambda: (note / "dataset.json").is_file(), *words)
+
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:
         run, needs = folder / part / f"{SEED}{seed}", required_inputs(arm, optional=True)
-        inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
+        shown = general if part == "base" else data
+        inputs: list[object] = ["--dataset", shown] if "demonstrations" in needs and check.data else []
         inputs += ["--base", base] if "base" in needs and base else []
         words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
         return step(part, run, lambda: has_ended(run), *words, "--out", run)
@@ -79,8 +87,9 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
         return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes, first), *words)
 
     if check.data:
-        words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
-        yield step("data", data, (note / "dataset.json").is_file, *words)
+        yield collect("data", data, check.data)
+    if check.base_data:
+        yield collect("data of base", general, check.base_data)
     shared = check.base == check.control
     base = None if check.base is None else folder / ("control" if shared else "base") / f"{SEED}{seed}"
     if check.base is not None and not shared:

@@ -44,6 +44,7 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
     record |= {"data": list(check.data), "evaluate": list(check.evaluate)}
     record |= {"base": asdict(check.base) if check.base else None}
+    record |= {"base_data": list(check.base_data)} if check.base_data else {}
     for part, arm in check.arms.items():
         failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
         record[part] = {"recipe": arm.recipe, "flags": list(arm.flags)} | ({"error": failed} if failed else {})

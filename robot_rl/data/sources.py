@@ -14,6 +14,8 @@ from robot_rl.util.errors import ConfigError
 
 GOAL = "goal."
 """Prefix of a sample's columns for the observation of its goal."""
+FUTURE = "future."
+"""Prefix of a sample's columns for the observations after each action of its chunk."""
 Share = tuple[Replay, int]
 """Replay and its number of transitions per batch."""
 
@@ -107,13 +109,32 @@ class Hindsight(Demonstrations):
     """Sets the distance of goals: 1 / (1 - discount) steps on average (geometric), up to the end of the episode."""
 
     def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
-        pick = self.moving[self._indices(count, len(self.moving), rng)]
-        u = torch.rand(count, generator=rng).to(pick.device)
+        return self._in_hindsight(self.moving[self._indices(count, len(self.moving), rng)], rows, rng)
+
+    def _in_hindsight(self, pick: Tensor, rows: Tensor, rng: torch.Generator) -> Batch:
+        u = torch.rand(len(pick), generator=rng).to(pick.device)
         ahead = 1 + (u.clamp_min(1e-12).log() / math.log(self.discount)).long()
         batch = self._at(pick, rows)
         for prefix, at in ((NEXT, pick + 1), (GOAL, torch.minimum(pick + ahead, self.last[pick]))):
             batch |= {prefix + name: values[at] for name, values in self.columns.items() if name != "action"}
         return batch
+
+
+@dataclass
+class Futures(Hindsight):
+    """Hindsight samples with the observations after each action of the chunk (`future.*`, (B, horizon, ...)). After the
+    end of an episode, its last observation is repeated."""
+
+    @property
+    def steps(self) -> dict[str, Tensor]:
+        """Return the columns (M, ...) of all rows that have a next row, and those of their next rows (`next.*`)."""
+        after = {NEXT + name: values[self.moving + 1] for name, values in self.columns.items()}
+        return {name: values[self.moving] for name, values in self.columns.items()} | after
+
+    def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
+        pick = self.moving[self._indices(count, len(self.moving), rng)]
+        batch, at = self._in_hindsight(pick, rows, rng), torch.minimum(rows[pick] + 1, self.last[pick, None])
+        return batch | {FUTURE + name: values[at] for name, values in self.columns.items() if name != "action"}
 
 
 @dataclass

@@ -56,6 +56,7 @@ _PATHS = {
     "play-lmp": ("play_lmp:LatentPlans", "goal reaching from unlabelled play, by plans that keep its ways apart"),
     "rlif": ("rlif:RLIF", "off-policy RL from a person's takeovers alone"),
     "soar": ("soar:SOAR", "autonomous practice towards chosen goals, cloning of the achieved ones"),
+    "sail": ("sail:SAIL", "plans of states by an own and a prior model, improved by own practice"),
     "hg-dagger": ("hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),
 }
 

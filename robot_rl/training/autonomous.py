@@ -117,8 +117,8 @@ class Adviser:
 
 
 @dataclass(frozen=True)
-class AutonomousConfig:
-    """Hyperparameters of autonomous practice."""
+class PracticeConfig:
+    """Hyperparameters of practice in rounds."""
 
     rounds: NonNegativeInt = 3
     """Rounds of practice; 0: only clone the demonstrations."""
@@ -130,12 +130,6 @@ class AutonomousConfig:
     """Number of regions of the goals; every region is a task of the proposer."""
     horizon: PositiveInt = 50
     """Maximum length of an episode, steps."""
-    hindsight: bool = True
-    """Relabel episodes with achieved goals; False: keep the goals of the episodes."""
-    within: PositiveInt = 20
-    """Maximum number of steps between a state and its hindsight goal."""
-    copies: PositiveInt = 4
-    """Number of hindsight goals per recorded step."""
     noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on actions, which are in [-1, 1]."""
     deterministic: Fraction = 0.2
@@ -152,10 +146,22 @@ class AutonomousConfig:
     """Language or vision-language model that lists feasible tasks in every round; not used if its `model` is empty."""
 
 
+@dataclass(frozen=True)
+class AutonomousConfig(PracticeConfig):
+    """Hyperparameters of autonomous practice whose episodes are cloned."""
+
+    hindsight: bool = True
+    """Relabel episodes with achieved goals; False: keep the goals of the episodes."""
+    within: PositiveInt = 20
+    """Maximum number of steps between a state and its hindsight goal."""
+    copies: PositiveInt = 4
+    """Number of hindsight goals per recorded step."""
+
+
 class Practice:
     """Play episodes towards chosen goals, in place of the environments' own goals."""
 
-    def __init__(self, env: Any, goals: Goals, config: AutonomousConfig, seed: int):
+    def __init__(self, env: Any, goals: Goals, config: PracticeConfig, seed: int):
         self.env, self.goals, self.config = env, goals, config
         self.proposer = Proposer(config.regions, config.proposer)
         # Separate generators: verdicts change neither actions nor labels.
@@ -185,7 +191,10 @@ class Practice:
         return chosen, self.wanted[inside[int(torch.rand(1, generator=self.choices) * len(inside))]]
 
     def play(self, policy: Any, seed: int) -> tuple[list[Episode], float]:
-        """Play one episode per environment; return the episodes, and the share of episodes that achieved the goal."""
+        """Play one episode per environment; return the episodes, and the share of episodes that achieved the goal.
+
+        `policy` gives chunks of which `execute` actions are executed.
+        """
         n, c = self.env.num_envs, self.config
         proposed = [self.propose() for _ in range(n)]
         goal = torch.stack([each[1] for each in proposed])
@@ -194,10 +203,12 @@ class Practice:
         running, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
         rows: list[tuple[Tensor, Tensor]] = []
         lengths, final = torch.zeros(n, dtype=torch.long), state.clone()
-        for _ in range(c.horizon):
+        for k in range(c.horizon):
             aimed = self.goals.aim(state, goal)
+            if k % policy.execute == 0:
+                chunk = policy.act({STATE: aimed.to(self.env.device)}, self.actions).cpu()
             noise = c.noise * noisy[:, None] * torch.randn(n, self.env.info.action, generator=self.actions)
-            action = (policy.act({STATE: aimed.to(self.env.device)}, self.actions)[:, 0].cpu() + noise).clamp(-1, 1)
+            action = (chunk[:, k % policy.execute] + noise).clamp(-1, 1)
             rows.append((aimed, action))
             observation, _, terminated, truncated, infos = self.env.step(action.to(self.env.device))
             done = (terminated | truncated).cpu()
@@ -220,14 +231,6 @@ class Practice:
         ]
         return episodes, float(success.float().mean())
 
-    def labelled(self, episodes: list[Episode]) -> list[Episode]:
-        """Return the states and actions of episodes to clone, with hindsight goals if `hindsight` is enabled."""
-        if not self.config.hindsight:
-            return [{key: episode[key] for key in (STATE, "action")} for episode in episodes]
-        within, copies = self.config.within, range(self.config.copies)
-        made = [in_hindsight(episode, self.goals, within, self.labels) for _ in copies for episode in episodes]
-        return [each for each in made if len(each["action"])]
-
     def state_dict(self) -> dict[str, Any]:
         rngs = (self.choices, self.actions, self.verdicts, self.labels)
         return {"proposer": self.proposer.state_dict(), "rngs": [rng.get_state() for rng in rngs]}
@@ -236,6 +239,15 @@ class Practice:
         self.proposer.load_state_dict(state["proposer"])
         for rng, saved in zip((self.choices, self.actions, self.verdicts, self.labels), state["rngs"], strict=True):
             rng.set_state(saved)
+
+
+def labelled(episodes: list[Episode], practice: Practice, config: AutonomousConfig) -> list[Episode]:
+    """Return the states and actions of episodes to clone, with hindsight goals if `hindsight` is enabled."""
+    if not config.hindsight:
+        return [{key: episode[key] for key in (STATE, "action")} for episode in episodes]
+    rng, copies = practice.labels, range(config.copies)
+    made = [in_hindsight(episode, practice.goals, config.within, rng) for _ in copies for episode in episodes]
+    return [each for each in made if len(each["action"])]
 
 
 def improve_alone(
@@ -249,7 +261,7 @@ def improve_alone(
         practice.load_state_dict(saved["practice"])
     while True:
         agent = fresh()
-        loss = clone(agent, practice.labelled([*demos, *played]), config.updates, config.batch, run, seed)
+        loss = clone(agent, labelled([*demos, *played], practice, config), config.updates, config.batch, run, seed)
         if done == config.rounds:
             return agent
         agent.policy.to(env.device)  # it only acts in this round

@@ -80,12 +80,18 @@ def train_supervised(
 
 
 def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch: int, run: Run, seed: int) -> float:
-    """Fit an agent's policy to episodes as one stage of a longer run; return the last loss.
+    """Fit an agent's policy and its normalizers to episodes as one stage of a longer run; return the last loss."""
+    data = Demonstrations.of(episodes, agent.device)
+    agent.policy.fit(data.columns)
+    return learn(agent, data, updates, batch, run, seed)
+
+
+def learn(agent: Cloning, data: Demonstrations, updates: int, batch: int, run: Run, seed: int) -> float:
+    """Fit an agent's policy to data as one stage of a longer run; return the last loss.
 
     The stage has no checkpoints: if the run is resumed within the stage, the stage starts again.
     """
-    data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
-    agent.policy.fit(data.columns)
+    rng = torch.Generator().manual_seed(seed)
     agent.policy.train()
     rows, weights, loss = data.rows(agent.policy.horizon), agent.weights(data.columns), 0.0
     for k in range(updates):

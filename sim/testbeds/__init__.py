@@ -18,6 +18,7 @@ testbeds = Registry(
         "discs": ("sim.testbeds.discs:Discs", "a point with a camera goes to a disc of the instructed colour"),
         "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
+        "island": ("sim.testbeds.island:Island", "a point goes past a round obstacle to goals of a given range"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
         "via": ("sim.testbeds.via:Via", "a point goes to a goal through a via-point, paid at the two alone"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),

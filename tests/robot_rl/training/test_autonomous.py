@@ -113,6 +113,8 @@ def test_regions_are_clusters_of_goals() -> None:
 class Expert:
     """The testbed's demonstrator as a policy."""
 
+    execute = 1
+
     def __init__(self, env: Any):
         self.env = env
 

@@ -151,6 +151,27 @@ def test_the_fork_with_goals_must_be_decided_at_the_start_and_its_mean_hits_the_
     assert success(0, True) == 1.0 and success(0, False) == 0.0 == success(4, True)
 
 
+@pytest.mark.parametrize("radius", [0.0, 0.45])
+def test_the_island_is_passed_by_its_demonstrator_and_hit_by_straight_motion(radius: float) -> None:
+    def success(skill: str) -> float:
+        """Return the success rate of the demonstrator, or without a skill of straight motion."""
+        ranges = {"radius": {"low": radius, "high": radius}, "goal.x": {"low": 0.4, "high": 1.0}}
+        env = make("testbed:island", 200, ranges=ranges)
+        seen, expert = env.reset(seed=0)[0], env.make_demonstrator(0, skill) if skill else None  # type: ignore[attr-defined]
+        state = seen["observation.state"]
+        assert float(state[:, 2].min()) > 0.35 and float(state[:, 0].max()) < -0.3
+        won, ended = torch.zeros(200, dtype=torch.bool), torch.zeros(200, dtype=torch.bool)
+        for _ in range(60):
+            way = seen["observation.state"][:, 2:] - seen["observation.state"][:, :2]
+            seen, _, terminated, truncated, infos = env.step(expert.act(seen) if expert else way / 0.1)
+            won |= infos["success"] & ~ended
+            ended |= terminated | truncated
+        return float(won.float().mean())
+
+    assert success("STEADY") > 0.98
+    assert success("") == 1.0 if not radius else success("") < 0.5
+
+
 def test_swinging_up_increases_the_reward() -> None:
     steady, weak, mixed = (demonstrated("testbed:swing", skill, 200)[1] for skill in ("STEADY", "WEAK", "MIXED"))
     assert steady > max(weak, mixed) + 1
