@@ -132,6 +132,14 @@ JUDGED = flags(
 """The operator reacts after the bad action, so that the reward is that action's, and errs in 5 % of the steps."""
 
 
+FEW_LABELS = flags("--skill STEADY --episodes 210 --num-envs 42")
+TENTH = flags(
+    "--labelled 10 --training.updates 1500 --training.batch 64 --agent.lr 2e-3 --agent.warmup 50",
+    "--policy.hidden 128 128 --policy.encoder.shift 2",
+)
+"""The actions of 200 of the 210 episodes are not used."""
+
+
 def goal(option: str) -> tuple[str, ...]:
     """Return the flags, which begin with `option`, for the goal fields of the state of maze and fork-goal."""
     return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
@@ -379,6 +387,11 @@ checks: dict[str, Check] = {
         "testbed:fork-goal", Arm("play-lmp", goal("--goal")),
         Arm("soar", flags(goal("--training.goal"), "--training.rounds 0 --training.within 32 --training.updates 5000")),
         EITHER_WAY, at_least=0.7, second=Arm("play-lmp", flags(goal("--goal"), "--policy.plan 0")),
+    ),
+    "act-jepa": Check(
+        "Pictures of 200 episodes without actions help to clone 10 demonstrations, by features more than by pixels.",
+        "testbed:discs", Arm("act-jepa", TENTH), Arm("act-jepa", flags(TENTH, "--agent.jepa 0")), FEW_LABELS,
+        second=Arm("act-jepa", flags(TENTH, "--agent.target pictures")),
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the right disc.",

@@ -11,9 +11,10 @@ per feature over the batch gave features with a larger spread, from which positi
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class PredictiveConfig(CloningConfig):
     """Weight of the predictive loss; 0: plain cloning."""
     ahead: tuple[PositiveInt, ...] = (4,)
     """Steps ahead of the predicted observations."""
+    target: Literal["features", "pictures"] = "features"
+    """What is predicted: features of the averaged encoder, or pictures in [-1, 1], the simple way without averaging."""
     tau: PositiveFraction = 0.01
     """Share of the encoder's weights that the target encoder takes over in each update."""
     predictor: tuple[PositiveInt, ...] = (256,)
@@ -41,11 +44,11 @@ class PredictiveConfig(CloningConfig):
 
 
 class Predictor(nn.Module):
-    """Predict normalized features (B, K, F) of K later observations from features (B, F)."""
+    """Predict targets (B, K, outputs) of K later observations from features (B, F)."""
 
-    def __init__(self, features: int, ahead: int, hidden: tuple[int, ...]):
+    def __init__(self, features: int, ahead: int, outputs: int, hidden: tuple[int, ...]):
         super().__init__()
-        self.ahead, self.net = ahead, mlp([features, *hidden, ahead * features], nn.ReLU, norm=True)
+        self.ahead, self.net = ahead, mlp([features, *hidden, ahead * outputs], nn.ReLU, norm=True)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.net(features).unflatten(1, (self.ahead, -1))
@@ -63,8 +66,12 @@ class PredictiveCloning(Cloning):
             raise ConfigError(f"{type(policy).__name__} has no encoder that could predict its own features")
         if not self.config.jepa:
             return [policy]
-        device = next(policy.parameters()).device
-        self.predictor = Predictor(policy.encoder.size, len(self.config.ahead), self.config.predictor).to(device)
+        config, device, pictures = self.config, next(policy.parameters()).device, policy.size.pictures
+        if config.target == "pictures" and not pictures:
+            raise ConfigError("--agent.target pictures: the task shows none; leave it at features")
+        outputs = policy.encoder.size if config.target == "features" else sum(map(math.prod, pictures.values()))
+        predictor = Predictor(policy.encoder.size, len(config.ahead), outputs, config.predictor)
+        self.predictor = predictor.to(device)
         self.target = copy.deepcopy(policy.encoder).requires_grad_(False)
         return [policy, self.predictor]
 
@@ -102,7 +109,9 @@ class PredictiveCloning(Cloning):
 
     @torch.no_grad()
     def targets(self, later: Observation) -> Tensor:
-        """Return the normalized features (B, K, F) of later observations (B, K, ...)."""
+        """Return the targets (B, K, ...) of later observations (B, K, ...): normalized features, or pictures."""
+        if self.config.target == "pictures":
+            return torch.cat([later[key].flatten(2) for key in self.policy.size.pictures], 2).float() / 127.5 - 1
         rows = {name: values.flatten(0, 1) for name, values in later.items()}
         features = self.target(self.policy.normalizer(rows["observation.state"]), rows)
         return layer_norm(features, features.shape[-1:]).unflatten(0, (-1, len(self.config.ahead)))

@@ -95,6 +95,15 @@ def test_targets_are_the_average_encoders_normalized_features() -> None:
     assert torch.allclose(targets[1, 0], (one - one.mean()) / one.std(correction=0), atol=1e-4)
 
 
+def test_pictures_as_targets_are_those_of_the_later_steps() -> None:
+    learner, data = agent(target="pictures"), observed(balls(1, 0), balls(2, 1), (1, 3))
+    later = data.sample(8, data.rows(2), rng())[LATER + CAMERA]
+    assert torch.equal(learner.targets({CAMERA: later}), later.flatten(2).float() / 127.5 - 1)
+    blind = GaussianPolicy(Size(1, 1), GaussianConfig(hidden=(8,)))
+    with pytest.raises(ConfigError, match="the task shows none"):
+        PredictiveCloning(blind, PredictiveConfig(target="pictures"), 10)
+
+
 def test_seen_and_later_pictures_are_shifted_alike() -> None:
     learner, noise = agent(), torch.randint(0, 255, (32, 1, 16, 16, 3), generator=rng(), dtype=torch.uint8)
     noise = noise.expand(-1, 3, -1, -1, -1)
