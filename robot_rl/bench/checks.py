@@ -134,7 +134,7 @@ JUDGED = flags(
 
 FEW_LABELS = flags("--skill STEADY --episodes 210 --num-envs 42")
 TENTH = flags(
-    "--labelled 10 --training.updates 1500 --training.batch 64 --agent.lr 2e-3 --agent.warmup 50",
+    "--labelled 10 --training.updates 1000 --training.batch 64 --agent.lr 2e-3 --agent.warmup 50",
     "--policy.hidden 128 128 --policy.encoder.shift 2",
 )
 """The actions of 200 of the 210 episodes are not used."""
