@@ -6,8 +6,7 @@ Predictive Architecture for Efficient Policy Representation Learning" (arXiv 250
     loss = L_act + weight * mean over k of smooth L1(g(z)_k - y_k)
 
 The second term reads no action, so it also learns from episodes whose actions are unknown or bad. Nothing but the
-averaging, the predictor g and L_act keeps f from constant features; the metric `jepa/std` tells. Targets standardized
-per feature over the batch gave features with a larger spread, from which positions were read less well.
+averaging, the predictor g and L_act keeps f from constant features; the metric `jepa/std`, their spread, tells.
 """
 
 import copy
@@ -66,6 +65,8 @@ class PredictiveCloning(Cloning):
             raise ConfigError(f"{type(policy).__name__} has no encoder that could predict its own features")
         if not self.config.jepa:
             return [policy]
+        if not self.config.ahead:
+            raise ConfigError("--agent.ahead names no step to predict; name one, or take --agent.jepa 0")
         config, device, pictures = self.config, next(policy.parameters()).device, policy.size.pictures
         if config.target == "pictures" and not pictures:
             raise ConfigError("--agent.target pictures: the task shows none; leave it at features")

@@ -102,6 +102,8 @@ def test_pictures_as_targets_are_those_of_the_later_steps() -> None:
     blind = GaussianPolicy(Size(1, 1), GaussianConfig(hidden=(8,)))
     with pytest.raises(ConfigError, match="the task shows none"):
         PredictiveCloning(blind, PredictiveConfig(target="pictures"), 10)
+    with pytest.raises(ConfigError, match="names no step to predict"):
+        PredictiveCloning(blind, PredictiveConfig(ahead=()), 10)
 
 
 def test_seen_and_later_pictures_are_shifted_alike() -> None:
