@@ -139,6 +139,14 @@ JUDGED = flags(
 """The operator reacts after the bad action, so that the reward is that action's, and errs in 5 % of the steps."""
 
 
+FEW_LABELS = flags("--skill STEADY --episodes 210 --num-envs 42")
+TENTH = flags(
+    "--labelled 10 --training.updates 1000 --training.batch 64 --agent.lr 2e-3 --agent.warmup 50",
+    "--policy.hidden 128 128 --policy.encoder.shift 2",
+)
+"""The actions of 200 of the 210 episodes are not used."""
+
+
 def goal(option: str) -> tuple[str, ...]:
     """Return the flags, which begin with `option`, for the goal fields of the state of maze and fork-goal."""
     return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
@@ -414,6 +422,11 @@ checks: dict[str, Check] = {
         flags("--skill WEAK --episodes 60 --num-envs 60 --range goal.x=-1:0.2"), Arm("sail", PLAN),
         base_data=flags("--skill STEADY --episodes 500 --num-envs 100 --range radius=0:0.45"),
         evaluate=FAR, second=Arm("sail", flags(PRACTISE, "--policy.weight 1")),
+    ),
+    "act-jepa": Check(
+        "Pictures of 200 episodes without actions help to clone 10 demonstrations, by features more than by pixels.",
+        "testbed:discs", Arm("act-jepa", TENTH), Arm("act-jepa", flags(TENTH, "--agent.jepa 0")), FEW_LABELS,
+        second=Arm("act-jepa", flags(TENTH, "--agent.target pictures")),
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the right disc.",

@@ -16,6 +16,8 @@ GOAL = "goal."
 """Prefix of a sample's columns for the observation of its goal."""
 FUTURE = "future."
 """Prefix of a sample's columns for the observations after each action of its chunk."""
+SEEN, LATER = "seen.", "later."
+"""Prefixes of a sample's columns for observations without an action, and for those that follow them."""
 Share = tuple[Replay, int]
 """Replay and its number of transitions per batch."""
 
@@ -157,6 +159,31 @@ class Windows(Demonstrations):
         inside, at = at < goal[:, None], torch.minimum(at, goal[:, None] - 1)
         batch = {name: values[at] for name, values in self.columns.items()} | {"inside": inside}
         return batch | {GOAL + name: values[goal] for name, values in self.columns.items() if name != "action"}
+
+
+@dataclass
+class Observed(Demonstrations):
+    """Demonstrations followed by episodes of which only the observations are read.
+
+    A sample has the columns of demonstrations, and `seen.*` (B, ...): observations drawn from all episodes, with
+    `later.*` (B, K, ...): what follows them in their episodes.
+    """
+
+    demonstrated: int = 0
+    """Number of first rows that are demonstrated; their actions alone are sampled."""
+    ahead: tuple[int, ...] = ()
+    """Steps from each of the K later observations back to the seen one; (): no observations without actions are
+    sampled."""
+
+    def sample(self, count: int, rows: Tensor, rng: torch.Generator, weights: Tensor | None = None) -> Batch:
+        batch = self._at(self._indices(count, self.demonstrated, rng), rows)
+        if not self.ahead:
+            return batch
+        pick = self._indices(count, len(self), rng)
+        at = torch.minimum(pick[:, None] + torch.tensor(self.ahead, device=pick.device), self.last[pick][:, None])
+        for prefix, drawn in ((SEEN, pick), (LATER, at)):
+            batch |= {prefix + name: values[drawn] for name, values in self.columns.items() if name != "action"}
+        return batch
 
 
 @dataclass

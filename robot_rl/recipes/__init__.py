@@ -10,6 +10,7 @@ _PATHS = {
     "bc": ("bc:BC", "clone demonstrations by regression"),
     "diffusion-bc": ("bc:DiffusionBC", "clone demonstrations with a chunked diffusion policy"),
     "flow-bc": ("bc:FlowBC", "clone demonstrations with a chunked flow policy"),
+    "act-jepa": ("act_jepa:PredictiveChunks", "clone demonstrations, with an encoder that also learns without actions"),
     "vla-sft": ("vla_sft:VlaSFT", "clone demonstrations with a policy that reads pictures and instructions"),
     "vla-tokens": ("vla_sft:VlaTokens", "vla-sft, whose actions are tokens"),
     "vla-rl": ("vla_rl:VlaRL", "PPO on the tokens of a vla-tokens policy, needs --base"),

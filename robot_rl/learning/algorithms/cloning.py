@@ -4,12 +4,13 @@ The deployed weights are averaged over updates, as by Chi et al. 2023 for diffus
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from policies.actor import ActorPolicy
 from policies.base import Policy
@@ -53,7 +54,7 @@ class Cloning:
         if isinstance(policy, ActorPolicy) and policy.grasps:
             raise ConfigError("cloning learns no gripper values; leave out grasp")
         self.policy, self.config = policy, config
-        self.parameters: list[Any] = [p for p in policy.parameters() if p.requires_grad]
+        self.parameters: list[Any] = [p for part in self._modules() for p in part.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.AdamW(self.parameters, config.lr, weight_decay=config.weight_decay, fused=True)
         rate = partial(_rate, warmup=config.warmup, updates=updates)
@@ -61,6 +62,10 @@ class Cloning:
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         """Averaged weights."""
         self.updates = 0
+
+    def _modules(self) -> Sequence[nn.Module]:
+        """Return the modules whose parameters are trained, the policy first."""
+        return [self.policy]
 
     def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
         """Return weights (N,), not normalized, with which the N demonstrated rows are sampled; None: uniform."""

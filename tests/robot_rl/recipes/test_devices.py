@@ -19,15 +19,17 @@ from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.flow import FlowConfig, FlowPolicy
+from policies.networks.encoder import EncoderConfig
 from policies.networks.gaussian import GaussianConfig
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowPolicy
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.replay import Replay
-from robot_rl.data.sources import Demonstrations, sample_batches
+from robot_rl.data.sources import Demonstrations, Observed, sample_batches
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.agent import LearningPhase
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.jepa import PredictiveCloning, PredictiveConfig
 from robot_rl.learning.parts.heads import Bins
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
@@ -168,6 +170,17 @@ def test_cloned_policies_fit_update_and_act_on_the_device(name: str) -> None:
     agent.finish()
     chunk = policy.act(seen(agent), rng)
     assert chunk.device == META and chunk.shape == (ROWS, policy.horizon, size.action)
+
+
+def test_predictive_cloning_samples_and_updates_on_the_device() -> None:
+    front, rng = "observation.images.front", torch.Generator()
+    size = Size(3, 2, ObservationSpec.of(**{front: picture_field(16, 16)}))
+    policy = GaussianPolicy(size, GaussianConfig(hidden=(8,), std=0.1, encoder=EncoderConfig((8,), 8, 2))).to(META)
+    columns = {"observation.state": torch.zeros(40, 3), front: torch.zeros(40, 16, 16, 3, dtype=torch.uint8)}
+    columns = {k: v.to(META) for k, v in (columns | {"action": torch.zeros(40, 2)}).items()}
+    data = Observed(columns, torch.tensor([0, 20]), torch.tensor([20, 20]), 20, (1, 4))
+    agent = PredictiveCloning(policy, PredictiveConfig(ahead=(1, 4)), 10)
+    assert on_meta(agent.update(data.sample(8, data.rows(1).to(META), rng), rng))
 
 
 @pytest.mark.parametrize("make", [VLAFlowPolicy, VLATokensPolicy])
