@@ -32,7 +32,8 @@ class Check:
     control: Arm
     """Usually the method without its mechanism."""
     data: tuple[str, ...] = ()
-    """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
+    """Flags of `robot-rl collect TASK`, which collects one dataset per seed, after the name of its task if that is not
+    `task`; (): no dataset."""
     base: Arm | None = None
     """Arm that is trained first, with the data and seed of the other arms. Arms that need a base get it as --base."""
     figure: str = "success"
@@ -47,6 +48,11 @@ class Check:
     """Second control: the next best simple method, with the same data and steps. A method passes both."""
     parity: bool = False
     """Whether the method passes if its mean is not below the control's interval; else it must be better."""
+
+    @property
+    def collect(self) -> tuple[str, ...]:
+        """Return the words of `robot-rl collect` for the dataset."""
+        return self.data if self.data and not self.data[0].startswith("--") else (self.task, *self.data)
 
     @property
     def arms(self) -> dict[str, Arm]:

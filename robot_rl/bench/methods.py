@@ -79,7 +79,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
         return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes, first), *words)
 
     if check.data:
-        words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
+        words = ("collect", *check.collect, *common, "--out", data, "--log", note)
         yield step("data", data, (note / "dataset.json").is_file, *words)
     shared = check.base == check.control
     base = None if check.base is None else folder / ("control" if shared else "base") / f"{SEED}{seed}"

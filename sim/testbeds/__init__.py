@@ -18,6 +18,8 @@ testbeds = Registry(
         "discs": ("sim.testbeds.discs:Discs", "a point with a camera goes to a disc of the instructed colour"),
         "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
+        "clips": ("sim.testbeds.clips:Clips", "a point in six dimensions follows one of two lines past a ball"),
+        "clips-switch": ("sim.testbeds.clips:ClipsSwitch", "clips that start midway along the other line"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),
         "swing-varied": ("sim.testbeds.swing:SwingVaried", "swing with an unknown mass and friction"),

@@ -17,6 +17,7 @@ from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED, STATE, ObservationSpec
 from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import ConfigError
 from sim.randomization import Randomize
 from sim.step.distribution import EpisodeDistribution
 from sim.tasks import TESTBED
@@ -76,6 +77,13 @@ class Testbed(ABC):
     def observe(self, s: Tensor) -> Tensor:
         """Return observations (n, D); by default, the state."""
         return s
+
+    def restore(self, observation: Tensor) -> Tensor:
+        """Return the states (n, S), without parameters, that are observed as `observation` (n, D). ConfigError if
+        observations do not tell the state."""
+        if type(self).observe is not Testbed.observe:
+            raise ConfigError(f"{TESTBED}{self.name} cannot start in an observed state: it has no method restore")
+        return observation
 
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,6 +194,14 @@ class TestbedEnv:
         self.steps = torch.zeros_like(self.seed)
         self.state = self._start(torch.ones_like(self.seed, dtype=torch.bool))
         return self._observation(self.state), {}
+
+    def begin(self, where: Tensor, observation: Tensor) -> dict[str, Tensor]:
+        """Move environments `where` (n,) to the states that are observed as `observation` (n, D), at the start of their
+        episodes; return all observations."""
+        state = self.testbed.restore(observation)
+        state = torch.cat([state, self.state[:, state.shape[1] :]], 1)  # the parameters stay
+        self.state = torch.where(where[:, None], state, self.state)
+        return self._observation(self.state)
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment; see `VectorEnv`."""

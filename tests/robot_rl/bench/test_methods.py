@@ -76,7 +76,7 @@ def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
             assert "base" not in needs or check.base, f"{arm.recipe} needs a base"
     from robot_rl.cli.collect import Collect
 
-    parse(Collect, [check.task, *check.data], "collect")
+    parse(Collect, list(check.collect), "collect")
 
 
 def test_order_and_inputs_of_the_commands(tmp_path: Path) -> None:
