@@ -100,6 +100,7 @@ VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 WALK = flags("--training.steps 1500000")
 TROT = flags("--skill STEADY --episodes 2 --num-envs 2 --keep-failures")
+OWN_STATES = flags("--references.links 0 --references.uniform 1")
 OBSERVED = flags(
     "--training.steps 12000 --training.num-envs 4 --training.updates-per-step 0.5 --training.batch 128",
     "--agent.hidden 128 128 --policy.hidden 128 128 --agent.initial-temperature 0.05",
@@ -282,6 +283,12 @@ checks: dict[str, Check] = {
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
         "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
         figure="return", second=Arm("ppo", flags(WALK, "--policy.initial-std 0.25")),
+    ),
+    "skillmimic": Check(
+        "Starts in states of another skill teach to go over to a skill; starts in its own, or at random, do not.",
+        "testbed:clips-switch", Arm("skillmimic"), Arm("skillmimic", flags(OWN_STATES, "--references.noisy 0")),
+        flags("testbed:clips --skill STEADY --episodes 10"), at_least=0.7,
+        second=Arm("skillmimic", flags(OWN_STATES, "--references.noisy 1 --references.noise 1")),
     ),
     "ads": Check(
         "With a discount that rises, demonstrated states are followed in order, without actions and rewards.",

@@ -26,7 +26,7 @@ class SkillMimic(ProximalPolicy):
     reduced = "no encoder of the history, no alignment of links"
     policy: FeedforwardConfig = FeedforwardConfig(hidden=HIDDEN, history=1, initial_std=0.3)
     references: ReferencesConfig = ReferencesConfig()
-    training: OnPolicyConfig = OnPolicyConfig(steps=1_000_000, num_envs=64)
+    training: OnPolicyConfig = OnPolicyConfig(steps=300_000, num_envs=64)
 
     @property
     def needs(self) -> tuple[Need, ...]:

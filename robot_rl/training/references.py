@@ -28,8 +28,9 @@ class ReferencesConfig:
     """Start states from references, and the reward for tracking them."""
 
     command: str = "skill"
-    """Field of observation.state that tells the skill: references of one skill have the same value."""
-    links: Fraction = 0.1
+    """Field of observation.state that tells the skill: references of one skill have the same value. Empty: all show
+    the same skill."""
+    links: Fraction = 0.3
     """Share of the episodes that start in a reference of another skill than they are told."""
     noisy: Fraction = 0.1
     """Share of the episodes that start beside the references."""
@@ -56,8 +57,8 @@ class ReferenceEnv(EnvWrapper):
         self.references = References(episodes, env.info.state, config.command, self.device)
         if config.links and len(self.references.commands) < 2:
             raise ConfigError(
-                f"all references have the same {config.command}, so none can be linked: record another, or set "
-                "--references.links 0"
+                "all references show the same skill, so none can be linked: record another, name the field that tells "
+                "the skill with --references.command, or set --references.links 0"
             )
         self.starts = StartWeights(len(episodes), config.uniform, self.device)
         self.rng = torch.Generator().manual_seed(0)

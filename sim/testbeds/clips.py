@@ -13,20 +13,22 @@ SIDE, END = 0.7, 0.8
 RADIUS = 0.5
 """Radius of the ball at the origin, m."""
 NEAR = 0.25
-"""Distance from the end of the line within which the point succeeds, m."""
+"""Distance from the end of the line within which the point must be, m."""
+STAY = 5
+"""Number of steps in which it must be there: demonstrations then end at the end of the line, not on the way to it."""
 SPREAD = 0.05
 """Largest distance of a start from the line, per dimension, m."""
 
 
 class Clips(Testbed):
-    """State: position (6), m; the line to follow (1), -1 on the left or 1 on the right. The point starts where the line
-    begins. An episode fails when the point touches the ball."""
+    """State: position (6), m; the line to follow (1), -1 on the left or 1 on the right; the number of steps at its end,
+    which is not observed. The point starts where the line begins. An episode fails when it touches the ball."""
 
     name, horizon, observation, action, draws = "clips", 120, 7, 6, 7
     goal = (
         "A point in six dimensions goes to the end of one of two lines, at -0.7 or 0.7 m in the first dimension and "
-        "0.8 m in the second, without touching a ball of 0.5 m at the origin; done within 0.25 m. An action of 1 moves "
-        "it by 0.05 m."
+        "0.8 m in the second, without touching a ball of 0.5 m at the origin; done after five steps within 0.25 m. "
+        "An action of 1 moves it by 0.05 m."
     )
     fields = (box("position", "a b c d e f", "m", -1, 1), box("skill", "side", "1", -1, 1))
 
@@ -35,15 +37,23 @@ class Clips(Testbed):
         return self._start(side, torch.full_like(side, -END), side, u)
 
     def _start(self, side: Tensor, along: Tensor, told: Tensor, u: Tensor) -> Tensor:
-        """Return states (n, 7) near the line on `side` (n, 1), at y `along` (n, 1), told to follow line `told`."""
+        """Return states (n, 8) near the line on `side` (n, 1), at y `along` (n, 1), told to follow line `told`."""
         line = torch.cat([SIDE * side, along, torch.zeros(len(u), 4, device=u.device)], 1)
-        return torch.cat([line + SPREAD * (2 * u[:, 1:] - 1), told], 1)
+        return torch.cat([line + SPREAD * (2 * u[:, 1:] - 1), told, torch.zeros_like(told)], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
-        return torch.cat([(s[:, :6] + STEP * a).clamp(-1, 1), s[:, 6:]], 1)
+        p = (s[:, :6] + STEP * a).clamp(-1, 1)
+        near = (p - self._end(s)).norm(dim=1, keepdim=True) < NEAR
+        return torch.cat([p, s[:, 6:7], s[:, 7:] + near], 1)
+
+    def observe(self, s: Tensor) -> Tensor:
+        return s[:, :7]
+
+    def restore(self, observation: Tensor) -> Tensor:
+        return torch.cat([observation, torch.zeros_like(observation[:, :1])], 1)
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        success, failure = (s[:, :6] - self._end(s)).norm(dim=1) < NEAR, s[:, :6].norm(dim=1) < RADIUS
+        success, failure = s[:, 7] >= STAY, s[:, :6].norm(dim=1) < RADIUS
         return success.float(), success, failure
 
     def progress(self, s: Tensor) -> Tensor:
@@ -51,7 +61,7 @@ class Clips(Testbed):
 
     def _end(self, s: Tensor) -> Tensor:
         """Return the end (n, 6) of the line to follow."""
-        return torch.cat([SIDE * s[:, 6:], torch.full_like(s[:, 6:], END), torch.zeros_like(s[:, :4])], 1)
+        return torch.cat([SIDE * s[:, 6:7], torch.full_like(s[:, 6:7], END), torch.zeros_like(s[:, :4])], 1)
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Follow the line to its end; from the other side, first go up until the ball is passed."""

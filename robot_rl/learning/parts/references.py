@@ -30,14 +30,15 @@ class References:
     """Frames of all references, one after the other, F in all, of C references and K skills."""
 
     def __init__(self, episodes: Sequence[Tensor], spec: VectorSpec, command: str, device: torch.device | str = "cpu"):
-        """Read references (T, D) of states. The field `command` tells the skill; it must not change in a reference."""
+        """Read references (T, D) of states. The field `command` tells the skill and must not change in a reference; if
+        it is empty, all show the same skill."""
         names = [field.name for field in spec.fields]
-        if command not in names:
+        if command and command not in names:
             raise UnknownName("field of observation.state for the option references.command:", command, names)
         for k, states in enumerate(episodes):
             if len(states) < 2:
                 raise ConfigError(f"reference {k} has {len(states)} states, and motion takes two: leave it out")
-        self.command = spec.slice(command)
+        self.command = spec.slice(command) if command else slice(0, 0)
         self.frames = torch.cat(list(episodes)).to(device)
         """States (F, D)."""
         self.length = torch.tensor([len(states) for states in episodes], device=device)
@@ -51,8 +52,10 @@ class References:
                 f"reference {int(self.clip[changed[0]])} changes its {command}, and a reference shows one skill: "
                 "record episodes with one each, or name another field with --references.command"
             )
-        self.commands, self.skill = told.unique(dim=0, return_inverse=True)
+        self.commands, self.skill = told[:1], torch.zeros_like(self.clip)
         """Values (K, ...) of the command, and the skill (F,) of each frame."""
+        if command:
+            self.commands, self.skill = told.unique(dim=0, return_inverse=True)
         self.scale = torch.full((spec.size,), torch.inf, device=device)
         for field in spec.fields:
             part = spec.slice(field.name)

@@ -131,11 +131,20 @@ def test_without_links_and_noise_starts_are_states_of_the_references_to_the_bit(
         own = [k for k in range(len(states)) if k * SEGMENTS // len(states) == segment]
         expected.append(states[own[int(share * len(own))]])
     assert torch.equal(state, torch.stack(expected)) and torch.equal(state, known.frames[env.frame])
-    assert not env.wait.any() and torch.equal(env.env.state, state)
+    assert not env.wait.any() and torch.equal(env.env.state[:, :7], state)
     other, linked = started(clips[0], ReferencesConfig(links=0.5, noisy=0.0, uniform=1.0))
     same = u[:, 2] >= 0.5
     assert torch.equal(linked[same], state[same]) and torch.equal(other.frame[same], env.frame[same])
     assert torch.equal(linked[:, :6], state[:, :6]) and torch.equal(linked[~same, 6], -state[~same, 6])
+
+
+def test_without_a_command_all_references_show_one_skill(clips: tuple[list[Tensor], list[Tensor]]) -> None:
+    config = ReferencesConfig(command="", links=0.0, noisy=1.0)
+    env, state = started(clips[0], config)
+    assert len(env.references.commands) == 1
+    assert torch.equal(env.references.told(state, env.references.skill[env.frame]), state)
+    known = References(clips[0], env.info.state, "skill")
+    assert env.references.scale[6].isfinite() and not known.scale[6].isfinite(), "then the side is a part of the state"
 
 
 def test_linked_and_noisy_starts_track_the_nearest_frame_after_the_time_to_get_there(
@@ -204,7 +213,8 @@ def test_success_is_no_end_of_the_tracking_and_a_failure_counts_its_lost_rewards
 ) -> None:
     env, _ = started(clips[0], PLAIN, n=2)
     env.env.state[0, :6] = torch.tensor([0.0, -0.51, 0, 0, 0, 0])  # before the ball
-    env.env.state[1, :6] = torch.tensor([0.7 * env.env.state[1, 6].item(), 0.6, 0, 0, 0, 0])  # before the end
+    env.env.state[1, :6] = torch.tensor([0.7 * env.env.state[1, 6].item(), 0.6, 0, 0, 0, 0])  # at the end
+    env.env.state[1, 7] = 4
     segment = env.segment.clone()
     _, reward, terminated, truncated, infos = env.step(torch.tensor([[0.0, 1, 0, 0, 0, 0]]).expand(2, -1))
     assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, True])
@@ -248,6 +258,8 @@ def test_what_cannot_work_is_refused(clips: tuple[list[Tensor], list[Tensor]]) -
     with pytest.raises(ConfigError, match=r"references.links 0"):
         started(left, ReferencesConfig())
     assert len(started(left, PLAIN)[1]) == 512
+    with pytest.raises(ConfigError, match=r"references.links 0"):
+        started(clips[0], ReferencesConfig(command=""))
     with pytest.raises(UnknownName, match="skil"):
         started(clips[0], ReferencesConfig(command="skil"))
     with pytest.raises(ConfigError, match="changes its"):
