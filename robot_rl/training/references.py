@@ -20,7 +20,11 @@ from robot_rl.interface.environment import EnvWrapper
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.learning.parts.references import References, StartWeights
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+
+COUNTERS = ("frame", "segment", "wait", "held", "count")
+"""Attributes (n,) of a `ReferenceEnv`: frame that a state should be like, segment where the tracking began, steps that
+are still without reward, steps in which the last frame was tracked, and number of steps with reward."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class ReferencesConfig:
     """Standard deviation of these starts, in those of each field over all references."""
     uniform: Fraction = 0.5
     """Share of the starts that are drawn uniformly; the others are in references and segments with little reward."""
+    hold: PositiveInt = 20
+    """Steps for which the last state of a reference is tracked; then the episode ends as by a time limit."""
     sharpness: PositiveFloat = 2.0
     """Factor of the squared distance in the reward exp(-sharpness d^2)."""
 
@@ -45,14 +51,14 @@ class ReferencesConfig:
 class ReferenceEnv(EnvWrapper):
     """An environment whose episodes start in states of references, with the reward of tracking them.
 
-    Success of the task ends an episode, but not what is to be tracked: it counts as an end by the time limit."""
+    Success ends no episode: it would end the reward, and policies would learn to stop just before it."""
 
     def __init__(self, env: Any, episodes: Sequence[Tensor], config: ReferencesConfig):
         """`episodes`: references (T, D) of observation.state. ConfigError if the environment cannot start in them."""
         super().__init__(env)
         if not hasattr(env, "begin"):
             raise ConfigError(f"task {env.info.task!r} cannot start in a recorded state: only testbeds can")
-        self.config, n = config, env.num_envs
+        self.config, n, env.success_ends = config, env.num_envs, False
         self.device = torch.device(getattr(env, "device", "cpu"))
         self.references = References(episodes, env.info.state, config.command, self.device)
         if config.links and len(self.references.commands) < 2:
@@ -62,11 +68,8 @@ class ReferenceEnv(EnvWrapper):
             )
         self.starts = StartWeights(len(episodes), config.uniform, self.device)
         self.rng = torch.Generator().manual_seed(0)
-        self.frame, self.segment, self.wait, self.count = (
-            torch.zeros(n, dtype=torch.long, device=self.device) for _ in range(4)
-        )
-        """Frame (n,) that each state should be like, segment (n,) where the tracking began, steps (n,) that are still
-        without reward, and number (n,) of steps with reward."""
+        for name in COUNTERS:
+            setattr(self, name, torch.zeros(n, dtype=torch.long, device=self.device))
         self.total = torch.zeros(n, device=self.device)
         """Sum (n,) of the running episode's rewards."""
 
@@ -89,7 +92,8 @@ class ReferenceEnv(EnvWrapper):
         wait = torch.where(plain, 0, (distance / known.speed).ceil().long())
         for name, value in (("frame", frame), ("wait", wait), ("segment", known.segment(frame))):
             setattr(self, name, torch.where(where, value, getattr(self, name)))
-        self.count, self.total = self.count.masked_fill(where, 0), self.total.masked_fill(where, 0.0)
+        self.held, self.count = self.held.masked_fill(where, 0), self.count.masked_fill(where, 0)
+        self.total = self.total.masked_fill(where, 0.0)
         return observation
 
     def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
@@ -101,22 +105,20 @@ class ReferenceEnv(EnvWrapper):
     def step(self, actions: Tensor) -> tuple[Any, ...]:
         """Step the environment; return the reward of tracking in place of the task's."""
         observation, _, terminated, truncated, infos = self.env.step(actions)
-        done, reached = terminated | truncated, observation[STATE]
-        if done.any():
-            reached = torch.where(done[:, None], infos["final_obs"][STATE], reached)
-        paid = self.wait == 0
-        self.frame = torch.where(paid, self.references.next(self.frame), self.frame)
-        distance = self.references.distance(reached, self.references.frames[self.frame])
+        final, paid = infos.get("final_obs", observation), self.wait == 0
+        frame = torch.where(paid, self.references.next(self.frame), self.frame)
+        self.held, self.frame = self.held + (paid & (frame == self.frame)), frame
+        truncated = truncated | (self.held >= self.config.hold) & ~terminated
+        done = terminated | truncated
+        distance = self.references.distance(final[STATE], self.references.frames[frame])
         reward = torch.where(paid, (-self.config.sharpness * distance.square()).exp(), 0.0)
         self.wait = (self.wait - 1).clamp_min(0)
         self.total, self.count = self.total + reward, self.count + paid
-        success = infos.get("success", torch.zeros_like(done))
-        terminated, truncated = terminated & ~success, truncated | (terminated & success)
         if done.any():
-            # A failure cuts off rewards, which count 0.
-            steps = torch.where(terminated, self.env.info.horizon or self.count, self.count).clamp_min(1)
+            lost = self.references.left(frame) + self.config.hold - self.held  # rewards that a failure cut off count 0
+            steps = (self.count + terminated * lost).clamp_min(1)
             self.starts.report(self.segment[done], (self.total / steps)[done])
-            observation = self._begin(done)
+            observation, infos = self._begin(done), infos | {"final_obs": final, "_final_obs": done}
         return observation, reward, terminated, truncated, infos
 
     @property
@@ -127,12 +129,12 @@ class ReferenceEnv(EnvWrapper):
 
     def wrapper_state(self) -> dict[str, Any]:
         """Return the rewards by segment, the generator, and the running episodes' values."""
-        own = {name: getattr(self, name).clone() for name in ("frame", "segment", "wait", "count", "total")}
+        own = {name: getattr(self, name).clone() for name in (*COUNTERS, "total")}
         return own | {"mean": self.starts.mean.clone(), "rng": self.rng.get_state()}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `wrapper_state`."""
-        for name in ("frame", "segment", "wait", "count", "total"):
+        for name in (*COUNTERS, "total"):
             setattr(self, name, state[name].to(self.device, copy=True))
         self.starts.mean = state["mean"].to(self.device, copy=True)
         self.rng.set_state(state["rng"])

@@ -123,6 +123,8 @@ class TestbedEnv:
 
     mirror: Mirror | None = None
     skills = tuple(SKILLS)
+    success_ends = True
+    """Whether success ends an episode."""
 
     def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
@@ -196,11 +198,12 @@ class TestbedEnv:
         return self._observation(self.state), {}
 
     def begin(self, where: Tensor, observation: Tensor) -> dict[str, Tensor]:
-        """Move environments `where` (n,) to the states that are observed as `observation` (n, D), at the start of their
-        episodes; return all observations."""
+        """Start the episodes of environments `where` (n,) in the states that are observed as `observation` (n, D);
+        return all observations."""
         state = self.testbed.restore(observation)
         state = torch.cat([state, self.state[:, state.shape[1] :]], 1)  # the parameters stay
         self.state = torch.where(where[:, None], state, self.state)
+        self.steps = torch.where(where, 0, self.steps)
         return self._observation(self.state)
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -212,7 +215,8 @@ class TestbedEnv:
         self.outside = torch.zeros_like(self.outside)
         reward, success, failure = self.testbed.outcome(state, actions)
         self.steps = self.steps + 1
-        terminated = failure | success if self.testbed.reports_success else failure
+        ends = self.testbed.reports_success and self.success_ends
+        terminated = failure | success if ends else failure
         truncated = (self.steps >= self.testbed.horizon) & ~terminated
         done = terminated | truncated
         infos: dict[str, Any] = {"success": success} if self.testbed.reports_success else {}

@@ -83,10 +83,14 @@ class References:
         state[:, self.command] = self.commands[skill]
         return state
 
+    def left(self, frame: Tensor) -> Tensor:
+        """Return the numbers (n,) of frames that follow frames (n,) in their references."""
+        clip = self.clip[frame]
+        return self.first[clip] + self.length[clip] - 1 - frame
+
     def next(self, frame: Tensor) -> Tensor:
         """Return the frames (n,) after frames (n,); the last one of a reference stays."""
-        clip = self.clip[frame]
-        return torch.minimum(frame + 1, self.first[clip] + self.length[clip] - 1)
+        return frame + (self.left(frame) > 0)
 
     def segment(self, frame: Tensor) -> Tensor:
         """Return the segment (n,) of frames (n,), counted through all references."""

@@ -208,19 +208,25 @@ def test_no_step_is_paid_and_no_frame_passes_before_the_tracking_begins(
     assert running.sum() > 200
 
 
-def test_success_is_no_end_of_the_tracking_and_a_failure_counts_its_lost_rewards(
+def test_success_ends_no_episode_and_a_failure_counts_its_lost_rewards(
     clips: tuple[list[Tensor], list[Tensor]],
 ) -> None:
     env, _ = started(clips[0], PLAIN, n=2)
     env.env.state[0, :6] = torch.tensor([0.0, -0.51, 0, 0, 0, 0])  # before the ball
     env.env.state[1, :6] = torch.tensor([0.7 * env.env.state[1, 6].item(), 0.6, 0, 0, 0, 0])  # at the end
     env.env.state[1, 7] = 4
-    segment = env.segment.clone()
+    segment, left = env.segment.clone(), env.references.left(env.frame)
     _, reward, terminated, truncated, infos = env.step(torch.tensor([[0.0, 1, 0, 0, 0, 0]]).expand(2, -1))
-    assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, True])
+    assert terminated.tolist() == [True, False] and not truncated.any()
     assert infos["success"].tolist() == [False, True]
-    mean = env.starts.mean.flatten()[segment]
-    assert mean.tolist() == pytest.approx([0.1 * reward[0].item() / 120, 0.1 * reward[1].item()])
+    assert env.starts.mean.flatten()[segment[0]].item() == pytest.approx(0.1 * reward[0].item() / (left[0].item() + 20))
+    rewards = [reward[1].item()]
+    while not truncated[1]:
+        _, reward, _, truncated, infos = env.step(torch.zeros(2, 6))
+        rewards.append(reward[1].item())
+    assert len(rewards) == left[1] + 20 and infos["_final_obs"][1]
+    assert infos["final_obs"][STATE][1, 1] > 0.6 and env.env.steps[1] == 0, "a new episode has begun"
+    assert env.starts.mean.flatten()[segment[1]].item() == pytest.approx(0.1 * sum(rewards) / len(rewards), rel=1e-4)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
