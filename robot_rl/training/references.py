@@ -23,8 +23,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 COUNTERS = ("frame", "segment", "wait", "held", "count")
-"""Attributes (n,) of a `ReferenceEnv`: frame that a state should be like, segment where the tracking began, steps that
-are still without reward, steps in which the last frame was tracked, and number of steps with reward."""
+"""Whole numbers (n,) that a `ReferenceEnv` keeps of each running episode."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,17 @@ class ReferenceEnv(EnvWrapper):
     """An environment whose episodes start in states of references, with the reward of tracking them.
 
     Success ends no episode: it would end the reward, and policies would learn to stop just before it."""
+
+    frame: Tensor
+    """Frame that the state should be like."""
+    segment: Tensor
+    """Segment of the references where the tracking began."""
+    wait: Tensor
+    """Number of steps that are still without reward."""
+    held: Tensor
+    """Number of steps in which the last frame was tracked."""
+    count: Tensor
+    """Number of steps with reward."""
 
     def __init__(self, env: Any, episodes: Sequence[Tensor], config: ReferencesConfig):
         """`episodes`: references (T, D) of observation.state. ConfigError if the environment cannot start in them."""
@@ -83,8 +93,7 @@ class ReferenceEnv(EnvWrapper):
         linked, noisy = u[:, 2] < self.config.links, u[:, 3] < self.config.noisy
         other = (skill + 1 + (u[:, 4] * (count - 1)).long()) % count
         skill = torch.where(linked, other, skill)
-        spread = torch.where(known.scale.isfinite(), known.scale, 0.0)
-        state = known.frames[frame] + noisy[:, None] * self.config.noise * spread * noise
+        state = known.frames[frame] + noisy[:, None] * self.config.noise * known.deviation * noise
         observation: dict[str, Tensor] = self.env.begin(where, known.told(state, skill))
         near, distance = known.nearest(observation[STATE], skill)  # the environment may have moved what overlapped
         plain = ~(linked | noisy)

@@ -56,12 +56,15 @@ class References:
         """Values (K, ...) of the command, and the skill (F,) of each frame."""
         if command:
             self.commands, self.skill = told.unique(dim=0, return_inverse=True)
-        self.scale = torch.full((spec.size,), torch.inf, device=device)
+        self.deviation = torch.zeros(spec.size, device=device)
+        """Standard deviation (D,) of the component's field; 0 for the command and for constant fields."""
+        self.scale = torch.full_like(self.deviation, torch.inf)
+        """Difference (D,) of a component that counts as the distance 1."""
         for field in spec.fields:
             part = spec.slice(field.name)
             deviation = self.frames[:, part].var(0, correction=0).mean().sqrt()
             if field.name != command and deviation > 1e-6:  # a constant field tells nothing
-                self.scale[part] = deviation * len(field.dims) ** 0.5
+                self.deviation[part], self.scale[part] = deviation, deviation * len(field.dims) ** 0.5
         moved = self.distance(self.frames[1:], self.frames[:-1])[self.clip[1:] == self.clip[:-1]]
         self.speed = float(moved.mean().clamp_min(1e-6))
         """Mean distance of two successive frames."""

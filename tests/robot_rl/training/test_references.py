@@ -138,6 +138,14 @@ def test_without_links_and_noise_starts_are_states_of_the_references_to_the_bit(
     assert torch.equal(linked[:, :6], state[:, :6]) and torch.equal(linked[~same, 6], -state[~same, 6])
 
 
+def test_noise_has_the_given_deviation(clips: tuple[list[Tensor], list[Tensor]]) -> None:
+    config = ReferencesConfig(links=0.0, noisy=1.0, noise=0.5, uniform=1.0)
+    state, plain = (started(clips[0], each, 4000)[1] for each in (config, PLAIN))
+    expected = 0.5 * torch.cat(clips[0])[:, :6].var(0, correction=0).mean().sqrt()
+    assert torch.allclose((state - plain)[:, :6].std(0), expected.expand(6), rtol=0.05)
+    assert torch.equal(state[:, 6], plain[:, 6])
+
+
 def test_without_a_command_all_references_show_one_skill(clips: tuple[list[Tensor], list[Tensor]]) -> None:
     config = ReferencesConfig(command="", links=0.0, noisy=1.0)
     env, state = started(clips[0], config)
