@@ -32,7 +32,8 @@ class Check:
     control: Arm
     """Usually the method without its mechanism."""
     data: tuple[str, ...] = ()
-    """Flags of `robot-rl collect TASK`, which collects one dataset per seed; (): no dataset."""
+    """Flags of `robot-rl collect TASK`, which collects one dataset per seed, after the name of its task if that is not
+    `task`; (): no dataset."""
     base: Arm | None = None
     """Arm that is trained first, with the data and seed of the other arms. Arms that need a base get it as --base."""
     base_data: tuple[str, ...] = ()
@@ -49,6 +50,10 @@ class Check:
     """Second control: the next best simple method, with the same data and steps. A method passes both."""
     parity: bool = False
     """Whether the method passes if its mean is not below the control's interval; else it must be better."""
+
+    def collected(self, data: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the words of `robot-rl collect` for `data` or `base_data`."""
+        return data if data and not data[0].startswith("--") else (self.task, *data)
 
     @property
     def arms(self) -> dict[str, Arm]:
@@ -97,6 +102,7 @@ VARIED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1
 PUSHED = flags("--training.num-envs 256 --training.rollout 25 --training.steps 1000000")
 WALK = flags("--training.steps 1500000")
 TROT = flags("--skill STEADY --episodes 2 --num-envs 2 --keep-failures")
+OWN_STATES = flags("--references.links 0 --references.uniform 1")
 OBSERVED = flags(
     "--training.steps 12000 --training.num-envs 4 --training.updates-per-step 0.5 --training.batch 128",
     "--agent.hidden 128 128 --policy.hidden 128 128 --agent.initial-temperature 0.05",
@@ -305,6 +311,12 @@ checks: dict[str, Check] = {
         "Directions of one scripted gait teach to walk in fewer steps than all actions.",
         "go2-flat", Arm("latent-priors", WALK), Arm("ppo", flags(WALK, "--policy.initial-std 0.5")), TROT,
         figure="return", second=Arm("ppo", flags(WALK, "--policy.initial-std 0.25")),
+    ),
+    "skillmimic": Check(
+        "Starts in states of another skill teach to go over to a skill; starts in its own, or at random, do not.",
+        "testbed:clips-switch", Arm("skillmimic"), Arm("skillmimic", flags(OWN_STATES, "--references.noisy 0")),
+        flags("testbed:clips --skill STEADY --episodes 10"), at_least=0.7,
+        second=Arm("skillmimic", flags(OWN_STATES, "--references.noisy 1 --references.noise 1")),
     ),
     "ads": Check(
         "With a discount that rises, demonstrated states are followed in order, without actions and rewards.",

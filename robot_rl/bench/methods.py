@@ -65,7 +65,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int, publish
 
     def collect(part: str, made: Path, how: tuple[str, ...]) -> Step:
         note = made.with_name(f"{made.name}.facts")
-        words = ("collect", check.task, *how, *common, "--out", made, "--log", note)
+        words = ("collect", *check.collected(how), *common, "--out", made, "--log", note)
         return step(part, made, lambda: (note / "dataset.json").is_file(), *words)
 
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:

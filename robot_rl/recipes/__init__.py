@@ -47,6 +47,7 @@ _PATHS = {
     "ppo": ("ppo:ProximalPolicy", "on-policy RL from scratch, in many environments at once"),
     "slim": ("ppo:SLIM", "ppo with a critic for each term of the reward"),
     "gorl": ("gorl:GenerativeOnline", "ppo on the noise of a flow that is fitted to the executed actions"),
+    "skillmimic": ("skillmimic:SkillMimic", "ppo that tracks recorded states, also from those of another skill"),
     "latent-priors": ("latent_priors:LatentPriors", "ppo along the directions of demonstrated actions"),
     "tce": ("tce:TemporallyCorrelatedEpisodes", "ppo on whole movements, with an advantage for each of their segments"),
     "dppo": ("dppo:DenoisingPPO", "PPO on a diffusion policy's denoising steps, needs --base"),

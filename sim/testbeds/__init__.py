@@ -19,6 +19,8 @@ testbeds = Registry(
         "discs-beside": ("sim.testbeds.discs:DiscsBeside", "discs with a demonstrator who stops beside the disc"),
         "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
         "island": ("sim.testbeds.island:Island", "a point goes past a round obstacle to goals of a given range"),
+        "clips": ("sim.testbeds.clips:Clips", "a point in six dimensions follows one of two lines past a ball"),
+        "clips-switch": ("sim.testbeds.clips:ClipsSwitch", "clips that start midway along the other line"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, with rewards on two scales"),
         "via": ("sim.testbeds.via:Via", "a point goes to a goal through a via-point, paid at the two alone"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with a weak motor"),

@@ -17,6 +17,7 @@ from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED, STATE, ObservationSpec
 from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import ConfigError
 from sim.randomization import Randomize
 from sim.step.distribution import EpisodeDistribution
 from sim.tasks import TESTBED
@@ -79,6 +80,13 @@ class Testbed(ABC):
         """Return observations (n, D); by default, the state."""
         return s
 
+    def restore(self, observation: Tensor) -> Tensor:
+        """Return the states (n, S), without parameters, that are observed as `observation` (n, D). ConfigError if
+        observations do not tell the state."""
+        if type(self).observe is not Testbed.observe:
+            raise ConfigError(f"{TESTBED}{self.name} cannot start in an observed state: it has no method restore")
+        return observation
+
     @abstractmethod
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return reward (n,), success (n,) and failure (n,) of the steps that reached states s by actions a. Success
@@ -120,6 +128,8 @@ class TestbedEnv:
     """n copies of a testbed as a `robot_rl.interface.environment.VectorEnv`."""
 
     skills = tuple(SKILLS)
+    success_ends = True
+    """Whether success ends an episode."""
 
     def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
@@ -192,6 +202,15 @@ class TestbedEnv:
         self.state = self._start(torch.ones_like(self.seed, dtype=torch.bool))
         return self._observation(self.state), {}
 
+    def begin(self, where: Tensor, observation: Tensor) -> dict[str, Tensor]:
+        """Start the episodes of environments `where` (n,) in the states that are observed as `observation` (n, D);
+        return all observations."""
+        state = self.testbed.restore(observation)
+        state = torch.cat([state, self.state[:, state.shape[1] :]], 1)  # the parameters stay
+        self.state = torch.where(where[:, None], state, self.state)
+        self.steps = torch.where(where, 0, self.steps)
+        return self._observation(self.state)
+
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment; see `VectorEnv`."""
         if tuple(actions.shape) != (self.num_envs, self.info.action):
@@ -201,7 +220,8 @@ class TestbedEnv:
         self.outside = torch.zeros_like(self.outside)
         reward, success, failure = self.testbed.outcome(state, actions)
         self.steps = self.steps + 1
-        terminated = failure | success if self.testbed.reports_success else failure
+        ends = self.testbed.reports_success and self.success_ends
+        terminated = failure | success if ends else failure
         truncated = (self.steps >= self.testbed.horizon) & ~terminated
         done = terminated | truncated
         infos: dict[str, Any] = {"success": success} if self.testbed.reports_success else {}

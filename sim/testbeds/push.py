@@ -59,6 +59,9 @@ class Push(Testbed):
     def observe(self, s: Tensor) -> Tensor:
         return torch.cat([s, s[:, 2:4] - s[:, :2], s[:, 4:6] - s[:, 2:4]], 1)
 
+    def restore(self, observation: Tensor) -> Tensor:
+        return observation[:, :6]
+
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         success = (s[:, 2:4] - s[:, 4:6]).norm(dim=1) < NEAR
         return success.float(), success, torch.zeros_like(success)

@@ -77,7 +77,7 @@ def test_check_names_valid_tasks_flags_and_inputs(name: str) -> None:
     from robot_rl.cli.collect import Collect
 
     for data in (check.data, check.base_data):
-        parse(Collect, [check.task, *data], "collect")
+        parse(Collect, list(check.collected(data)), "collect")
 
 
 def test_order_and_inputs_of_the_commands(tmp_path: Path) -> None:
