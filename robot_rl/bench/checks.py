@@ -112,6 +112,7 @@ UNSCHEDULED = flags(OBSERVED, "--imitation.no-schedule")
 CAREFUL = flags("--training.steps 20000 --agent.range-steps 15000")
 LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", "--policy.hidden 128 128")
 """Many steps with small networks: a step takes about a quarter of the time with ten critics of 256 by 256 units."""
+PUSHES = flags("--training.offline-updates 4000 --training.batch 128")
 SUCCESS = flags("--training.reward success")
 OFFLINE_BINS = flags("--training.offline-updates 4000 --training.steps 0 --agent.imitation 0")
 WATCHED = flags("--training.steps 15000 --training.batch 128 --training.updates-per-step 1", "--operator.patience 10")
@@ -359,6 +360,11 @@ checks: dict[str, Check] = {
         "testbed:reach", Arm("rlpd", flags(LONG, "--agent.head hl-gauss")), Arm("rlpd", LONG),
         flags("--episodes 20"), figure="training success", paper="Farebrother et al. 2024, arXiv 2403.03950",
         second=Arm("rlpd", flags(LONG, "--agent.head c51")),
+    ),
+    "mirrored": Check(
+        "Mirror images of 20 demonstrations teach more than the demonstrations alone, and than a clone of them.",
+        "testbed:push", Arm("iql", flags(PUSHES, "--training.mirror 0.5")), Arm("iql", PUSHES), flags("--episodes 20"),
+        second=Arm("bc"), paper="Corrado and Hanna 2024, arXiv 2310.17786",
     ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in fewer steps than without.",
