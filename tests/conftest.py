@@ -74,6 +74,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture(autouse=True)
+def signals_restored() -> Iterator[None]:
+    """Undo what a command that runs within the test does to signals, which would be lost for later tests."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seed torch's global generator, from which network weights are drawn."""
     torch.manual_seed(0)

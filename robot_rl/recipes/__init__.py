@@ -4,7 +4,7 @@ paper."""
 from typing import Any
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.registry import Registry
+from robot_rl.util.registry import Registry, load
 
 _PATHS = {
     "bc": ("bc:BC", "clone demonstrations by regression"),
@@ -65,9 +65,7 @@ _PATHS = {
 
 def _checked(found: Any, name: str, path: str) -> Any:
     """Return the recipe; ConfigError if it is no dataclass of a recipe."""
-    from robot_rl.recipes.recipe import Recipe
-
-    if not (isinstance(found, type) and issubclass(found, Recipe)):
+    if not (isinstance(found, type) and issubclass(found, load("robot_rl.recipes.recipe:Recipe", "recipe"))):
         raise ConfigError(
             f"{name!r} is no recipe: name a dataclass that derives from robot_rl.recipes.recipe.Recipe, see "
             "docs/add-a-recipe.md"

@@ -126,7 +126,7 @@ def train_off_policy(
             f"--training.capacity {config.capacity} leaves each of {env.num_envs} environments "
             f"{config.capacity // env.num_envs} rows, too few for samples of {span} steps; raise it"
         )
-    reflect = mirrored(env.mirror, config.mirror, agent.columns)
+    reflect = mirrored(getattr(env, "mirror", None), config.mirror, agent.columns)
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])

@@ -43,7 +43,7 @@ def load(path: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ConfigError(f"{what}: there is no module {error.name}") from None
+        raise ConfigError(f"{what} needs module {error.name}, which cannot be found") from None
     if not hasattr(found, attribute):
         public = [name for name in vars(found) if not name.startswith("_")]
         raise ConfigError(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")

@@ -15,7 +15,7 @@ from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
 from policies.flow import TIME_SCALE, FlowConfig, FlowPolicy
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 Build = Callable[..., Any]
 UPDATES = 500
@@ -112,7 +112,7 @@ def test_learning_rate_warms_up_and_decays_to_0() -> None:
 
 
 def test_policy_without_a_loss_is_refused(residual: Build) -> None:
-    with pytest.raises(TypeError, match="no loss"):
+    with pytest.raises(ConfigError, match="no method loss"):
         Cloning(residual(), CloningConfig(), 10)
 
 

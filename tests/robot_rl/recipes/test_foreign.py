@@ -140,7 +140,7 @@ def test_wrong_paths_are_explained(write: Write) -> None:
         recipes.get(f"{path}.LinearBC")
     with pytest.raises(ConfigError, match="did you mean LinearBC"):
         recipes.get(f"{path}:linearbc")
-    with pytest.raises(ConfigError, match=rf"there is no module {path}s"):
+    with pytest.raises(ConfigError, match=rf"needs module {path}s, which cannot be found"):
         recipes.get(f"{path}s:LinearBC")
     with pytest.raises(UnknownName, match=r"did you mean .*rlpd"):
         recipes.get("RLPD")

@@ -120,7 +120,7 @@ def test_privileged_terms_are_checked_at_definition() -> None:
 @pytest.mark.parametrize(("expert", "skill", "message"), [
     ("sim.experts.lift:LiftExprt", "STEADY", r"lift\.py: it has no 'LiftExprt'; did you mean LiftExpert"),
     ("sim.experts.lift:LiftExpert", "STEDY", r"lift\.py: it has no 'STEDY'; did you mean STEADY"),
-    ("sim.experts.lfit:LiftExpert", "STEADY", "there is no module sim.experts.lfit"),
+    ("sim.experts.lfit:LiftExpert", "STEADY", "needs module sim.experts.lfit, which cannot be found"),
     ("LiftExpert", "STEADY", "is 'LiftExpert'; it is written module:function"),
 ])  # fmt: skip
 def test_a_missing_expert_raises(expert: str, skill: str, message: str) -> None:
