@@ -23,14 +23,12 @@ from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class AWACConfig(ActorCriticConfig):
-    """AWAC."""
-
     temperature: PositiveFloat = 1.0
-    """Lambda, in units of the value: the advantage that multiplies an action's weight by e."""
+    """Lambda, in units of the value: the advantage that multiplies a weight by e. The temperature of iql is 1 / it."""
     samples: PositiveInt = 1
     """Number of the policy's actions whose mean value is the state's value."""
-    weight_limit: PositiveFloat = 100.0
-    """Largest weight of an action."""
+    heaviest: PositiveFloat = 100.0
+    """Largest weight of a row in the actor's loss."""
 
 
 class AWACAgent(ActorCritic):
@@ -51,7 +49,7 @@ class AWACAgent(ActorCritic):
         with torch.no_grad():
             own = [self._actor_value(batch, seen, actor.sample(features, self.rng)[0]) for _ in range(c.samples)]
             advantage = self._actor_value(batch, seen, batch["action"]) - torch.stack(own).mean(0)
-            weight = (advantage / c.temperature).exp().clamp_max(c.weight_limit)
+            weight = (advantage / c.temperature).exp().clamp_max(c.heaviest)
         log_prob = actor.log_prob(features, batch["action"])
         metrics = {"actor/advantage": advantage.mean(), "actor/weight": weight.mean()}
         return -(weight * log_prob).mean(), log_prob, metrics

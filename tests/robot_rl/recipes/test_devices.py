@@ -44,7 +44,7 @@ Build = Callable[..., Any]
 META = torch.device("meta")
 OFF_POLICY = [
     "sac", "td3", "rlpd", "resfit", "hil-serl", "iql", "td3-bc", "cal-ql", "fql", "ofql", "cfgrl", "qc", "expo", "dsrl",
-    "porl", "cqn", "arsq", "rlt",
+    "porl", "cqn", "arsq", "rlt", "awac",
 ]  # fmt: skip
 ROWS = 4
 
