@@ -25,7 +25,7 @@ demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its o
 demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is told what to do
 	$(BIN)/robot-rl demo vla $(ARGS)
 
-sims: $(SIMS) $(LEROBOT)  ## simulators of Franka's protocol, Unitree's SDK and LeRobot, which pin older packages
+sims: $(SIMS) $(LEROBOT)  ## simulators of Franka's protocol and of Fetch, Unitree's SDK, LeRobot, which pin older packages
 
 # A busy computer misses deadlines now and then, a defect always: real-time tests get three tries, listed as reruns.
 test: $(STAMP) $(SIMS) $(LEROBOT)  ## in parallel, then the real-time tests alone
@@ -51,7 +51,8 @@ $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 # Unitree's SDK comes without OpenCV, which it requires but does not import.
 $(SIMS): Makefile
 	@test -x .venv-sims/bin/pip || $(PYTHON) -m venv .venv-sims
-	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4 cyclonedds==11.0.1
+	.venv-sims/bin/python -m pip install --disable-pip-version-check franka-sim==1.1.7 franky-sim==1.0.4 cyclonedds==11.0.1 \
+	  gymnasium-robotics==1.4.2
 	.venv-sims/bin/python -m pip install --disable-pip-version-check --no-deps unitree-sdk2py-dimos==1.0.3
 	@touch $@
 

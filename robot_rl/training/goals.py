@@ -91,6 +91,24 @@ def in_hindsight(episode: Episode, goals: Goals, within: int, rng: torch.Generat
     return {STATE: goals.aim(states[:last], goal), "action": episode["action"][:last]}
 
 
+def achieved_later(episode: Episode, goals: Goals, rng: torch.Generator) -> Episode | None:
+    """Return a copy of an episode whose goal is what it achieved at a random later step, where the copy ends.
+
+    Format of `Replay.newest`: observed columns have T + 1 rows, others T. The copy pays 1 at its end, like success. The
+    goal is one for all steps, so returns of n steps stay consistent. None if the first state achieves the goal too.
+    """
+    states = episode[STATE]
+    goal = goals.achieved(states[int(torch.randint(1, len(states), (), generator=rng))])
+    reached = goals.reached(states, goal)
+    end = int(reached.long().argmax())
+    if not end:
+        return None
+    steps = len(episode["action"])
+    copy = {name: values[: end + (len(values) - steps)] for name, values in episode.items()}
+    last = torch.arange(end) == end - 1
+    return copy | {STATE: goals.aim(copy[STATE], goal), "reward": last.float(), "terminated": last}
+
+
 def regions(wanted: Tensor, count: int) -> Tensor:
     """Return the region (M,) of every goal (M, G), by k-means with `count` distant goals as initial centres."""
     centres = wanted[:1]

@@ -15,10 +15,11 @@ from robot_rl.data.recording import DemoSelection
 from robot_rl.data.replay import DEMONSTRATION, NEXT, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
-from robot_rl.interface.observation_spec import PRIVILEGED
+from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.learning.agent import Agent, LearningPhase
 from robot_rl.rewards import EpisodeReward, RewardName, RewardSource
+from robot_rl.training.goals import GoalConfig, Goals, achieved_later
 from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
 from robot_rl.training.repeat import HeldAction
 from robot_rl.training.run import Run
@@ -68,6 +69,11 @@ class OffPolicyConfig:
     mirror: Fraction = 0.0
     """Share of every batch that is replaced by its mirror image, in a task that declares a symmetry. The critics then
     learn from states and actions that were not seen."""
+    hindsight: NonNegativeInt = 0
+    """Copies of each episode with a goal that it achieved later, for a reward for success; they make up N / (N + 1) of
+    what batches draw from the environment's steps (HER, Andrychowicz et al. 2017, arXiv 1707.01495)."""
+    goal: GoalConfig = GoalConfig()
+    """Fields of the state with the goal; read for --training.hindsight."""
     stop_at: PositiveFloat = 1.1
     """Stop at this success rate of the last 200 episodes (at least one per environment); above 1: never stop early."""
 
@@ -129,7 +135,8 @@ def train_off_policy(
     reflect = mirrored(getattr(env, "mirror", None), config.mirror, agent.columns)
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
-    sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
+    goals = hindsight_goals(env, config, agent.columns)
+    achieved = Replay(config.capacity, 1, agent.columns, agent.device) if goals else None
     rng, scale = torch.Generator().manual_seed(seed), config.reward_scale
     episodes = EpisodeMetrics(env.num_envs, agent.device, first_of_each=True)
     offline, step, due, learns = 0, 0, 0.0, False
@@ -140,6 +147,8 @@ def train_off_policy(
         episodes.load_state_dict(saved["episodes"])
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
+        if achieved is not None:
+            achieved.load_state_dict(saved["achieved"])
         if finished is not None:
             finished.load_state_dict(saved["finished"])
         if demos is not None and "demos" in saved:
@@ -152,6 +161,12 @@ def train_off_policy(
             replay.cut(saved["final"])
             episodes.restart()
     metrics: dict[str, Tensor] = {}
+
+    def sources() -> list[Share]:
+        own = config.batch - from_demos
+        copied = own * config.hindsight // (config.hindsight + 1) if achieved is not None and achieved.size else 0
+        shares = [(replay, own - copied), (achieved, copied), (demos, from_demos)]
+        return [(source, count) for source, count in shares if source is not None]
 
     def over() -> bool:
         return step >= config.steps or episodes.success() >= config.stop_at
@@ -169,6 +184,7 @@ def train_off_policy(
         state = {"offline": offline, "step": step, "owed": due, "episodes": episodes.state_dict()}
         state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
         state |= {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
+        state |= {"achieved": achieved.state_dict()} if achieved is not None else {}
         state |= {"finished": finished.state_dict()} if finished is not None else {}
         if hasattr(env, "state_dict"):  # then the resume is bit-identical
             state["env"] = env.state_dict()
@@ -196,7 +212,7 @@ def train_off_policy(
             if due >= 1:
                 updates, due = int(due), due % 1
                 how = agent.sampling if finished is None else replace(agent.sampling, discount=finished.discount)
-                for batch in sample_batches(sources, updates, how, rng):
+                for batch in sample_batches(sources(), updates, how, rng):
                     batch = reflect(batch)
                     metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
             following, task_reward, terminated, truncated, infos = stepping.result()
@@ -214,6 +230,12 @@ def train_off_policy(
             if finished is not None:
                 for lane in ended.nonzero().flatten().tolist():
                     replay.relabel(lane, scale * finished(replay.newest(lane)))
+            if achieved is not None and goals:
+                for lane in ended.nonzero().flatten().tolist():
+                    episode = replay.newest(lane)
+                    for _ in range(config.hindsight):
+                        if copy := achieved_later(episode, goals, rng):
+                            achieved.add_episode(copy | {"reward": scale * copy["reward"]})
             if config.keep_successes and demos is not None:
                 for lane in (ended & infos["success"].cpu()).nonzero().flatten().tolist():
                     kept = replay.newest(lane)
@@ -229,6 +251,18 @@ def train_off_policy(
             if over() or run.stop_signal or step % config.checkpoint_every < env.num_envs:
                 save()
     agent.finish()
+
+
+def hindsight_goals(env: Any, config: OffPolicyConfig, columns: Iterable[str]) -> Goals | None:
+    """Return the goals of the task's state; None for no hindsight. ConfigError if other `columns` may hold a goal, or
+    if the reward is not that for success."""
+    if not config.hindsight:
+        return None
+    if config.reward != "success":
+        raise ConfigError("--training.hindsight pays for achieved goals alone: use it with --training.reward success")
+    if other := sorted(name for name in columns if name.startswith("observation.") and name != STATE):
+        raise ConfigError(f"--training.hindsight: {other[0]} may show the goal too, and is not relabelled")
+    return Goals(config.goal, env.info.state)
 
 
 def mirrored(mirror: Mirror | None, share: float, columns: Iterable[str]) -> Callable[[Batch], Batch]:

@@ -53,7 +53,7 @@ def load(path: str, what: str) -> Any:
 TRUSTED = "ROBOT_RL_IMPORTS"
 """Environment variable with the names of trusted packages, separated by commas."""
 _OURS = {"robot_rl", "policies", "sim", "real"}
-SUITES = ("ogbench", "metaworld")
+SUITES = ("ogbench", "fetch", "metaworld")
 """Packages of public benchmark suites, which only our own code in sim/suites imports."""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, STATE, ObservationSpec, picture_field
-from robot_rl.interface.spec import numbered
+from robot_rl.interface.spec import VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UserError
 from sim.foreign import gym_worker
@@ -126,8 +126,8 @@ class GymEnv:
             raise ConfigError(f"task {task}{where}: {error}") from None
         facts: dict[str, Any] = self.batch.facts
         self._largest = np.array(facts["largest"])
-        limits = [math.inf] * len(self._largest)
-        state = numbered("state", [-limit for limit in limits], limits)
+        parts = [numbered(name, [-math.inf] * size, [math.inf] * size) for name, size in facts["fields"]]
+        state = VectorSpec(tuple(field for part in parts for field in part.fields))
         actions = numbered("action", facts["low"], facts["high"])
         self.skills = tuple(facts["skills"])
         self.pictures = {f"{IMAGES}{name}": name for name in facts["pictures"]}

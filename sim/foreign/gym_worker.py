@@ -40,6 +40,8 @@ if not __package__:  # a script: other modules of this folder must not hide pack
 
 SUITES = {
     "ogbench": "pip install ogbench",
+    "fetch": "pip install gymnasium-robotics 'mujoco<3.9' in a virtual environment of its own, and name its Python "
+    "with --env-python",
     "metaworld": "pip install metaworld packaging in a virtual environment of its own, and name its Python with "
     "--env-python",
 }
@@ -81,6 +83,9 @@ class Reader:
                 self.numbers.append((keys, part))
         whole = [isinstance(part, spaces.Box) and part.dtype.kind in "iu" for _, part in self.numbers]
         sizes = [spaces.flatdim(part) for _, part in self.numbers]
+        names = ["_".join(map(str, keys)) or "state" for keys, _ in self.numbers]
+        self.fields = [[name, size] for name, size in zip(names, sizes, strict=True) if size]
+        """Name and size of each part of the vector."""
         self.largest = [EXACT if w else LARGEST for w, size in zip(whole, sizes, strict=True) for _ in range(size)]
         """For each number of an observation, the largest magnitude at which float32 is exact."""
 
@@ -161,6 +166,7 @@ class Batch:
             raise Unsuitable(f"actions of {name!r} are {action}, where a lower limit is not below the upper one")
         self.facts = {
             "largest": self.reader.largest,
+            "fields": self.reader.fields,
             "horizon": self._horizon(),
             "low": self.low.ravel().tolist(),
             "high": self.high.ravel().tolist(),

@@ -115,13 +115,17 @@ def test_collection_without_success_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "task", "remedy"),
-    [("ogbench", "cube-single-singletask-v0", "pip install ogbench"), ("metaworld", "pick-place-v3", "--env-python")],
-)
-def test_missing_suite_raises_with_installation(suite: str, task: str, remedy: str, monkeypatch: Any) -> None:
-    for name in [name for name in sys.modules if name.startswith((suite, "robot_rl_suite_"))]:
+    ("suite", "package", "task", "remedy"),
+    [("ogbench", "ogbench", "cube-single-singletask-v0", "pip install ogbench"),
+     ("metaworld", "metaworld", "pick-place-v3", "--env-python"),
+     ("fetch", "gymnasium_robotics", "push", "pip install gymnasium-robotics")],
+)  # fmt: skip
+def test_missing_suite_raises_with_installation(
+    suite: str, package: str, task: str, remedy: str, monkeypatch: Any
+) -> None:
+    for name in [name for name in sys.modules if name.startswith((package, "robot_rl_suite_"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, suite, None)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=f"gym:{suite}:{task}.*not installed.*{remedy}"):
         describe(f"gym:{suite}:{task}")
 
@@ -167,6 +171,39 @@ def test_ogbench_puzzle_presses_solve_lights_out(rows: int, columns: int) -> Non
     for _ in range(50):
         wrong = near @ rng.integers(0, 2, n) % 2
         assert (near @ presses(wrong, rows, columns) % 2 == wrong).all()
+
+
+OLDER = Path(__file__).parents[2] / ".venv-sims" / "bin" / "python"
+needs_older = pytest.mark.skipif(not OLDER.exists(), reason="make sims: Fetch needs an older MuJoCo")
+
+
+@needs_older
+@pytest.mark.parametrize("task", ["reach", "push", "pick-and-place"])
+def test_fetch_scripts_reach_the_goal(task: str) -> None:
+    """State and reward agree: the goal is within 5 cm exactly when the episode ends."""
+    env = GymEnv(f"gym:fetch:{task}", 3, OLDER)
+    assert [field.name for field in env.info.state.fields] == ["achieved_goal", "desired_goal", "observation"]
+    assert env.info.success_terminates and (env.info.horizon, env.info.rate) == (50, 25)
+    expert, won = demonstrator(env, "STEADY", 0), torch.zeros(3, dtype=torch.bool)
+    env.reset(seed=0)
+    for _ in range(50):
+        seen, reward, terminated, truncated, infos = env.step(expert.act({}))
+        last = infos["final_obs"]["observation.state"] if "final_obs" in infos else seen["observation.state"]
+        near = (last[:, :3] - last[:, 3:6]).norm(dim=1) < 0.05
+        assert torch.equal(near, terminated) and torch.equal(near, infos["success"]) and not truncated.any()
+        assert torch.equal(reward, near.float() - 1)
+        won |= terminated
+    assert won.all()
+    env.close()
+
+
+@needs_older
+def test_fetch_slide_has_no_script() -> None:
+    env = GymEnv("gym:fetch:slide", 1, OLDER)
+    assert not env.info.demonstrator
+    env.close()
+    with pytest.raises(ConfigError, match="pick-and-place"):
+        GymEnv("gym:fetch:throw", 1, OLDER)
 
 
 METAWORLD = os.environ.get("METAWORLD_PYTHON", "")
