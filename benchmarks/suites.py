@@ -1,6 +1,6 @@
 """Run a benchmark suite: collect with its demonstrators, train, and evaluate after several counts of environment steps.
 
-Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
+Used by `benchmarks.fetch`, `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
 stages in --work are not repeated, and training continues from its last checkpoint.
 """
 
@@ -60,6 +60,8 @@ class Suite:
     """Environment steps after which the policy is evaluated."""
     own_python: bool = False
     """Whether the suite needs another Python environment."""
+    package: str = ""
+    """Name of the suite's package, if it is another."""
 
 
 def robot_rl(*words: object) -> None:
@@ -120,7 +122,8 @@ def measure(
         data = folder / f"{name}-data-{seed}"
     where = ["--env-python", python] if python else []
     common = [*where, "--seed", seed, "--resume"]
-    robot_rl("collect", called, *method.collect.split(), *common, "--out", data)
+    if method.base or method.reads_demos:
+        robot_rl("collect", called, *method.collect.split(), *common, "--out", data)
     train, demos = ["train", called, "--threads", 1, *common], ["--dataset", data]
     if method.base:
         robot_rl(*train, *demos, "--recipe", *method.base.split(), "--out", base)
@@ -140,13 +143,14 @@ def measure(
         evaluations[str(steps)] = {key: found[key] for key in KEPT if key in found}
     rows = [(r["step"], r["seconds"], r["train/success"]) for r in read_metrics(run)
             if r.get("train/success") is not None]  # fmt: skip
-    dataset = Dataset(data)
+    dataset = Dataset(data) if data.exists() else None
     return {
         "recipe": method.train, "base": method.base, "options": more, "seed": seed,
-        "data": {"options": method.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
+        "data": {"options": method.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames}
+        if dataset else {},
         "curve": {"columns": ["step", "seconds", "train/success"],
                   "rows": thinned(rows)},
-        "evaluations": evaluations, "suite": versions(suite.name, python), "provenance": provenance(),
+        "evaluations": evaluations, "suite": versions(suite.package or suite.name, python), "provenance": provenance(),
     }  # fmt: skip
 
 
