@@ -1,7 +1,7 @@
 """Run a benchmark suite: collect with its demonstrators, train, and evaluate after several counts of environment steps.
 
-Used by `benchmarks.fetch`, `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
-stages in --work are not repeated, and training continues from its last checkpoint.
+Used by `benchmarks.fetch`, `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would
+type. Finished stages in --work are not repeated, and training continues from its last checkpoint.
 """
 
 import argparse
