@@ -52,14 +52,15 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def require_device(arguments: Mapping[str, str]) -> None:
-    """Raise LaunchError if the launch needs a gamepad and no gamepad is usable. The teleop node would respawn forever,
-    and the robot would move without an operator."""
-    if arguments.get("teleop") != "gamepad":
+    """Raise LaunchError if the launch needs a gamepad or SpaceMouse and none is usable. The teleop node would respawn
+    forever, or end, and the robot would move without an operator."""
+    if arguments.get("teleop") not in ("gamepad", "spacemouse"):
         return
     from real.teleop.gamepad import Gamepad
+    from real.teleop.spacemouse import connect
 
     try:
-        Gamepad().close()
+        (Gamepad() if arguments["teleop"] == "gamepad" else connect()).close()
     except UserError as error:
         raise LaunchError(str(error)) from error
 

@@ -7,11 +7,14 @@
 """
 
 from real.teleop.commands import AXES, BUTTONS, PRESSES, RELEASED, Operator, OperatorInput, from_joy, joy_topic, to_joy
+from real.teleop.devices import open_device
 from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard
+from real.teleop.spacemouse import SpaceMouse
 from real.teleop.stream import Device, DeviceInput, Finished, stream, until_signal
 
 __all__ = [
     "AXES", "BUTTONS", "PRESSES", "RELEASED", "Device", "DeviceInput", "Finished", "Gamepad", "Keyboard",
-    "Operator", "OperatorInput", "from_joy", "joy_topic", "stream", "to_joy", "until_signal",
+    "Operator", "OperatorInput", "SpaceMouse", "from_joy", "joy_topic", "open_device", "stream", "to_joy",
+    "until_signal",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Gamepads that ROS's joystick nodes publish, and the stick bindings of all gamepads."""
+"""Gamepads and SpaceMice that ROS's joystick nodes publish, and the stick bindings of all gamepads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,21 +39,46 @@ class Pad:
         return [*motion, opened - closed, *rotation], ours
 
 
+class Cap:
+    """SpaceMouse in the messages of ROS's spacenav_node, whose axes are x, y, z and rotations about them, as ours. The
+    left button closes the gripper while it is down, the right one opens it; both are the emergency stop."""
+
+    TOUCHED = 0.05
+    """Deflection above which the person has control. The node itself has a dead zone."""
+
+    def unreleased(self, axes: Sequence[float]) -> str:
+        """Return "": the cap springs back, so control needs no release before."""
+        return ""
+
+    def as_ours(self, axes: list[float], buttons: list[int], legged: bool) -> tuple[list[float], list[int]]:
+        """Convert the node's axes and buttons, as `Pad.as_ours`."""
+        motion, rotation = axes[:3], axes[3:]
+        left, right = buttons
+        touched = left or right or max(map(abs, axes)) > self.TOUCHED
+        if legged:
+            motion, rotation = [*motion[:2], rotation[2]], [0.0, 0.0, 0.0]
+        stop = int(left == right == 1)
+        return [*motion, float(right - left), *rotation], [int(bool(touched) and not stop), 0, 0, stop, 0]
+
+
 _JOY_NODE = Pad((1, 0, 4, 3), (2, 5), 1.0, (4, 0, 2, 1, 7, 5))
 _JOY_NODE_PLAYSTATION = replace(_JOY_NODE, buttons=(4, 0, 3, 1, 9, 5))
 _GAME_CONTROLLER_NODE = Pad((1, 0, 3, 2), (4, 5), 0.0, (9, 0, 2, 1, 6, 10))
 
 
-def pad_of(msg: Any) -> Pad | None:
-    """Return the layout of a message of ROS's package joy by its numbers of axes and buttons; None if unknown.
+def pad_of(msg: Any) -> Pad | Cap | None:
+    """Return the layout of a message of ROS's packages joy and spacenav by its numbers of axes and buttons; None if
+    unknown.
 
     `joy_node` has 8 axes; 11 or 12 buttons with an Xbox pad, 13 with a PlayStation pad's own driver.
-    `game_controller_node` has 6 axes and SDL's 15 to 21 buttons. A Joy does not name its device, and another device of
-    the same size may have another layout, which `Pad.unreleased` detects.
+    `game_controller_node` has 6 axes and SDL's 15 to 21 buttons, `spacenav_node` 6 axes and 2 buttons. A Joy does not
+    name its device, and another device of the same size may have another layout, which `Pad.unreleased` detects.
     """
     axes, buttons = len(msg.axes), len(msg.buttons)
     if axes == 8 and 11 <= buttons <= 13:
         return _JOY_NODE_PLAYSTATION if buttons == 13 else _JOY_NODE
+    if (axes, buttons) == (6, 2):
+        return Cap()
     return _GAME_CONTROLLER_NODE if axes == 6 and 15 <= buttons <= 21 else None
 
 

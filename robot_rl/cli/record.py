@@ -32,7 +32,7 @@ class Record:
     success or failure, or reset, which discards and repeats it."""
 
     task: opt.TaskName
-    teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
+    teleop: Literal["keyboard", "gamepad", "spacemouse", "topic"] = "keyboard"
     """Input in simulation: a device in this terminal, or the topic teleop/<robot>/joy, which `robot-rl teleop` or your
     own node publishes. A robot always gets its input from this topic."""
     instruction: str = ""
@@ -150,7 +150,7 @@ class Record:
     @contextmanager
     def _simulated(self, task: Task) -> Iterator[Any]:
         from real.episode.rehearsal import RehearsalEnv
-        from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
+        from real.teleop import DeviceInput, OperatorInput, open_device
         from robot_rl.robots import robots
         from sim.env import TaskEnv
         from sim.step.sampling import TRAINING
@@ -162,7 +162,7 @@ class Record:
                 node = stack.enter_context(open_node("record", ros_args=self.ros_args))
                 inputs = OperatorInput(node, robots.get(task.interface.robot).name)
             else:
-                device = Keyboard() if self.teleop == "keyboard" else Gamepad()
+                device = open_device(self.teleop)
                 console.print(device.help, highlight=False)
                 inputs = DeviceInput(device)
             stack.enter_context(closing(inputs))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from real.teleop.scripted_arm import ArmOperator
     from robot_rl.interface.robot import RobotSpec
 
-DEVICES = ("keyboard", "gamepad", "scripted", "none")
+DEVICES = ("keyboard", "gamepad", "spacemouse", "scripted", "none")
 RATES = (20.0, 50.0)
 """Allowed message rates, Hz: after 0.1 s without a message, the robot treats the operator as gone."""
 
@@ -30,8 +30,8 @@ class Teleop:
     Only the robot named by --robot receives the input: the topic is teleop/<robot>/joy (sensor_msgs/msg/Joy)."""
 
     device: tyro.conf.Positional[str]
-    """Input device: keyboard, gamepad, scripted (on the twin: corrects an arm, or steers and stops a legged robot), or
-    none, which publishes nothing."""
+    """Input device: keyboard, gamepad, spacemouse, scripted (on the twin: corrects an arm, or steers and stops a legged
+    robot), or none, which publishes nothing."""
     task: str | None = None
     """Task of an arm's scripted operator; default: the robot's first task."""
     robot: str = "panda"
@@ -41,7 +41,7 @@ class Teleop:
     seed: Seed = 0
     """Seed of the scripted operator."""
     path: str = ""
-    """Gamepad device file; default: the first /dev/input/js*."""
+    """Gamepad device file, default: the first /dev/input/js*; or the socket of the SpaceMouse's daemon spacenavd."""
     map: str = ""
     """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need no such file."""
     check: bool = False
@@ -101,11 +101,11 @@ class Teleop:
 
     def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
-        from real.teleop import Gamepad, Keyboard, stream, until_signal
+        from real.teleop import open_device, stream, until_signal
 
         legged = robot.base is not None
         with until_signal() as wait:  # before the terminal's mode changes, so that a signal restores it
-            device = Keyboard(legged=legged) if self.device == "keyboard" else Gamepad(self.path, legged, self.map)
+            device = open_device(self.device, legged, self.path, self.map)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
                     _say(device.help)

@@ -31,7 +31,7 @@ class View:
     what: tyro.conf.Positional[str]
     """Task (scripted demonstrator, or zero actions if the task has none); bundle or run folder; expert:TASK, zero:TASK
     or random:TASK; or robot:NAME for a robot or twin on this ROS domain."""
-    teleop: Literal["none", "keyboard", "gamepad"] = "none"
+    teleop: Literal["none", "keyboard", "gamepad", "spacemouse"] = "none"
     """Device in this terminal for taking over in an arm's simulation."""
     episodes: NonNegativeInt = 0
     """Simulation: number of episodes; 0: until Ctrl-C."""
@@ -112,7 +112,7 @@ class View:
     def _simulated(self) -> int:
         from contextlib import closing, nullcontext
 
-        from real.teleop import Finished, Gamepad, Keyboard
+        from real.teleop import Finished, open_device
         from robot_rl.cli.console import console, say_nominal
         from robot_rl.operators.intervention import InterventionWrapper
         from robot_rl.view import SimulationView, play
@@ -131,7 +131,7 @@ class View:
         try:
             device: Any = None
             if self.teleop != "none":
-                device = Keyboard() if self.teleop == "keyboard" else Gamepad()
+                device = open_device(self.teleop)
             with closing(device) if device else nullcontext():
                 if device:
                     env = InterventionWrapper(env, Person(env, device, view.reset))

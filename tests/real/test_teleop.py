@@ -1,6 +1,7 @@
 """Teleop devices with real terminals, event streams and DDS between processes."""
 
 import fcntl
+import math
 import os
 import pty
 import queue
@@ -508,6 +509,20 @@ def test_playstation_pad_of_joy_node_has_other_buttons() -> None:
 
 def game_controller(axes: dict[int, float], *buttons: int) -> Any:
     return make(TYPE, axes=[axes.get(k, 0.0) for k in range(6)], buttons=[int(k in buttons) for k in range(21)])
+
+
+def test_spacemouse_of_spacenav_node() -> None:
+    def cap(axes: list[float], *buttons: int, legged: bool = False) -> Operator:
+        return from_joy(make(TYPE, axes=axes, buttons=list(buttons)), legged)
+
+    still = [0.0] * 6
+    assert cap(still, 0, 0) == RELEASED
+    moved = cap([0.5, -0.25, 0.0, 0.0, 0.0, 1.0], 0, 0)
+    assert moved == Operator(True, (0.5, -0.25, 0.0), rotation=(0.0, 0.0, 1.0))
+    assert cap([0.5, -0.25, 0.5, 0.5, 0.5, 1.0], 0, 0, legged=True) == Operator(True, (0.5, -0.25, 1.0))
+    assert (cap(still, 1, 0).gripper, cap(still, 0, 1).gripper) == (-1.0, 1.0) and cap(still, 1, 0).held
+    assert cap([1.0] * 6, 1, 1).stop and not cap([1.0] * 6, 1, 1).held
+    assert not cap([math.nan] * 6, 0, 0).held
 
 
 def test_pad_of_game_controller_node_equals_our_gamepad() -> None:
