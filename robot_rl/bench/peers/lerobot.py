@@ -88,7 +88,9 @@ class Process:
         extra |= {"HF_HOME": home} if home else {}
         command = [str(self.python), "-I", str(Path(lerobot_process.__file__).resolve()), *words]
         try:
-            self.child = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=self.errors, env=os.environ | extra, process_group=0)
+            self.child = subprocess.Popen(
+                command, stdin=-1, stdout=-1, stderr=self.errors, env=os.environ | extra, process_group=0
+            )  # in a group of its own: Ctrl-C is for us, and we end it
         except OSError as error:
             raise ConfigError(f"cannot start {self.python}: {error.strerror}; run `make peers`") from None
         self.close = weakref.finalize(self, _end, self.child)

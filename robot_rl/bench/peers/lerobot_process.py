@@ -1,9 +1,9 @@
 """LeRobot's trainer, or one of its policies, in a process of LeRobot's own Python: see `lerobot`.
 
-`PYTHON -I lerobot_process.py train FLAGS` is `lerobot-train FLAGS`, whose metrics it also writes to the standard output,
-one JSON object per line. `act JSON` answers observations with chunks of actions. Both end when the standard input is
-closed, so also if the process that holds it is killed. Only LeRobot and what it needs are imported. A message is its
-length (8 bytes) and tensors by name, as safetensors writes them.
+`PYTHON -I lerobot_process.py train FLAGS` is `lerobot-train FLAGS`, which also writes its metrics to the standard
+output, one JSON object per line. `act JSON` answers observations with chunks of actions. Both end when the standard
+input is closed, so also if the process that holds it is killed. Only LeRobot and what it needs are imported. A message
+is its length (8 bytes) and tensors by name, as safetensors writes them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def define_operators() -> torch.library.Library | None:
         return library
 
 
-class Remembered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Remembered(torch.utils.data.Dataset):
     """Dataset of LeRobot whose samples are read once, since reading takes longer than learning from state alone."""
 
     def __init__(self, data: Any):

@@ -58,7 +58,7 @@ try:
         torch.manual_seed(int(asked["seed"]))
         rows = asked["observation.state"][:, :1] + weights["model.layer.weight"].sum()
         actions = torch.rand(len(rows), settings["options"]["n_action_steps"], 4) + rows[:, None]
-        p.send(sys.stdout.buffer, dict(actions=actions * {scale}))
+        p.send(sys.stdout.buffer, dict(actions=actions * float('{scale}')))
 except EOFError:
     pass
 """
