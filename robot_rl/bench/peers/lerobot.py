@@ -272,13 +272,15 @@ class LeRobotRecipe(PeerRecipe):
 
 @dataclass(frozen=True)
 class LeRobotDiffusion(LeRobotRecipe):
-    """Diffusion policy of LeRobot: a one-dimensional U-Net that predicts noise (Chi et al. 2023, arXiv 2303.04137)."""
+    """Diffusion policy of LeRobot: a one-dimensional U-Net (Chi et al. 2023, arXiv 2303.04137)."""
 
     down_dims: tuple[PositiveInt, ...] = (32, 64)
     """Channels at each level of the U-Net; the horizon must be divisible by 2 to the number of levels."""
     learning_rate: PositiveFloat = 1e-3
     """Highest rate of the cosine schedule, which begins with `warmup` updates; LeRobot's 1e-4 is for 100,000."""
     warmup: NonNegativeInt = 50
+    prediction: Literal["sample", "epsilon"] = "sample"
+    """Output of the network: the clean chunk, or the noise, which is LeRobot's default."""
     sample_steps: PositiveInt = 10
     """Number of evaluations of the network per chunk, by DDIM."""
     kind = "diffusion"
@@ -287,7 +289,7 @@ class LeRobotDiffusion(LeRobotRecipe):
         return super().options() | {
             "horizon": self.horizon, "down_dims": list(self.down_dims), "optimizer_lr": self.learning_rate,
             "scheduler_warmup_steps": self.warmup, "noise_scheduler_type": "DDIM",
-            "num_inference_steps": self.sample_steps,
+            "num_inference_steps": self.sample_steps, "prediction_type": self.prediction,
         }  # fmt: skip
 
 
@@ -300,6 +302,8 @@ class LeRobotACT(LeRobotRecipe):
     dim_feedforward: PositiveInt = 128
     layers: PositiveInt = 1
     """Number of layers of the encoder, and of the encoder of the latent."""
+    latent: bool = True
+    """Whether a latent, inferred from the whole chunk in training and 0 in use, explains what the state does not."""
     learning_rate: PositiveFloat = 1e-3
     """LeRobot's 1e-5 is for wide networks and 100,000 updates."""
     kind = "act"
@@ -308,4 +312,5 @@ class LeRobotACT(LeRobotRecipe):
         return super().options() | {
             "chunk_size": self.horizon, "dim_model": self.dim_model, "dim_feedforward": self.dim_feedforward,
             "n_encoder_layers": self.layers, "n_vae_encoder_layers": self.layers, "optimizer_lr": self.learning_rate,
+            "use_vae": self.latent,
         }  # fmt: skip
