@@ -10,9 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, which would comp
 STAMP := .venv/.installed
 SIMS := .venv-sims/.installed
 LEROBOT := .venv-lerobot/.installed
+PEERS := .venv-peers/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install demo demo-go2 demo-vla sims test check clean
+.PHONY: install demo demo-go2 demo-vla sims peers test check clean
 
 install: $(STAMP)  ## set up .venv (default)
 
@@ -27,6 +28,8 @@ demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is 
 
 sims: $(SIMS) $(LEROBOT)  ## simulators of Franka's protocol and of Fetch, Unitree's SDK, LeRobot, which pin older packages
 
+peers: $(PEERS)  ## LeRobot's trainer and policies, for `bench peers`
+
 # A busy computer misses deadlines now and then, a defect always: real-time tests get three tries, listed as reruns.
 test: $(STAMP) $(SIMS) $(LEROBOT)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --max-worker-restart 0 $(ARGS)
@@ -38,7 +41,7 @@ check: $(STAMP)  ## style, types, import layers
 	$(BIN)/lint-imports --no-cache
 
 clean:  ## forget the environment and the caches; runs/ and datasets/ stay
-	rm -rf .venv .venv-sims .venv-lerobot build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-sims .venv-lerobot .venv-peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
@@ -62,4 +65,14 @@ $(LEROBOT): Makefile
 	.venv-lerobot/bin/python -m pip install --disable-pip-version-check \
 	  'deepdiff<9' draccus==0.10.0 feetech-servo-sdk==1.0.0 'huggingface-hub<0.36' numpy tqdm
 	.venv-lerobot/bin/python -m pip install --disable-pip-version-check --no-deps lerobot==0.4.4
+	@touch $@
+
+# LeRobot with what its trainer and its policies of states import. It asks for an older torch, and for packages of robots,
+# cameras and video. torchvision is for its imports alone (see robot_rl/bench/peers/lerobot_process.py).
+$(PEERS): Makefile
+	@test -x .venv-peers/bin/pip || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --disable-pip-version-check \
+	  torch==2.13.0 accelerate==1.15.0 av==18.1.0 datasets==4.1.1 'deepdiff<9' diffusers==0.35.2 draccus==0.10.0 einops==0.8.2 \
+	  'gymnasium<2' 'huggingface-hub<0.36' imageio jsonlines pyserial termcolor
+	.venv-peers/bin/python -m pip install --disable-pip-version-check --no-deps lerobot==0.4.4 torchvision==0.28.0
 	@touch $@

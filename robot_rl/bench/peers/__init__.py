@@ -21,12 +21,16 @@ LIBRARIES = {
     SBX: ("sbx", "sbx-rl"),
 }  # fmt: skip
 """Module and package of each library, by the first part of its recipes' names."""
+LEROBOT = "robot_rl.bench.peers.lerobot:LeRobot"
+"""First part of the names of LeRobot's recipes, which run in a Python of their own."""
 
 
-def row(task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "", data: str = "") -> Check:
+def row(
+    task: str, ours: str, peer: str, both: str, own: str = "", theirs: str = "", data: str = "", figure: str = "return"
+) -> Check:
     """Return a comparison: `both` are flags of both learners, `own` and `theirs` those of one, `data` of `collect`."""
     arms = Arm(ours, flags(both, own)), Arm(peer, flags(both, theirs))
-    return Check("", task, *arms, flags(data), figure="return", parity=True)
+    return Check("", task, *arms, flags(data), figure=figure, parity=True)
 
 
 LONG, SHORT = "--training.steps 60000", "--training.steps 10000"
@@ -37,6 +41,7 @@ PPO = "--training.rollout 128 --agent.epochs 10 --agent.minibatches 32 --policy.
 OFFLINE = "--training.offline-updates 15000"
 MIXED = "--skill MIXED --episodes 100 --num-envs 50"
 NARROW = "--policy.hidden 64 64 --agent.hidden 64 64"
+FIFTEEN = "--episodes 15 --image-size 0"
 peers: dict[str, Check] = {
     **{
         f"{ours}-{name}": row(f"gym:{task}", ours, f"{SB3}{ours.upper()}", steps, "", STARTS)
@@ -63,8 +68,15 @@ peers: dict[str, Check] = {
              "--agent.value-low -1700 --agent.hidden 128 128 --policy.hidden 128 128", "--hidden 128 128"),
         )
     },
+    **{
+        f"lerobot-{peer.lower()}": row(
+            "panda-lift", "diffusion-bc", f"{LEROBOT}{peer}", "", "--training.updates 4000", theirs, FIFTEEN, "success"
+        )
+        for peer, theirs in (("Diffusion", "--training.updates 600"), ("ACT", "--training.updates 1400 --no-latent"))
+    },
 }
-LENGTHS = ("--training.steps", "--training.offline-updates")
+"""Rows by name. Learners of a row have equal numbers of steps or updates, with LeRobot equal minutes on one core."""
+LENGTHS = ("--training.steps", "--training.offline-updates", "--training.updates")
 """Flags of the length of a training, which the table shows."""
 
 
@@ -73,6 +85,10 @@ def require(names: Iterable[str]) -> None:
     recipes = [peers[name].control.recipe for name in names]
     needed = [each for prefix, each in LIBRARIES.items() if any(name.startswith(prefix) for name in recipes)]
     missing = [package for module, package in needed if importlib.util.find_spec(module) is None]
+    if any(name.startswith(LEROBOT) for name in recipes):
+        from robot_rl.bench.peers.lerobot import find_python
+
+        find_python()
     if missing:
         raise ConfigError(f"{', '.join(missing)} is not installed; pip install -c constraints.txt -e '.[peers]'")
 
@@ -85,8 +101,8 @@ def table(records: Mapping[str, Any]) -> str:
 
 def _line(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     arms = record["method"], record["control"]
-    words = arms[0]["flags"]
-    (steps,) = (figure(int(value)) for name, value in pairwise(words) if name in LENGTHS)
+    lengths = [int(value) for arm in arms for name, value in pairwise(arm["flags"]) if name in LENGTHS]
+    steps = " and ".join(map(figure, dict.fromkeys(lengths)))
     results = [interval_of(arm, False) if "mean" in arm else "error" for arm in arms]
     gap = interval_of(record["difference"], False) if "difference" in record else "–"
     minutes = " and ".join(f"{arm['minutes']:.1f}" if "minutes" in arm else "–" for arm in arms)
