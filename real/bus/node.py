@@ -59,13 +59,13 @@ class Publisher(ABC):
 
     def __init__(self, type_name: str, topic: str, qos: QoS) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
-        self.tap: Tap | None = None
+        self.taps: list[Tap] = []
 
     def publish(self, msg: Any) -> bool:
         """Publish a message or CDR bytes; return False if a reliable reader blocked it for ``qos.blocking`` seconds."""
         raw = msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name)
-        if self.tap is not None:
-            self.tap(self.topic, self.type_name, raw)
+        for tap in self.taps:
+            tap(self.topic, self.type_name, raw)
         return self._write(raw)
 
     @property
@@ -99,7 +99,7 @@ class Subscription(ABC):
         """Newest sample; None before the first. Samples are not queued."""
         self.at_once = False
         """Deliver samples on arrival even in lockstep: for the clock itself."""
-        self.tap: Tap | None = None
+        self.taps: list[Tap] = []
         self._callback = callback
         self._log = log
         self._arrived = threading.Condition()
@@ -146,8 +146,8 @@ class Subscription(ABC):
             self.latest = sample
             self._count = sample.count
             self._arrived.notify_all()
-        if self.tap is not None:
-            self.tap(self.topic, self.type_name, raw)
+        for tap in self.taps:
+            tap(self.topic, self.type_name, raw)
         if self._callback is not None:
             try:
                 self._callback(sample)

@@ -30,6 +30,7 @@ _PROFILE = Argument(
 )
 _TASK = Argument("task", "", "task of twin and operator (`robot-rl tasks`); empty: the policy's or robot's first")
 _OUT = Argument("out", "", "folder of the recording; empty: a new one under runs/")
+_BAG = Argument("bag", "false", "write all messages, except pictures, to the run folder as a bag (MCAP)", _BOOL)
 _PREFIX = Argument(JOINT_PREFIX, "", "prefix of joint and frame names in the arm's driver, such as fr3_ or a tf_prefix")
 _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
@@ -54,6 +55,7 @@ _DEPLOY = (
     Argument("runtime", "torch", "inference runtime; onnx needs `robot-rl export` first", ("torch", "onnx")),
     Argument("first_episode", "", "seed of the first episode (objects, commands); empty: 1000000000", minimum=0),
     _OUT,
+    _BAG,
 )
 _INSTRUCTION = Argument("instruction", "", "instruction, for a policy that reads instructions")
 _THEN = Argument("then", "", "second instruction, given during each episode")
@@ -174,7 +176,7 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
     options = _options(values, "robot", "episodes", "out", "label", "seconds", "runtime", *names)
-    command = ("deploy", _bundle(values), *options, *_flags(values, "dry_run"))
+    command = ("deploy", _bundle(values), *options, *_flags(values, "dry_run", "bag"))
     if values["first_episode"]:
         command += ("--seed", values["first_episode"])
     if values["camera"] == "false":
@@ -203,7 +205,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     names = ("robot", "profile", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
     options = _options(values, *names)
-    command = ("finetune", _bundle(values), *options, *_flags(values, "resume"), *_no_camera(values))
+    command = ("finetune", _bundle(values), *options, *_flags(values, "resume", "bag"), *_no_camera(values))
     roles: dict[str, Any] = dict(required=True, start_after=_after_operator(values), commands_robot=True)
     finetune = NodeProcess("finetune", command, **roles, writes=_WRITES, follows=True)
     return [_twin(values), _robot(values), _teleop(values), finetune, _view(values)]
@@ -263,6 +265,7 @@ FILES = {
             Argument("minutes", "3", "duration, min", minimum=0.0),
             Argument("dataset", "", "demonstrations; empty: the policy's training dataset"),
             _OUT,
+            _BAG,
             Argument("resume", "false", "continue the session in out, else the latest", _BOOL),
             _PREFIX,
             *_COMMON,

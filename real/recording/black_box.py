@@ -36,7 +36,7 @@ class BlackBox:
         self._timers: list[threading.Timer] = []
         self._wires = list(wires)
         for each in self._wires:
-            each.tap = self._keep
+            each.taps.append(self._keep)
 
     def _keep(self, topic: str, type_name: str, raw: bytes | memoryview) -> None:
         if len(raw) > LARGEST:
@@ -75,7 +75,8 @@ class BlackBox:
     def close(self) -> None:
         """Keep no more messages; finish the bags of stops so far."""
         for each in self._wires:
-            each.tap = None
+            if self._keep in each.taps:
+                each.taps.remove(self._keep)
         for number, timer in enumerate(self._timers):
             waiting = timer.is_alive() and not timer.finished.is_set()
             timer.cancel()

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from real import clock
 from real.recording.black_box import BlackBox
 from real.recording.session import uninterrupted
+from real.recording.session_bag import SessionBag
 from robot_rl.training.run import write_text
 from robot_rl.util import strict_json
 
@@ -28,10 +29,10 @@ class Journal:
 
     def __init__(
         self, folder: Path, env: RobotEnv, done: int = 0, more: Callable[[], dict[str, Any]] = dict,
-        keep: Callable[[dict[str, Any]], None] = lambda row: None,
+        keep: Callable[[dict[str, Any]], None] = lambda row: None, bag: bool = False,
     ):  # fmt: skip
         """Begin a log after the folder's first `done` episodes. At an episode's end `more` returns additional keys of
-        the episode's row, and `keep` receives the row."""
+        the episode's row, and `keep` receives the row. `bag`: also write the whole session as a bag."""
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
         """Rows of the episodes that ended in this run."""
@@ -44,6 +45,7 @@ class Journal:
         self._parts = {"intervention_steps": 0, "takeovers": 0}
         self.black_box = BlackBox(folder, env.wires)
         env.stream.on_event(self.black_box.on_event)
+        self.bag = SessionBag(folder, env) if bag else None
         env.stream.on_event(self._note)
         env.stream.on_step(self._record)
 
@@ -106,6 +108,8 @@ class Journal:
     def close(self) -> None:
         """Write queued events and close the files."""
         self.black_box.close()
+        if self.bag is not None:
+            self.bag.close()
         self._flush()
         for file in self._files.values():
             file.close()

@@ -64,10 +64,11 @@ class Deployment:
     def __init__(
         self, run: Run, node: Node, bundle: Bundle, interface: Interface, mode: Mode, *,
         film: VideoRecorder, dry_run: bool = False, schedule: Schedule | None = None, instruction: str = "",
-        classifier: Classifier | None = None, robot: RobotSpec | None = None,
+        classifier: Classifier | None = None, robot: RobotSpec | None = None, bag: bool = False,
     ):  # fmt: skip
         """Connect to the robot and check its topics; NotReady if something is missing. `mode`: what the robot does
-        during inference. `robot`: spec with another driver than the registered one's."""
+        during inference. `robot`: spec with another driver than the registered one's. `bag`: write a
+        bag of the session."""
         robot = robot or robots.get(interface.robot)
         self._run, self.bundle, self.film = run, bundle, film
         self.execution = execution = execution_of(interface, robot, mode)
@@ -83,7 +84,7 @@ class Deployment:
         seen = self.env.pipeline.observation_spec
         self.env.warmups.append(lambda: rehearse(bundle, seen, execution))
         film.attach(self.env)
-        self.journal = Journal(run.folder, self.env)
+        self.journal = Journal(run.folder, self.env, bag=bag)
         self._faults = node.subscribe(TEXT, FAULTS_TOPIC, qos.LATCHED)
         self.motion = MotionLog(self.env.loop, interface.task, self.env.period)
         self.result, self.ended = Evaluation(), ""

@@ -98,7 +98,7 @@ class LearnerProcess:
 class FinetuneSession:
     """Run episodes on the robot and load the newest weights between them."""
 
-    def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder):
+    def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder, bag: bool = False):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.display, self.version = Display(env), -1
         self.rng = torch.Generator().manual_seed(seed)
@@ -114,7 +114,7 @@ class FinetuneSession:
         def facts() -> dict[str, Any]:
             return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
 
-        self.journal = Journal(run.folder, env, done, facts, keep=self.recorder.end_episode)
+        self.journal = Journal(run.folder, env, done, facts, keep=self.recorder.end_episode, bag=bag)
         self.learner: LearnerProcess | None = None
 
     @property

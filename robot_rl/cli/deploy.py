@@ -67,6 +67,7 @@ class Deploy:
     """Policy name in the report."""
     video_episodes: NonNegativeInt = 3
     """Number of episodes to film with the task's first camera; error if the camera sends nothing. 0 needs no camera."""
+    bag: opt.Bag = False
     runtime: opt.Runtime = "torch"
     execution: opt.ExecutionMode = "receding"
     """Execution of an arm's action chunks during inference: receding stops and waits; the other modes continue the
@@ -124,7 +125,7 @@ class Deploy:
             film, schedule = VideoRecorder(self.video_episodes), self._schedule(interface)
             deployment = Deployment(
                 run, node, bundle, interface, self.execution, film=film, dry_run=self.dry_run, schedule=schedule,
-                instruction=self.instruction, classifier=classifier, robot=robot,
+                instruction=self.instruction, classifier=classifier, robot=robot, bag=self.bag,
             )  # fmt: skip
             for name, value in {"policy": str(self.bundle), "robot": self.robot, "task": interface.task}.items():
                 node.declare_parameter(name, value, read_only=True)

@@ -42,6 +42,7 @@ class Finetune(Generic[R]):
     """Record the task's cameras; error if a camera sends nothing."""
     film: NonNegativeInt = 2
     """Number of corrected episodes to film."""
+    bag: opt.Bag = False
     json: opt.Json = False
     ros_args: opt.RosArgs = field(default_factory=list)
 
@@ -116,7 +117,7 @@ class Finetune(Generic[R]):
             env = RobotEnv(node, interface, cameras=cameras, operator=operator, instruction=self.instruction,
                            classifier=classifier, words=bundle.policy.words, robot=spec)  # fmt: skip
             stop_on_signals()
-            session = FinetuneSession(env, policy, run, self.seed, film)
+            session = FinetuneSession(env, policy, run, self.seed, film, self.bag)
             number, ended = 0, ""
             try:
                 with (

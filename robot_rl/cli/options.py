@@ -51,6 +51,11 @@ Runtime = Annotated[
     arg(help="Policy runtime: torch, or ONNX Runtime with the file that `robot-rl export` wrote."),
 ]
 ExecutionMode = Literal["receding", "ensemble", "asynchronous", "realtime"]
+Bag = Annotated[
+    bool,
+    arg(help="Also write all messages, except pictures, and every control period to the run folder's `bag` (rosbag2, "
+        "MCAP)."),
+]  # fmt: skip
 Classifier = Annotated[
     Path | None,
     arg(help="Success classifier that judges episodes by camera images instead of the task's own test, so that objects "
