@@ -12,7 +12,7 @@ _WRITES = 60.0
 """Time for finetune to end its learner and write dataset, video and bundle on a busy machine, s. During this time the
 robot has already stopped."""
 _BOOL = ("true", "false")
-_DEVICES = ("none", "keyboard", "gamepad", "spacemouse", "scripted")
+_DEVICES = ("none", "keyboard", "gamepad", "spacemouse", "leader", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
 _LOCKSTEP = Argument(
@@ -124,7 +124,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
         condition=device != "none",
         respawn=device == "gamepad",  # a radio link may drop out
         start_after="twin",
-        interactive=device in ("keyboard", "spacemouse"),  # the latter with the keyboard's marks
+        interactive=device in ("keyboard", "spacemouse", "leader"),  # the latter with the keyboard's marks
         follows=device == "scripted",
     )
 

@@ -92,6 +92,11 @@ class Keyboard:
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # drops earlier input
 
+    @property
+    def kept(self) -> bool:
+        """Return whether the operator keeps control, by h, without a key."""
+        return self._hands_on
+
     def read(self) -> Operator:
         """Return the operator's input; raise `Finished` after q and `UserError` if the terminal is gone."""
         if self._finished:

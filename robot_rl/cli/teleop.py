@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from real.teleop.scripted_arm import ArmOperator
     from robot_rl.interface.robot import RobotSpec
 
-DEVICES = ("keyboard", "gamepad", "spacemouse", "scripted", "none")
+DEVICES = ("keyboard", "gamepad", "spacemouse", "leader", "scripted", "none")
 RATES = (20.0, 50.0)
 """Allowed message rates, Hz: after 0.1 s without a message, the robot treats the operator as gone."""
 
@@ -30,8 +30,8 @@ class Teleop:
     Only the robot named by --robot receives the input: the topic is teleop/<robot>/joy (sensor_msgs/msg/Joy)."""
 
     device: tyro.conf.Positional[str]
-    """Input device: keyboard, gamepad, spacemouse, scripted (on the twin: corrects an arm, or steers and stops a legged
-    robot), or none, which publishes nothing."""
+    """Input device: keyboard, gamepad, spacemouse, leader (a second arm, whose joint states arrive on --path), scripted
+    (on the twin: corrects an arm, or steers and stops a legged robot), or none, which publishes nothing."""
     task: str | None = None
     """Task of an arm's scripted operator; default: the robot's first task."""
     robot: str = "panda"
@@ -41,7 +41,8 @@ class Teleop:
     seed: Seed = 0
     """Seed of the scripted operator."""
     path: str = ""
-    """Gamepad device file, default: the first /dev/input/js*; or the socket of the SpaceMouse's daemon spacenavd."""
+    """Gamepad device file, default: the first /dev/input/js*; the socket of the SpaceMouse's daemon
+    spacenavd; or the topic of a leader's joint states, default: leader/joint_states."""
     map: str = ""
     """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need no such file."""
     check: bool = False
@@ -102,12 +103,16 @@ class Teleop:
     def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
         from real.teleop import open_device, stream, until_signal
+        from real.teleop.leader import TOPIC, Leader
 
         legged = robot.base is not None
         with until_signal() as wait:  # before the terminal's mode changes, so that a signal restores it
-            device = open_device(self.device, legged, self.path, self.map)
+            hand = "keyboard" if self.device == "leader" else self.device
+            device: Any = open_device(hand, legged, "" if self.device == "leader" else self.path, self.map)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
+                    if self.device == "leader":
+                        device = Leader(node, robot, device, _say, self.path or TOPIC)
                     _say(device.help)
                     stream(node, device, robot.name, self.rate, wait, _say)
             except BusError as error:

@@ -24,6 +24,11 @@ LONG = flags("--training.steps 40000 --agent.critics 4 --agent.hidden 128 128", 
 MOVES = flags("--training.steps 600000")
 REACH = flags("--policy.history 1 --training.num-envs 64 --training.rollout 25", "--training.steps 360000")
 
+GOALS = flags(
+    "--training.steps 30000 --training.batch 128 --agent.hidden 128 128 --policy.hidden 128 128",
+    "--agent.discount 0.95 --training.reward-scale 50",
+)
+
 ONLINE_CHECKS: dict[str, Check] = {
     "slim": Check(
         "With one critic per reward term all terms are learned; one critic of the sum neglects the small term.",
@@ -115,6 +120,12 @@ ONLINE_CHECKS: dict[str, Check] = {
         "testbed:reach", Arm("rlpd", flags(LONG, "--agent.head hl-gauss")), Arm("rlpd", LONG),
         flags("--episodes 20"), figure="training success", paper="Farebrother et al. 2024, arXiv 2403.03950",
         second=Arm("rlpd", flags(LONG, "--agent.head c51")),
+    ),
+    "hindsight": Check(
+        "Goals that were achieved teach a sparse reward without demonstrations, sooner than the distance to the goal.",
+        "testbed:reach", Arm("sac", flags(GOALS, SUCCESS, "--training.hindsight 4")), Arm("sac", flags(GOALS, SUCCESS)),
+        at_least=0.6, paper="Andrychowicz et al. 2017, arXiv 1707.01495",
+        second=Arm("sac", flags(GOALS, "--reward benchmarks/rewards/reach_distance.py")),
     ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in fewer steps than without.",

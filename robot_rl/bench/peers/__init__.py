@@ -70,9 +70,9 @@ peers: dict[str, Check] = {
     },
     **{
         f"lerobot-{peer.lower()}": row(
-            "panda-lift", "diffusion-bc", f"{LEROBOT}{peer}", "", "--training.updates 4000", theirs, FIFTEEN, "success"
+            "panda-lift", "diffusion-bc", f"{LEROBOT}{peer}", "", "--training.updates 12000", theirs, FIFTEEN, "success"
         )
-        for peer, theirs in (("Diffusion", "--training.updates 600"), ("ACT", "--training.updates 1400 --no-latent"))
+        for peer, theirs in (("Diffusion", "--training.updates 1800"), ("ACT", "--training.updates 4200 --no-latent"))
     },
 }
 """Rows by name. Learners of a row have equal numbers of steps or updates, with LeRobot equal minutes on one core."""
