@@ -165,7 +165,7 @@ class Demonstrator:
 @pytest.mark.timeout(120)
 def test_recorded_demonstrations_train_a_policy(hurried: None, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.teleop.devices.Keyboard", Demonstrator)
+    monkeypatch.setattr("real.teleop.open_device", lambda name: Demonstrator())
     monkeypatch.setattr("real.teleop.commands.RELEASE", 0.0)  # simulated time is faster
 
     class Watched(TaskEnv):
@@ -230,7 +230,7 @@ def test_invalid_recordings_are_refused(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_other_datasets_are_not_continued(record: Build, capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("real.teleop.devices.Keyboard", Script)  # quits at once
+    monkeypatch.setattr("real.teleop.open_device", lambda name: Script())  # quits at once
     monkeypatch.chdir(tmp_path)
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")
