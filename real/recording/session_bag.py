@@ -83,14 +83,17 @@ class SessionBag:
         part = self.folder.with_name(f"{self.folder.name}.part")
         wires: dict[tuple[str, str], Any] = {}
         try:
-            with Writer(part, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+            part.mkdir()
+            made = part / self.folder.name  # the name of the file, too
+            with Writer(made, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
                 while row := self._rows.get():
                     stamp, *kind, raw = row
                     key = (kind[0], kind[1])
                     if key not in wires:
                         wires[key] = bag.add_connection(*key, typestore=store())
                     bag.write(wires[key], stamp, raw)
-            part.rename(self.folder)
+            made.rename(self.folder)
+            part.rmdir()
         except Exception as error:  # such as a full disk
             self.error = str(error) or repr(error)
             logger.warning("the bag %s ended early: %s; the robot goes on", part, self.error)

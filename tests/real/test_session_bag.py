@@ -35,6 +35,7 @@ STATE = "/joint_states"
 def read(folder: Path) -> dict[str, list[Any]]:
     """Return the messages by topic, as the library mcap decodes them."""
     (file,) = folder.glob("*.mcap")
+    assert file.name == f"{folder.name}.mcap"
     found: dict[str, list[Any]] = {}
     with open(file, "rb") as stream:
         for _, channel, _, message in make_reader(stream, decoder_factories=[DecoderFactory()]).iter_decoded_messages():
@@ -155,7 +156,7 @@ for k in range(20000):
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    (file,) = (tmp_path / "bag.part").glob("*.mcap")
+    (file,) = (tmp_path / "bag.part" / "bag").glob("*.mcap")
     assert file.stat().st_size > 1_000_000
     shutil.copy(file, tmp_path / "kept.mcap")
     count = 0
