@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from real import clock
 from real.bus import Publisher, Subscription, encode, make
 from real.bus.messages import store
 from real.recording.black_box import LARGEST
@@ -27,7 +28,7 @@ WAITING = 20_000
 STEPS, EVENTS = "/robot_rl/step", "/robot_rl/event"
 """Topics, in the bag only, of control periods and events, as JSON in std_msgs/String."""
 Row = tuple[int, str, str, bytes]
-"""Wall time, ns, topic, type and CDR bytes of a message."""
+"""Time, ns, by the wall or in lockstep by the simulation, topic, type and CDR bytes of a message."""
 
 
 class SessionBag:
@@ -55,8 +56,9 @@ class SessionBag:
         """Queue a message, unless it is as large as a picture. Thread-safe; never waits."""
         if len(raw) > LARGEST or self.error:
             return
+        stamp = round(1e9 * clock.now()) if clock.in_lockstep() else time.time_ns()
         try:
-            self._rows.put_nowait((time.time_ns(), topic, type_name, bytes(raw)))
+            self._rows.put_nowait((stamp, topic, type_name, bytes(raw)))
         except queue.Full:
             self.dropped += 1
 

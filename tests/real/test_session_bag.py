@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mcap.exceptions import McapError
@@ -69,8 +70,10 @@ def test_session_can_be_read_step_by_step(private_domain: int, tmp_path: Path) -
     assert len(found[STATE]) > 12 and len(found[STATE][0].position) == len(found[STATE][0].name) > 6
     with AnyReader([tmp_path / "bag"]) as reader:
         counts = {connection.topic: connection.msgcount for connection in reader.connections}
+        stamps = [at for _, at, _ in reader.messages([c for c in reader.connections if c.topic == STEPS])]
         _, _, raw = next(reader.messages([c for c in reader.connections if c.topic == STATE]))
         message: Any = reader.deserialize(raw, "sensor_msgs/msg/JointState")
+    assert np.diff(stamps) == pytest.approx(1e9 / LIFT.interface.controller.rate), "the time of the simulation"
     assert counts == {topic: len(messages) for topic, messages in found.items()}
     assert message.position.tolist() == list(found[STATE][0].position), "equal to the other reader's"
 
