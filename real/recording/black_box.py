@@ -64,13 +64,16 @@ class BlackBox:
         self.folder.mkdir(parents=True, exist_ok=True)
         part, target = self.folder / f".{name}", self.folder / name
         shutil.rmtree(part, ignore_errors=True)
-        with Writer(part, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+        part.mkdir()
+        with Writer(part / name, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
             kinds = {(topic, type_name) for _, topic, type_name, _ in rows}
             wires = {kind: bag.add_connection(*kind, typestore=store()) for kind in sorted(kinds)}
             for stamp, topic, type_name, raw in rows:
                 bag.write(wires[topic, type_name], stamp, raw)
         shutil.rmtree(target, ignore_errors=True)
-        return part.rename(target)
+        (part / name).rename(target)
+        part.rmdir()
+        return target
 
     def close(self) -> None:
         """Keep no more messages; finish the bags of stops so far."""

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from real import clock
 from real.bus import Publisher, Subscription, encode, make
 from real.bus.messages import store
 from real.recording.black_box import LARGEST
@@ -27,7 +28,7 @@ WAITING = 20_000
 STEPS, EVENTS = "/robot_rl/step", "/robot_rl/event"
 """Topics, in the bag only, of control periods and events, as JSON in std_msgs/String."""
 Row = tuple[int, str, str, bytes]
-"""Wall time, ns, topic, type and CDR bytes of a message."""
+"""Time, ns, by the wall or in lockstep by the simulation, topic, type and CDR bytes of a message."""
 
 
 class SessionBag:
@@ -55,8 +56,9 @@ class SessionBag:
         """Queue a message, unless it is as large as a picture. Thread-safe; never waits."""
         if len(raw) > LARGEST or self.error:
             return
+        stamp = round(1e9 * clock.now()) if clock.in_lockstep() else time.time_ns()
         try:
-            self._rows.put_nowait((time.time_ns(), topic, type_name, bytes(raw)))
+            self._rows.put_nowait((stamp, topic, type_name, bytes(raw)))
         except queue.Full:
             self.dropped += 1
 
@@ -83,14 +85,17 @@ class SessionBag:
         part = self.folder.with_name(f"{self.folder.name}.part")
         wires: dict[tuple[str, str], Any] = {}
         try:
-            with Writer(part, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+            part.mkdir()
+            made = part / self.folder.name  # the name of the file, too
+            with Writer(made, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
                 while row := self._rows.get():
                     stamp, *kind, raw = row
                     key = (kind[0], kind[1])
                     if key not in wires:
                         wires[key] = bag.add_connection(*key, typestore=store())
                     bag.write(wires[key], stamp, raw)
-            part.rename(self.folder)
+            made.rename(self.folder)
+            part.rmdir()
         except Exception as error:  # such as a full disk
             self.error = str(error) or repr(error)
             logger.warning("the bag %s ended early: %s; the robot goes on", part, self.error)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mcap.exceptions import McapError
@@ -35,6 +36,7 @@ STATE = "/joint_states"
 def read(folder: Path) -> dict[str, list[Any]]:
     """Return the messages by topic, as the library mcap decodes them."""
     (file,) = folder.glob("*.mcap")
+    assert file.name == f"{folder.name}.mcap"
     found: dict[str, list[Any]] = {}
     with open(file, "rb") as stream:
         for _, channel, _, message in make_reader(stream, decoder_factories=[DecoderFactory()]).iter_decoded_messages():
@@ -68,8 +70,10 @@ def test_session_can_be_read_step_by_step(private_domain: int, tmp_path: Path) -
     assert len(found[STATE]) > 12 and len(found[STATE][0].position) == len(found[STATE][0].name) > 6
     with AnyReader([tmp_path / "bag"]) as reader:
         counts = {connection.topic: connection.msgcount for connection in reader.connections}
+        stamps = [at for _, at, _ in reader.messages([c for c in reader.connections if c.topic == STEPS])]
         _, _, raw = next(reader.messages([c for c in reader.connections if c.topic == STATE]))
         message: Any = reader.deserialize(raw, "sensor_msgs/msg/JointState")
+    assert np.diff(stamps) == pytest.approx(1e9 / LIFT.interface.controller.rate), "the time of the simulation"
     assert counts == {topic: len(messages) for topic, messages in found.items()}
     assert message.position.tolist() == list(found[STATE][0].position), "equal to the other reader's"
 
@@ -155,7 +159,7 @@ for k in range(20000):
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    (file,) = (tmp_path / "bag.part").glob("*.mcap")
+    (file,) = (tmp_path / "bag.part" / "bag").glob("*.mcap")
     assert file.stat().st_size > 1_000_000
     shutil.copy(file, tmp_path / "kept.mcap")
     count = 0
