@@ -8,7 +8,7 @@ rlpd      half of each batch from 20 demonstrations
 rlpd-her  the same, and four goals in hindsight for each episode
 her       sac with goals in hindsight, without demonstrations
 
-For comparison, hindsight alone needs about 1,500,000 steps of pick-and-place, 10.5 hours of CPU time, in the field.
+For comparison, hindsight alone needs about 1,500,000 steps of pick-and-place, 10.5 hours of CPU time, as others report.
 """
 
 import sys

@@ -1,5 +1,5 @@
 """A whole session as a rosbag2 bag in MCAP: every message of the robot's topics, what each control period wanted and
-did, and every event. Foxglove, rerun and `ros2 bag` open it."""
+did, did, and every event."""
 
 from __future__ import annotations
 

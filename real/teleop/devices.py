@@ -8,8 +8,6 @@ from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard
 from real.teleop.spacemouse import SpaceMouse, connect
 
-HANDS = ("keyboard", "gamepad", "spacemouse")
-"""Names of the devices that a person holds."""
 MARKS = "y / n   the episode succeeded / failed     x   EMERGENCY STOP     enter   reset     q   quit\n"
 
 
@@ -39,7 +37,7 @@ Hand = Keyboard | Gamepad | SpaceMouse | WithKeys
 
 
 def open_device(name: str, legged: bool = False, path: str = "", map_file: str = "") -> Hand:
-    """Open one of `HANDS`; `path` and `map_file` as of `Gamepad`. UserError if it cannot be used."""
+    """Open the keyboard, a gamepad or a spacemouse; `path` and `map_file` as of `Gamepad`. UserError if it cannot be used."""
     if name == "keyboard":
         return Keyboard(legged=legged)
     if name == "gamepad":

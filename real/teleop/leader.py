@@ -4,6 +4,7 @@ The leader publishes sensor_msgs/JointState with the robot's joint names, as GEL
 robot's would be with these joint positions. The input is a motion towards it, so that all limits of a correction hold.
 """
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -31,6 +32,8 @@ FULL, TURN = 0.04, 0.1
 """Motion, m, and rotation, rad, of a control period that full input commands."""
 GAIN = 0.5
 """Share of the difference that a control period covers. The robot answers a period later: 1 would overshoot."""
+REPEAT = 1.0
+"""Time after which the terminal says again why the robot does not follow, s."""
 HELP = """\
 h       take over, and let go: at first bring the leader to where the robot is
 space   close / open the gripper; c close, v open; or the leader's own fingers
@@ -53,7 +56,7 @@ class Leader:
         self.kinematics, self._names = Kinematics(robot), driver_names(node, robot)
         self._leader = node.subscribe(TYPE, topic, qos.SENSOR)
         self._robot = node.subscribe(TYPE, robot.driver.joint_states, qos.SENSOR)
-        self._follows, self._told = False, ""
+        self._follows, self._told, self._said = False, "", -float("inf")
 
     def read(self) -> Operator:
         """Return the operator's input; `held` only while the robot follows the leader."""
@@ -65,9 +68,11 @@ class Leader:
             wants = not why
             gripper = keys.gripper or self._fingers()
         self._follows = wants
-        if why and why != self._told:
+        kind = re.sub(r"[\d.]+", "", why)  # the distance changes with every reading
+        if why and (kind != self._told or self._clock() - self._said > REPEAT):
             self._say(why)
-        self._told = why
+            self._said = self._clock()
+        self._told = kind
         presses = {name: getattr(keys, name) for name in PRESSES}
         return Operator(wants, motion, gripper if wants else 0.0, **presses, rotation=rotation)
 

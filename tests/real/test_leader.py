@@ -93,6 +93,7 @@ def test_takes_over_only_near_the_robot(desk: Desk) -> None:
     far = HOME + np.array([0.3, 0, 0, 0, 0, 0, 0])
     assert (pose(far)[0] - pose(HOME)[0]).norm() > NEAR
     assert not desk.read(far).held and not desk.read(far).held
+    assert not desk.read(far + 0.05).held and len(desk.said) == 1, "not with every reading"
     assert len(desk.said) == 1 and "bring the leader to the robot" in desk.said[0]
     assert desk.read(HOME).held
     ahead = desk.read(far)
