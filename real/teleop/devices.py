@@ -37,7 +37,8 @@ Hand = Keyboard | Gamepad | SpaceMouse | WithKeys
 
 
 def open_device(name: str, legged: bool = False, path: str = "", map_file: str = "") -> Hand:
-    """Open the keyboard, a gamepad or a spacemouse; `path` and `map_file` as of `Gamepad`. UserError if it cannot be used."""
+    """Open the keyboard, a gamepad or a spacemouse; `path` and `map_file` as of `Gamepad`. UserError if it
+    cannot be used."""
     if name == "keyboard":
         return Keyboard(legged=legged)
     if name == "gamepad":

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),
     "excite": ("robot_rl.cli.excite:Excite", "move a robot so that its log shows its parameters"),
     "sysid": ("robot_rl.cli.sysid:Sysid", "fit the simulation to a robot's log, and write ranges for training"),
-    "teleop": ("robot_rl.cli.teleop:Teleop", "publish the commands of a keyboard, gamepad, SpaceMouse, leader arm or script"),
+    "teleop": ("robot_rl.cli.teleop:Teleop", "publish an operator's input, of a keyboard, a gamepad and others"),
     "tell": ("robot_rl.cli.teleop:Tell", "send language instructions to a running robot"),
     "finetune": ("robot_rl.cli.finetune:main", "fine-tune on a robot while a person corrects it"),
     "launch": ("robot_rl.cli.launch:main", "start the nodes of a launch file without ROS 2"),
