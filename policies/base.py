@@ -15,6 +15,7 @@ from policies import policy_classes
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import validate
+from robot_rl.util.ranks import drawn
 
 Observation = dict[str, Tensor]
 Config = TypeVar("Config")
@@ -229,8 +230,13 @@ def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: b
 
 
 def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
-    """Draw a standard normal tensor on the generator's device and move it to `device`, so `device` changes no value."""
-    return torch.randn(shape, generator=rng, device=rng.device).to(device)
+    """Draw a standard normal tensor, one row per sample of a batch, as `ranks.drawn`."""
+    return drawn(torch.randn, shape, rng, device)
+
+
+def uniform(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
+    """Draw a tensor of uniform numbers in [0, 1), one row per sample of a batch, as `ranks.drawn`."""
+    return drawn(torch.rand, shape, rng, device)
 
 
 def elu() -> nn.Module:

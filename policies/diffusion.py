@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from policies.base import Observation, Prefix, Size, normal
 from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, guidance_term, keep_frozen
 from robot_rl.util.limits import Interval, NonNegativeInt
+from robot_rl.util.ranks import drawn
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class DiffusionPolicy(ChunkPolicy):
 
     def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
         noise = normal(chunk.shape, rng, chunk.device)
-        time = torch.randint(0, self.config.train_steps, (len(chunk),), generator=rng, device=rng.device)
-        time = time.to(chunk.device)
+        time = drawn(partial(torch.randint, self.config.train_steps), (len(chunk),), rng, chunk.device)
         noisy = self.scheduler.add_noise(chunk, noise, time)
         target = noise if self.config.prediction == "epsilon" else chunk
         prediction = self._predict(noisy, time, condition)

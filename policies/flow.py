@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from policies.base import Observation, Prefix, Size, normal
+from policies.base import Observation, Prefix, Size, normal, uniform
 from policies.networks.chunks import ChunkConfig, ChunkPolicy, guidance_term, keep_frozen
 
 
@@ -35,7 +35,7 @@ def velocity_error(velocity: Velocity, actions: Tensor, rng: torch.Generator, sa
     """Return the flow-matching squared error (B, ...) at random times for actions (B, ...); `sample` means that
     `velocity` predicts the actions."""
     noise = normal(actions.shape, rng, actions.device)
-    time = torch.rand(len(actions), generator=rng, device=rng.device).to(actions.device)
+    time = uniform((len(actions),), rng, actions.device)
     share = time.view(-1, *[1] * (actions.dim() - 1))
     target = actions if sample else actions - noise
     return (velocity((1 - share) * noise + share * actions, time) - target).square()

@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +25,7 @@ from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt, validate
+from robot_rl.util.ranks import drawn
 
 FEATURES = "features"
 """Observation key of the features of a frozen base policy."""
@@ -151,7 +152,7 @@ def scaled(pictures: Tensor) -> Tensor:
 def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
     """Randomly shift each of the pictures (B, H, W, C) by up to `most` pixels; edges are replicated."""
     count, height, width, _ = pictures.shape
-    offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
+    offset = drawn(partial(torch.randint, -most, most + 1), (2, count, 1), rng, pictures.device, rows=1)
     rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)
     columns = (torch.arange(width, device=pictures.device) + offset[1]).clamp(0, width - 1)
     each = torch.arange(count, device=pictures.device)[:, None, None]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.base import Observation, Size
+from policies.base import Observation, Size, uniform
 from policies.networks.encoder import augmented
 from policies.networks.pretrained import PretrainedConfig
 from robot_rl.interface.observation_spec import LANGUAGE
@@ -74,7 +74,7 @@ def augment_inputs(
     if not share:
         return moved
     count = len(observation[prefix + LANGUAGE])
-    return moved | {prefix + DROPPED: torch.rand(count, generator=rng, device=rng.device) < share}
+    return moved | {prefix + DROPPED: uniform((count,), rng, rng.device) < share}
 
 
 def mask_dropped_state(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:

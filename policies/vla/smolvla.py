@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, scaled_dot_product_attention, silu
 
-from policies.base import Observation, Policy, Size, normal
+from policies.base import Observation, Policy, Size, normal, uniform
 from policies.networks import pretrained
 from policies.vla.config import pictures_of
 from robot_rl.interface.language import decode
@@ -237,7 +237,7 @@ class SmolVLAPolicy(Policy):
         actions = self._padded((chunk - self.action_mean) / (self.action_std + 1e-8), self.config.action_size)
         noise = normal(actions.shape, rng, actions.device)
         # Times from Beta(1.5, 1), by inversion: more samples with much noise.
-        time = 0.001 + 0.999 * torch.rand(len(chunk), generator=rng, device=rng.device).to(chunk.device) ** (1 / 1.5)
+        time = 0.001 + 0.999 * uniform((len(chunk),), rng, chunk.device) ** (1 / 1.5)
         share = time[:, None, None]
         velocity = self.network.velocity(share * noise + (1 - share) * actions, time, *self._read(observation))
         return (velocity - (noise - actions)).square().mean((1, 2))

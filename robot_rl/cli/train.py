@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
@@ -104,8 +104,32 @@ class Train(Generic[R]):
     json: opt.Json = False
 
     def run(self) -> int:
+        from robot_rl.util import ranks
+        from robot_rl.util.devices import find_device
+
+        if ranks.LAUNCHED == 1:
+            return self._run()
+        self._check_parallel()
+        with ranks.joined(find_device(self.device)):
+            try:
+                return self._run()
+            except Interrupted as error:
+                if ranks.rank():
+                    return error.code
+                raise
+
+    def _check_parallel(self) -> None:
+        """Raise ConfigError if several processes of torchrun cannot train the recipe together with these options."""
+        if not self.config.data_parallel:  # type: ignore[attr-defined]
+            raise ConfigError(f"recipe {self.recipe} learns in one process; start it without torchrun")
+        for option in ("seeds", "curriculum"):
+            if getattr(self, option):
+                raise ConfigError(f"--{option} is for one process; leave it out, or start without torchrun")
+
+    def _run(self) -> int:
         from robot_rl.cli.console import say_nominal, show
         from robot_rl.training.run import latest_folder, new_folder
+        from robot_rl.util import ranks
         from robot_rl.util.seeds import seed_list
         from sim.randomization.checks import nominal
         from sim.tasks import tasks, without_robot
@@ -127,7 +151,9 @@ class Train(Generic[R]):
             folder = new_folder(Path("runs"), self.task, self.recipe)
         if seeds:
             return train_seeds(self, folder, seeds, without)
-        show(self.train(folder, self.seed, without), self.json, self.recipe)
+        result = self.train(ranks.from_first(folder), self.seed, without)
+        if not ranks.rank():
+            show(result, self.json, self.recipe)
         return 0
 
     def train(self, folder: Path, seed: int, without: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +164,9 @@ class Train(Generic[R]):
         from robot_rl.cli.console import bar, learned
         from robot_rl.recipes.inputs import inputs_before, settings_before
         from robot_rl.recipes.job import open_job
-        from robot_rl.training.run import Run, learning_floats, provenance, read_metrics
+        from robot_rl.training.follower import open_run
+        from robot_rl.training.run import learning_floats, provenance, read_metrics
+        from robot_rl.util import ranks
         from sim.divergence import report
 
         recipe: Any = self.config
@@ -155,15 +183,16 @@ class Train(Generic[R]):
         config = self.read_as(before, config)
         settings = {name: value for name, value in config.items() if name != "config"}
         began = inputs_before(before, settings)
-        job = open_job(settings, None, progress, folder / "diverged", began)
+        job = open_job(settings, None, progress, None if ranks.rank() else folder / "diverged", began)
         job.check(recipe.needs, recipe.may_use)
         inputs = began or job.inputs
         config, settings = config | {"inputs": inputs}, settings | {"inputs": inputs}
         if job.data and (added := job.data.info["total_episodes"] - inputs["dataset"]["of"]) > 0:
             said = f"{job.dataset} has {added} episodes more than the {inputs['dataset']['of']} that the run began with"
             print(f"{said}; the new episodes are not used", file=sys.stderr)  # noqa: T201
-        opened = Run(folder, config, self.resume, extendable_setting)
-        with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
+        opened = open_run(folder, config, self.resume, extendable_setting)
+        shown = nullcontext(_silent) if ranks.rank() else bar(self.recipe)
+        with opened as run, shown as update, learning_floats(self.precision):
             if self.resume and not self.seeds and not run.checkpoint_file.exists():
                 print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
             run.stop_on_signals()
@@ -171,7 +200,8 @@ class Train(Generic[R]):
             job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
-            save_bundle(bundle, folder / "bundle")
+            if not ranks.rank():
+                save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
         result |= learned(read_metrics(folder))
@@ -277,6 +307,10 @@ class Train(Generic[R]):
                 f"recipe {self.recipe} also learns from demonstrations, and a dataset lacks the state after "
                 "the last step, which a written reward needs; take a recipe without, such as sac or ppo"
             )
+
+
+def _silent(done: int, total: int, text: str = "") -> None:
+    """Show no progress."""
 
 
 def recipe_named(argv: list[str], default: str) -> Any:

@@ -29,6 +29,7 @@ from robot_rl.training.terrain import CURRICULUM, read_levels, with_curriculum
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import file_name
+from robot_rl.util.ranks import own_device
 from robot_rl.util.registry import DATASET
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
@@ -179,7 +180,7 @@ def open_job(
 
     task, python = settings["task"], settings.get("env_python")
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
-    device = find_device(settings["device"])
+    device = own_device(find_device(settings["device"]))
     physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
     physics |= {"instruction_set": settings["instructions"]} if "instructions" in settings else {}
     physics |= {name: settings[name] for name in ("changes", "ranges") if name in settings}

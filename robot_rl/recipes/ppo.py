@@ -8,7 +8,7 @@ adapts to the divergence. In tasks that declare a symmetry, the policy also lear
 (Mittal et al. 2024, arXiv 2403.04359)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,6 +28,7 @@ class ProximalPolicy(OnPolicyRecipe):
     policy: FeedforwardConfig = FeedforwardConfig(hidden=HIDDEN, history=3, initial_std=0.3)
     agent: PPOConfig = PPOConfig(hidden=HIDDEN, epochs=4)
     training: OnPolicyConfig = OnPolicyConfig(steps=3_800_000)
+    data_parallel: ClassVar[bool] = True
     symmetry: bool = True
     """Learn also from the mirror image of each step, if the task declares a symmetry."""
 

@@ -19,6 +19,7 @@ from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
+from robot_rl.util.ranks import share
 
 Need = Literal["environment", "demonstrations", "base"]
 
@@ -37,6 +38,8 @@ class Recipe:
     reduced: ClassVar[str] = ""
     """What the paper has and the recipe leaves out or replaces, in a few words; empty: nothing that changes what the
     method is."""
+    data_parallel: ClassVar[bool] = False
+    """Whether several processes of torchrun can train the recipe together."""
     needs_base: ClassVar[bool] = False
     """Whether training starts from a base policy."""
     policy_class: ClassVar[type[Policy]] = GaussianPolicy
@@ -131,7 +134,7 @@ class OnPolicyRecipe(Recipe):
         return ("base", "environment") if self.needs_base else ("environment",)
 
     def train(self, job: Job) -> Bundle:
-        env = job.make_env(self.training.num_envs)
+        env = job.make_env(share(self.training.num_envs, "--training.num-envs"))
         agent = self.build(job, env)
         self.practise(job, agent, env)
         return job.bundle(agent)
@@ -155,6 +158,7 @@ class CloningRecipe(Recipe):
     agent: CloningConfig = CloningConfig()
     training: SupervisedConfig = SupervisedConfig()
     sim_idle_during_update: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Need, ...]:

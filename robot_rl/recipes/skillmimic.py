@@ -23,6 +23,7 @@ from robot_rl.util.errors import ConfigError
 class SkillMimic(ProximalPolicy):
     """Learn to track recorded states, and to get from those of one skill to those of another."""
 
+    data_parallel = False
     reduced = "no encoder of the history, no alignment of links"
     policy: FeedforwardConfig = FeedforwardConfig(hidden=HIDDEN, history=1, initial_std=0.3)
     references: ReferencesConfig = ReferencesConfig()

@@ -11,6 +11,7 @@ from torch import Tensor
 from robot_rl.training.checkpoint import save_state
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
+from robot_rl.util.ranks import from_all
 
 Progress = Callable[[int, dict[str, float]], None]
 """Callback with the loop's counter (steps or updates) and the latest metrics."""
@@ -68,7 +69,7 @@ def counts(env: Any, step: int) -> dict[str, float]:
     """Return metrics: environment steps so far, those of a curriculum and, in simulation, the number of episodes with
     diverged physics."""
     row = {"train/steps": float(step)} | getattr(env, "curriculum_metrics", {})
-    return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
+    return row | ({"train/divergences": float(sum(from_all(env.divergences)))} if hasattr(env, "divergences") else {})
 
 
 class EpisodeMetrics:

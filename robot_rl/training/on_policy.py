@@ -19,6 +19,7 @@ from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.rewards import RewardSource, TermsName
 from robot_rl.training.metrics import EpisodeMetrics, Progress, counts, diverged, report
 from robot_rl.training.run import Run
+from robot_rl.util import ranks
 from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
 
@@ -51,42 +52,51 @@ def train_on_policy(
 ) -> None:
     """Train the agent in `env`; a resumed run continues from its checkpoint.
 
+    Of ranks that learn together, each acts in environments of its own and learns from the rows of all. Their
+    environments are not saved: a resumed run begins new episodes.
+
     Logged metrics: returns, lengths and success of the last episodes, the update's metrics, and means over the rollout
     of `infos["metrics"]` (`env/<name>`) and of `infos["rewards"]` (`reward/<name>`).
     """
-    env, step = on_device(env, agent.device), 0
-    observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
+    env, step, alone = on_device(env, agent.device), 0, ranks.count() == 1
+    first = training_seed(seed) + ranks.rank() * env.num_envs
+    observation, _ = env.reset(seed=first, options={"stagger": True})
     agent.reset()
-    rng = torch.Generator(agent.device).manual_seed(seed)
+    rng = ranks.generator(seed, agent.device)
     episodes = EpisodeMetrics(env.num_envs, agent.device)
     if saved := run.load():
         step = saved["step"]
         agent.load_state_dict(saved["agent"])
         rng.set_state(saved["rng"])
-        episodes.load_state_dict(saved["episodes"])
-        if "env" in saved:
+        if alone and "episodes" in saved:
+            episodes.load_state_dict(saved["episodes"])
+        if alone and "env" in saved:
             agent.load_memory(saved["memory"])
             observation = env.load_state_dict(saved["env"])
         else:  # the environment cannot be restored
             episodes.restart()
-    each = config.rollout * env.num_envs
+    each = config.rollout * env.num_envs * ranks.count()
     while step < config.steps:
         begun = time.monotonic()
         batch, observation, measured = collect(env, agent, reward, observation, config.rollout, rng, episodes)
         acted = time.monotonic()
         step += each
         try:
-            measured |= agent.update(batch)
+            measured |= agent.update(ranks.all_rows(batch, config.rollout))
         except FloatingPointError as error:
             raise diverged(run, step, str(error)) from None
         speed = each / (time.monotonic() - begun)
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
-        report(run, step, episodes.summary() | measured | counts(env, step), progress)
-        if step % config.checkpoint_every < each or step >= config.steps or run.stop_signal:
+        row = ranks.mean_over_ranks(episodes.summary() | measured) | counts(env, step)
+        report(run, step, row, progress)
+        stop = ranks.largest(run.stop_signal)
+        if step % config.checkpoint_every < each or step >= config.steps or stop:
             state = {"step": step, "agent": agent.state_dict(), "rng": rng.get_state(), "memory": agent.memory()}
-            state |= {"episodes": episodes.state_dict()}
-            run.save(step, state | ({"env": env.state_dict()} if hasattr(env, "state_dict") else {}))
-            run.end_if_stopped(step)
+            if alone:
+                state |= {"episodes": episodes.state_dict()}
+                state |= {"env": env.state_dict()} if hasattr(env, "state_dict") else {}
+            run.save(step, state)
+            run.end_if_stopped(step, stop)
     agent.finish()
 
 

@@ -267,13 +267,16 @@ class Run:
             signal.signal(number, handler)
         self._handlers = {}
 
-    def end_if_stopped(self, step: int) -> None:
-        """Raise `Interrupted` if a stop signal has arrived; call this after step `step` has been saved."""
-        if self.stop_signal:
-            name = signal.Signals(self.stop_signal).name
+    def end_if_stopped(self, step: int, number: int | None = None) -> None:
+        """Raise `Interrupted` if a stop signal has arrived; call this after step `step` has been saved.
+
+        `number` is the signal on which ranks that learn together agreed, or 0; None: `stop_signal`.
+        """
+        number = self.stop_signal if number is None else number
+        if number:
+            name = signal.Signals(number).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; continue with {resume_command(self.folder)}",
-                self.stop_signal,
+                f"stopped by {name} at step {step}, which is saved; continue with {resume_command(self.folder)}", number
             )
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.metrics import Progress, check_update, report
 from robot_rl.training.run import Run
+from robot_rl.util import ranks
 from robot_rl.util.limits import PositiveInt
 
 
@@ -58,8 +59,12 @@ class SupervisedAgent(Protocol):
 def train_supervised(
     agent: SupervisedAgent, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Fit the agent's policy to demonstrations, with averaged weights at the end; a resumed run continues."""
-    rng = torch.Generator().manual_seed(seed)
+    """Fit the agent's policy to demonstrations, with averaged weights at the end; a resumed run continues.
+
+    Ranks that learn together draw the same batches, and each takes its own rows.
+    """
+    ranks.share(config.batch, "--training.batch")
+    rng = ranks.generator(seed)
     agent.policy.fit(data.columns)
     rows, weights, step = data.rows(agent.policy.horizon), agent.weights(data.columns), 0
     if saved := run.load():
@@ -68,14 +73,15 @@ def train_supervised(
         rng.set_state(saved["rng"])
     agent.policy.train()
     while step < config.updates:
-        batch = data.sample(config.batch, rows, rng, weights)
+        batch = ranks.own_rows(data.sample(config.batch, rows, rng, weights))
         step += 1
-        metrics = check_update(run, step, agent.update(batch, rng), batch)
+        metrics = check_update(run, step, ranks.averaged(agent.update(batch, rng)), batch)
+        stop = ranks.largest(run.stop_signal)
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {name: float(value) for name, value in metrics.items()}, progress)
-        if step % config.checkpoint_every == 0 or step == config.updates or run.stop_signal:
+        if step % config.checkpoint_every == 0 or step == config.updates or stop:
             run.save(step, {"step": step, "agent": agent.state_dict(), "rng": rng.get_state()})
-            run.end_if_stopped(step)
+            run.end_if_stopped(step, stop)
     agent.finish()
 
 

@@ -177,9 +177,13 @@ def module_help(module: str) -> str:
 def check_module(words: list[str]) -> None:
     """Check that the flags of `python -m MODULE` are in the module's --help."""
     assert words[0] == "-m", "only `python -m` is checked"
-    help_text = module_help(words[1])
-    for flag in [word.partition("=")[0] for word in words[2:] if word.startswith("-")]:
-        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text), f"{words[1]} has no {flag}"
+    check_flags(module_help(words[1]), words[2:])
+
+
+def check_flags(help_text: str, words: list[str]) -> None:
+    """Check that the flags among `words` are in a program's --help."""
+    for flag in [word.partition("=")[0] for word in words if word.startswith("-")]:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text), f"no {flag} in: {help_text.splitlines()[0]}"
 
 
 def check_pip(words: list[str]) -> None:
@@ -212,6 +216,12 @@ def page_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.mark.usefixtures("page_code")
 def test_documented_command_is_valid(page: Path, line: str, robot_rl: Callable[[list[str]], list[Any]]) -> None:
     program, *words = shlex.split(line)
+    if program == "torchrun":
+        from torch.distributed.run import get_args_parser
+
+        at = words.index("--no-python") + 1
+        check_flags(get_args_parser().format_help(), words[:at])
+        program, *words = words[at:]
     if program == "robot-rl":
         for command in robot_rl(words):
             if hasattr(command, "ros_arguments"):  # a node of a launch file

@@ -20,6 +20,7 @@ from policies.base import RunningNormalizer
 from policies.networks.ensemble import ActionValues
 from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.data.replay import NEXT, Column, Replay, Sampling
+from robot_rl.learning.parts.objectives import gradient_step
 
 HIDDEN = (64, 64)
 BATCH, CAPACITY = 256, 200_000
@@ -75,19 +76,13 @@ class Adversary:
             wanted = -batch["reward"] / scale + batch["discount"] * ahead
         values = self.critic(here, batch["action"])[..., 0]
         critic_loss = (values - wanted).square().mean()
-        self._descend(0, critic_loss)
+        gradient_step(critic_loss, self.optimizers[0])
         force, log_prob = self.actor.sample(here, self.rng)
-        self._descend(1, (t * log_prob - self.critic(here, force).amin(0)[:, 0]).mean())
+        gradient_step((t * log_prob - self.critic(here, force).amin(0)[:, 0]).mean(), self.optimizers[1])
         with torch.no_grad():
             for old, new in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 old.lerp_(new, TAU)
         return {"adversary/entropy": -float(log_prob.detach().mean())}
-
-    def _descend(self, which: int, loss: Tensor) -> None:
-        optimizer = self.optimizers[which]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
         nets = [net.state_dict() for net in (self.normalizer, self.reward, self.actor, self.critic, self.target)]

@@ -27,8 +27,10 @@ from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.parts.critics import StateValue, advantages
 from robot_rl.learning.parts.fixup import fix_up
+from robot_rl.learning.parts.objectives import compute_gradients
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from robot_rl.util.ranks import averaged, count, extremes, own
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ class PPO:
         if value.ndim > done.ndim:
             terminated, done = (x[..., None].expand_as(value) for x in (terminated, done))
         following = torch.cat([value[1:], self.critic(self.state(last))[None]])
+        low, high = extremes(value.flatten(0, 1))
         if finals:
-            last_step, (low, high) = rollout["done"], value.flatten(0, 1).aminmax(dim=0)
+            last_step = rollout["done"]
             ended = self.critic(torch.cat(finals))
             following[last_step] = torch.where(ended.isfinite(), ended.clamp(low, high), value[last_step])
         advantage, target = advantages(
@@ -184,18 +187,18 @@ class PPO:
 
         `batch` holds frames (B, history * D) and state (B, C), not normalized; action and mean (B, U), outputs of the
         actor, not clipped; and value, advantage and target (B,). Raises FloatingPointError before a non-finite number
-        reaches the weights.
+        reaches the weights. Ranks that learn together all get the same batch, and share each minibatch.
         """
         self._check(batch)
         self.unit = batch["target"].var(0).clamp_min(1e-12)
         data, old = self._prepare(batch), self._log_std().detach().clone()
         rows = len(batch["state"])
-        size = -(-rows // self.config.minibatches)
+        each = -(-rows // (self.config.minibatches * count()))
         before = [each.detach().clone() for each in self.actor_parameters] if self.config.max_kl is not None else []
         steps: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
-            for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
-                part = {name: x.index_select(0, pick) for name, x in data.items()}
+            for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(each * count()):
+                part = {name: x.index_select(0, own(pick)) for name, x in data.items()}
                 # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
         fixed = {}
@@ -272,8 +275,8 @@ class PPO:
         deviations; `adapt`: change the actor's learning rate first."""
         c = self.config
         loss, metrics = self._loss(part, old)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        compute_gradients(loss, self.optimizer)
+        metrics = averaged(metrics)
         if adapt and c.target_kl is not None:
             self._adapt(float(metrics["ppo/kl"]), c.target_kl)
         norm = nn.utils.clip_grad_norm_(self.actor_parameters, c.grad_clip)

@@ -12,6 +12,7 @@ from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.sources import Trajectories
 from robot_rl.learning.agent import restore, states_of
 from robot_rl.learning.parts.chunking import ActionQueue
+from robot_rl.learning.parts.objectives import compute_gradients
 from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 
@@ -72,8 +73,7 @@ class TokenGroups:
         return self.policy.log_prob(features, tokens, self.config.temperature)
 
     def _step(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        compute_gradients(loss, self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
         if not bool((loss.detach() + norm).isfinite()):
             raise FloatingPointError("a loss or its gradient became NaN or infinite")

@@ -15,6 +15,7 @@ from torch import Tensor
 from policies.actor import ActorPolicy
 from policies.base import Observation
 from robot_rl.data.replay import NEXT, Batch
+from robot_rl.util.ranks import average_gradients
 
 Pooling = Literal["mean", "min", "first"]
 """Value of a critic ensemble that the actor maximizes: REDQ and RLPD take the mean, SAC the minimum, and TD3 the first
@@ -26,13 +27,19 @@ def next_observation(batch: Batch) -> Observation:
     return {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
 
 
+def compute_gradients(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Set an optimizer's gradients to those of a loss, or of its mean over the ranks that learn together."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    average_gradients(optimizer)
+
+
 def gradient_step(
     loss: Tensor, optimizer: torch.optim.Optimizer, clipped: Iterable[Tensor] = (), limit: float | None = None
 ) -> Tensor:
     """Take an optimizer step on a loss; return the gradient norm of the parameters `clipped`. Before the step this norm
     is clipped to `limit`; None: no limit."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    compute_gradients(loss, optimizer)
     norm = torch.nn.utils.clip_grad_norm_(list(clipped), limit or math.inf)
     optimizer.step()
     return norm
