@@ -31,10 +31,11 @@ PERMANENT_FAILURE = 2
 
 class LearnerProcess:
     """Run a learner beside the robot; if it dies, restart it from its checkpoint. UserError if its exit status is
-    `PERMANENT_FAILURE`, or if a restarted learner dies before it has published `weights`."""
+    `PERMANENT_FAILURE`, or if a restarted learner dies before it has published `weights`; but not if the learner is
+    `elsewhere`, on another computer, which may come back."""
 
-    def __init__(self, command: list[str], weights: Path):
-        self.command, self.weights = command, weights
+    def __init__(self, command: list[str], weights: Path, elsewhere: bool = False):
+        self.command, self.weights, self.elsewhere = command, weights, elsewhere
         self._before = 0
         self.restarts = 0
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
@@ -77,7 +78,7 @@ class LearnerProcess:
             if os.waitid(os.P_PID, self.process.pid, os.WCONTINUED | os.WNOHANG) is not None:
                 self.note("stall", {"process": "learner"})
             return
-        self._require_recoverable(published=self.restarts > 0)
+        self._require_recoverable(published=self.restarts > 0 and not self.elsewhere)
         if time.monotonic() - self._started > 5.0:
             logger.warning("the learner ended with status %s; starting it again", self.process.returncode)
             self.restarts += 1
@@ -92,7 +93,7 @@ class LearnerProcess:
             self.process.kill()
             self.process.wait()
         if kind is None and self.process.returncode > 0:
-            self._require_recoverable(published=True)
+            self._require_recoverable(published=not self.elsewhere)
 
 
 class FinetuneSession:

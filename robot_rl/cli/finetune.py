@@ -43,6 +43,7 @@ class Finetune(Generic[R]):
     film: NonNegativeInt = 2
     """Number of corrected episodes to film."""
     bag: opt.Bag = False
+    ray: opt.Ray = ""
     json: opt.Json = False
     ros_args: opt.RosArgs = field(default_factory=list)
 
@@ -62,6 +63,7 @@ class Finetune(Generic[R]):
         from real.sessions.finetune import FinetuneSession, LearnerProcess
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
+        from robot_rl.cluster.remote import require_answer
         from robot_rl.data import Dataset
         from robot_rl.data.recording import load_episodes
         from robot_rl.data.view import DatasetView
@@ -79,6 +81,8 @@ class Finetune(Generic[R]):
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):
             raise ConfigError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
+        if self.ray:
+            require_answer(self.ray)
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle)
         spec = with_profile(robots.get(self.robot), self.profile)
@@ -112,6 +116,7 @@ class Finetune(Generic[R]):
         ):
             unloaded = baseline(spec.command_rate)
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
+            command += ["--ray", self.ray] if self.ray else []
             film = VideoRecorder(self.film, corrected_only=True)
             interface, operator = replace(bundle.interface, robot=self.robot), OperatorInput(node, spec.name)
             env = RobotEnv(node, interface, cameras=cameras, operator=operator, instruction=self.instruction,
@@ -120,10 +125,8 @@ class Finetune(Generic[R]):
             session = FinetuneSession(env, policy, run, self.seed, film, self.bag)
             number, ended = 0, ""
             try:
-                with (
-                    closing(session), closing(env), LearnerProcess(command, folder / WEIGHTS) as learner,
-                    bar("finetune") as update,
-                ):  # fmt: skip
+                process = LearnerProcess(command, folder / WEIGHTS, elsewhere=bool(self.ray))
+                with closing(session), closing(env), process as learner, bar("finetune") as update:
                     try:
                         session.activate()
                         session.learn(learner, 60 * self.minutes, update)

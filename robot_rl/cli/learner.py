@@ -1,4 +1,8 @@
-"""Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`."""
+"""Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`.
+
+`python -m robot_rl.cli.learner RUN --ray ADDRESS` runs that process on a node of a Ray cluster instead. The robot's
+process does not notice: its episodes are copied to the node, and the weights back.
+"""
 
 import json
 import os
@@ -39,7 +43,37 @@ def learn(folder: Path) -> int:
     return 0
 
 
+def learn_elsewhere(folder: Path, address: str) -> int:
+    """Run the learner of a run folder on a node of a Ray cluster until SIGTERM, SIGINT or the parent's end."""
+    from robot_rl.cluster.remote import Cluster, RemoteCommand, require_answer
+    from robot_rl.training.human_in_the_loop import WEIGHTS
+    from robot_rl.util.errors import ConfigError, UserError
+
+    try:
+        require_answer(address)
+    except ConfigError as error:  # not for good: `finetune` had an answer when it began
+        raise UserError(str(error)) from None
+
+    settings = json.loads((folder / "config.json").read_text())
+    named = [settings["dataset"], settings["base"], settings["classifier"]]
+    cluster, stop = Cluster(address), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # after joining: Ray sets a handler of its own
+        signal.signal(number, lambda *_: stop.set())
+    command = RemoteCommand(
+        cluster, lambda: ["-m", "robot_rl.cli.learner", str(folder)], folder, [Path(name) for name in named if name],
+        sends=("dataset",), returns=(WEIGHTS, "learner"),
+    )  # fmt: skip
+    try:
+        status, said = command.run(lambda: signal.SIGTERM if stop.is_set() or _orphaned() else 0, stop.wait)
+    finally:
+        cluster.close()
+    if status and not stop.is_set():
+        sys.stderr.write(f"{said}\n")
+    return 0 if stop.is_set() else status
+
+
 if __name__ == "__main__":
     from robot_rl.cli.main import answer
 
-    sys.exit(answer(lambda: learn(Path(sys.argv[1]))))
+    run, *options = sys.argv[1:]
+    sys.exit(answer(lambda: learn_elsewhere(Path(run), options[1]) if options else learn(Path(run))))

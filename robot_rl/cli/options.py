@@ -56,6 +56,10 @@ Bag = Annotated[
     arg(help="Also write all messages, except pictures, and every control period to the run folder's `bag` (rosbag2, "
         "MCAP)."),
 ]  # fmt: skip
+Ray = Annotated[
+    str,
+    arg(help="Ray cluster on whose nodes to learn: HOST:6379 from one of its nodes, or ray://HOST:10001 from outside."),
+]
 Classifier = Annotated[
     Path | None,
     arg(help="Success classifier that judges episodes by camera images instead of the task's own test, so that objects "

@@ -7,21 +7,19 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from robot_rl.cli import options as opt
-from robot_rl.cli.console import learned, show_runs
-from robot_rl.training.metrics import Diverged
-from robot_rl.training.run import MAY_DIFFER, SEED, has_ended, read_metrics
+from robot_rl.cli.console import learned
+from robot_rl.training.run import read_metrics
 from robot_rl.training.terrain import CURRICULUM
 from robot_rl.util.errors import ConfigError, Interrupted
 from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, NonNegativeInt
 from robot_rl.util.registry import DATASET
-from robot_rl.util.settings import as_json
 
 if TYPE_CHECKING:
     from robot_rl.data import Dataset
@@ -101,7 +99,9 @@ class Train(Generic[R]):
     mjcf: opt.Mjcf = ""
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
+    ray: opt.Ray = ""
     json: opt.Json = False
+    words: opt.Suppress[list[str]] = field(default_factory=list)
 
     def run(self) -> int:
         from robot_rl.util import ranks
@@ -137,6 +137,8 @@ class Train(Generic[R]):
         seeds = seed_list(self.seeds) if self.seeds else []
         if seeds and self.seed:
             raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
+        if self.ray and not seeds:
+            raise ConfigError("--ray trains several seeds at once: name them with --seeds, for example 0..4")
         self._name_task()
         self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
         self._check_paid()
@@ -150,6 +152,8 @@ class Train(Generic[R]):
         else:
             folder = new_folder(Path("runs"), self.task, self.recipe)
         if seeds:
+            from robot_rl.cli.seeds import train_seeds
+
             return train_seeds(self, folder, seeds, without)
         result = self.train(ranks.from_first(folder), self.seed, without)
         if not ranks.rank():
@@ -161,11 +165,11 @@ class Train(Generic[R]):
         import torch
 
         from policies.bundle import save_bundle
-        from robot_rl.cli.console import bar, learned
+        from robot_rl.cli.console import bar
         from robot_rl.recipes.inputs import inputs_before, settings_before
         from robot_rl.recipes.job import open_job
         from robot_rl.training.follower import open_run
-        from robot_rl.training.run import learning_floats, provenance, read_metrics
+        from robot_rl.training.run import learning_floats, provenance
         from robot_rl.util import ranks
         from sim.divergence import report
 
@@ -348,48 +352,5 @@ def main(argv: list[str]) -> int:
             default = "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
-    parsed.recipe = parsed.recipe or default
+    parsed.recipe, parsed.words = parsed.recipe or default, argv
     return int(parsed.run())
-
-
-def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Sequence[str]) -> int:
-    """Train the command's recipe with each seed in `folder`/seed-<seed>; return the exit status.
-
-    With --resume, finished runs are skipped. Without --resume, an existing run raises ConfigError before any training.
-    A seed that diverges appears in the table with its error, and training continues with the next seed.
-    """
-    if (folder / "config.json").exists():
-        raise ConfigError(f"{folder} is a run itself; choose another --out for runs of several seeds")
-    runs = {seed: folder / f"{SEED}{seed}" for seed in seeds}
-    held = [run for run in runs.values() if (run / "config.json").exists()]
-    if held and not command.resume:
-        raise ConfigError(f"{held[0]} holds a run already; continue with --resume or choose another --out")
-    rows: list[dict[str, Any]] = []
-    for seed, run in runs.items():
-        if command.resume and has_ended(run) and _as_before(command, run, seed, without):
-            metrics = read_metrics(run)
-            took = {"seconds": metrics[-1]["seconds"]} if metrics else {}
-            rows.append({"run": str(run), "seed": seed} | took | learned(metrics))
-            continue
-        print(f"seed {seed}, {len(rows) + 1} of {len(runs)}: {run}", file=sys.stderr)  # noqa: T201
-        try:
-            result = command.train(run, seed, without)
-        except Diverged as error:
-            rows.append({"run": str(run), "seed": seed, "error": str(error)})
-            continue
-        except Interrupted as error:
-            more = f"continue all seeds with --seeds {command.seeds} --resume --out {folder}"
-            raise Interrupted(f"seed {seed} {str(error).partition(';')[0]}; {more}", error.code - 128) from None
-        rows.append({"run": result.pop("run"), "seed": seed} | {k: v for k, v in result.items() if k != "bundle"})
-    show_runs(rows, command.json, command.recipe, {"out": str(folder)})
-    return int(any("error" in row for row in rows))
-
-
-def _as_before(command: Any, run: Path, seed: int, without: Sequence[str]) -> bool:
-    """Return whether a run has the command's settings. If not, `Run` extends the run or refuses to continue it."""
-    try:
-        before = json.loads((run / "config.json").read_bytes())
-        now = as_json(command.read_as(before, command.settings(seed, without)))
-        return all(before.get(name) == now[name] for name in now.keys() - MAY_DIFFER)
-    except (OSError, ValueError, AttributeError):
-        return False

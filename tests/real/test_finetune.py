@@ -85,6 +85,16 @@ def test_learner_that_dies_twice_without_newer_weights_is_given_up(clock: Any, t
     assert learner.restarts == 1 and error.value.code == 1
 
 
+def test_a_learner_elsewhere_is_tried_again_until_it_comes_back(clock: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "robot_rl.cli.learner", str(tmp_path), "--ray", "127.0.0.1:1"]
+    with LearnerProcess(command, tmp_path / "weights", elsewhere=True) as learner:
+        for restarts in (1, 2):
+            assert learner.process.wait(60) == 1
+            clock.now += 5.1
+            learner.tend()
+            assert learner.restarts == restarts
+
+
 @pytest.mark.parametrize("tended", [True, False])
 def test_permanent_failure_of_the_learner_is_given_up_at_once(clock: Any, tmp_path: Path, tended: bool) -> None:
     refused = pytest.raises(UserError, match="would end so again")

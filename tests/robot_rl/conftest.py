@@ -20,6 +20,37 @@ FRONT = "observation.images.front"
 SMALL = NetworkConfig(EncoderConfig((8, 8), 16, 2), 16)
 
 
+class LocalCluster:
+    """A Ray cluster of two nodes with one CPU each on this computer, besides the head."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(initialize_head=True, head_node_args=self._node(0) | {"include_dashboard": False})
+        self.nodes = [self.cluster.add_node(**self._node(1)) for _ in range(2)]
+        self.address: str = self.cluster.address
+
+    @staticmethod
+    def _node(cpus: int) -> dict[str, Any]:
+        return {"num_cpus": cpus, "node_ip_address": "127.0.0.1", "object_store_memory": 100_000_000}
+
+    def lose_node(self) -> None:
+        """Kill a node with all its processes."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[LocalCluster]:
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_raylet_start_wait_time_s", "120")
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux too: stay on the loopback address
+        cluster = LocalCluster()
+        yield cluster
+        cluster.cluster.shutdown()
+
+
 def write_dataset(
     root: Path, successes: int = 12, failures: int = 12, length: int = 12, shuffled: bool = False,
     task: str = "light the corner", pictures: bool = True, dtype: str = "float32",

@@ -266,6 +266,7 @@ def configure(folder: Path, bundle: Path) -> None:
     agent = replace(recipe.agent, hidden=(8,), critics=2)
     recipe = replace(recipe, agent=agent, training=replace(TINY, publish_every=20, checkpoint_every=1000))
     settings = {"base": str(bundle / "bundle"), "dataset": str(bundle / "demos"), "recipe": "hil-serl", "seed": 0}
+    settings["classifier"] = ""
     (folder / "config.json").write_text(json.dumps(settings | {"config": asdict(recipe)}))
 
 
@@ -320,6 +321,25 @@ def test_killed_learner_resumes_from_its_checkpoint(start: Build, tmp_path: Path
     assert rows == sorted(set(rows)), "no repeated rows after the resume"
     assert load_state(checkpoint)["step"] == version(tmp_path) == 560
     assert not list(tmp_path.glob(".*.part"))
+
+
+@PATIENT
+def test_a_learner_on_a_cluster_survives_a_killed_node(ray: Any, bundle: Path, tmp_path: Path) -> None:
+    configure(tmp_path, bundle)
+    command = [sys.executable, "-m", "robot_rl.cli.learner", str(tmp_path), "--ray", ray.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as learner:
+        try:
+            eventually(lambda: version(tmp_path) == 0, learner)
+            record(tmp_path / "dataset", [False] * 10 + [True] * 10 + [False] * 50)
+            eventually(lambda: version(tmp_path) == 280, learner)  # 4 updates per step: nothing recorded is lost
+            ray.lose_node()
+            record(tmp_path / "dataset", [False] * 70, seed=1)
+            eventually(lambda: version(tmp_path) == 560, learner)
+            learner.terminate()
+            assert learner.wait(WAIT) == 0
+        finally:
+            learner.kill()
+    assert load_state(tmp_path / "learner" / "checkpoint.safetensors")["step"] == 560
 
 
 @PATIENT
