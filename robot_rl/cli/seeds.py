@@ -12,6 +12,7 @@ from robot_rl.cli.console import bar, learned, show_runs
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.run import MAY_DIFFER, SEED, has_ended, read_metrics
 from robot_rl.util.errors import ConfigError, Interrupted
+from robot_rl.util.seeds import seed_list
 from robot_rl.util.settings import as_json
 
 _INPUTS = ("dataset", "base", "classifier", "reward", "mjcf", "randomization")
@@ -49,8 +50,9 @@ def _result(run: Path) -> dict[str, Any]:
 def _train_here(command: Any, runs: dict[int, Path], without: Sequence[str], remedy: str) -> dict[int, dict[str, Any]]:
     """Train seeds one after another; return each seed's result, or its error if it diverged."""
     results: dict[int, dict[str, Any]] = {}
-    for k, (seed, run) in enumerate(runs.items()):
-        print(f"seed {seed}, {k + 1} of {len(runs)}: {run}", file=sys.stderr)  # noqa: T201
+    seeds = seed_list(command.seeds)
+    for seed, run in runs.items():
+        print(f"seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}: {run}", file=sys.stderr)  # noqa: T201
         try:
             result = command.train(run, seed, without)
             results[seed] = {name: value for name, value in result.items() if name not in ("run", "bundle")}
