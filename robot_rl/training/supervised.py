@@ -76,9 +76,9 @@ def train_supervised(
         batch = ranks.own_rows(data.sample(config.batch, rows, rng, weights))
         step += 1
         metrics = check_update(run, step, ranks.averaged(agent.update(batch, rng)), batch)
-        stop = ranks.largest(run.stop_signal)
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {name: float(value) for name, value in metrics.items()}, progress)
+        stop = ranks.largest(run.stop_signal)
         if step % config.checkpoint_every == 0 or step == config.updates or stop:
             run.save(step, {"step": step, "agent": agent.state_dict(), "rng": rng.get_state()})
             run.end_if_stopped(step, stop)
