@@ -42,12 +42,10 @@ class Browser:
         # viser's socket belongs to a worker
         self._call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
 
-    def open(self, address: str) -> None:
-        """Load a page and wait until its first canvas is there."""
+    def open(self, address: str, ready: str = "!!document.querySelector('canvas')") -> None:
+        """Load a page and wait until `ready`, by default: until its first canvas is there."""
         self._call("Page.navigate", url=address)
-        self.until(
-            lambda: self.evaluate("document.readyState == 'complete' && !!document.querySelector('canvas')"), 60.0
-        )
+        self.until(lambda: self.evaluate(f"document.readyState == 'complete' && ({ready})"), 60.0)
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
@@ -64,6 +62,37 @@ class Browser:
         """Click the button with this label."""
         found = "[...document.querySelectorAll('button')].find(b => b.innerText.trim() === " + json.dumps(label) + ")"
         self.evaluate(f"{found}.click()")
+
+    def click_on(self, name: str) -> None:
+        """Click the element of this id."""
+        self.evaluate(f"document.getElementById({json.dumps(name)}).click()")
+
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        """Send a mouse event, mousePressed, mouseMoved or mouseReleased, of the left button at a place of the page."""
+        buttons = 0 if kind == "mouseReleased" else 1
+        self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=buttons, clickCount=1)
+
+    def touch(self, kind: str, *at: float) -> None:
+        """Send a touch event, touchStart or touchMove at a place of the page, or touchEnd."""
+        self._call("Input.dispatchTouchEvent", type=kind, touchPoints=[dict(zip("xy", at, strict=True))] if at else [])
+
+    def key(self, kind: str, key: str) -> None:
+        """Send a key event, keyDown or keyUp."""
+        text = {"text": key} if kind == "keyDown" and len(key) == 1 else {}
+        self._call("Input.dispatchKeyEvent", type=kind, key=key, **text)
+
+    def resize(self, width: int, height: int, phone: bool = False) -> None:
+        """Show the page as on a screen of this size, or on a phone."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self._call("Emulation.setTouchEmulationEnabled", enabled=phone)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Freeze the page, as a browser does with pages in the background, or let it go on."""
+        self._call("Page.setWebLifecycleState", state="frozen" if frozen else "active")
+
+    def close_page(self) -> None:
+        """Close the page; the browser stays."""
+        self._call("Page.close")
 
     def picture(self) -> bytes:
         """Return a PNG of the page."""

@@ -115,6 +115,8 @@ class ChunkExecutor:
         """(n,) control periods since the observation of `next`; -1: no inference in flight"""
         self.idle = torch.zeros(num_envs, dtype=torch.bool)
         """(n,) bool: the robot held in the last control period because there was no action"""
+        self.on_chunk: Callable[[Tensor], None] | None = None
+        """Called with the actions (H, A) of environment 0's chunk that are to be executed, whenever a new one begins"""
         self._past: list[tuple[Tensor, Tensor]] = []  # with `ensemble`: chunks, oldest first, and their `used`
         self._durations: deque[int] = deque(maxlen=10)
         self._future: Future[Chunk] | None = None
@@ -243,6 +245,8 @@ class ChunkExecutor:
         if self.execution.mode == "ensemble":
             self._past.append((self.next.actions.clone(), torch.where(arrived, used, self.horizon)))
         self.age = torch.where(arrived, -1, self.age)
+        if self.on_chunk is not None and arrived[0]:
+            self.on_chunk(self.chunks[0, int(self.used[0]) : self.execute if receding else self.horizon])
 
     def _average(self) -> Tensor:
         """Return the weighted mean (n, A) of all chunks' actions for this period (`ensemble`)."""

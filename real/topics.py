@@ -19,6 +19,8 @@ EVENTS = {
     "rerecord": "rerecord", "terminate": "stop",
 }  # fmt: skip
 """Fields of `Operator` by LeRobot's names of events, and by short forms of these."""
+MARKS = ("recovery", "correction")
+"""Events that only go into the journal: what a person says of the moment."""
 RESET_TOPIC = "twin/reset"
 """INT: seed of the next episode. A twin then resets its objects or a fallen robot."""
 HOLD_TOPIC = "twin/hold"
@@ -39,6 +41,8 @@ DIAGNOSTICS_TOPIC = "/diagnostics"
 """DIAGNOSTICS, each STATUS named `<node>: <part>`: as everywhere in ROS, one topic for all namespaces."""
 INSTRUCTION_TOPIC = "instruction"
 """std_msgs/String: the robot's new language instruction."""
+PLAN_TOPIC = "plan"
+"""nav_msgs/Path in the robot's base frame: the tool's poses that the rest of the policy's chunk asks for."""
 JOINT_PREFIX = "joint_prefix"
 """ROS parameter: prefix of the driver's joint and frame names, such as fr3_, or Universal Robots' tf_prefix."""
 
@@ -72,16 +76,26 @@ class Episode:
     phase: str
     """resetting, let go, waiting, running, success or failure."""
     instruction: str = ""
+    control: str = ""
+    """Phase of control between policy and person, see `real.episode.intervention.Phase`; empty if unknown."""
+    ended: int = 0
+    """Number of episodes of the session that have ended; of them `won` succeeded."""
+    won: int = 0
+    takeovers: int = 0
+    """Number of a person's interventions in the session."""
 
     def message(self) -> Any:
         """Return the episode as a STATUS."""
-        return status("episode", 0, self.phase, {"number": self.number, "instruction": self.instruction})
+        values = {name: value for name, value in vars(self).items() if name != "phase"}
+        return status("episode", 0, self.phase, values)
 
     @classmethod
     def of(cls, message: Any) -> Episode:
         """Return the episode in a STATUS; ValueError for a message of another program."""
         values = values_of(message)
-        return cls(int(values.get("number", "")), message.message, values.get("instruction", ""))
+        ended, won, takeovers = (int(values.get(name, "0")) for name in ("ended", "won", "takeovers"))
+        texts = values.get("instruction", ""), values.get("control", "")
+        return cls(int(values.get("number", "")), message.message, *texts, ended, won, takeovers)
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ def evaluate(
     result = Evaluation() if result is None else result
     result.rate = env.info.rate
     runner = ChunkExecutor(policy, n, execution, getattr(env, "hold_action", None))
+    runner.on_chunk = getattr(env, "show_plan", None)
     request_images = getattr(env, "request_images", None)
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)

@@ -19,6 +19,7 @@ from real.episode.diagnostics import Diagnostics
 from real.episode.homing import Homing
 from real.episode.intervention import Phase
 from real.episode.judge import Judge
+from real.episode.plan import Plan
 from real.episode.rig import Rig
 from real.episode.standing import Standing
 from real.episode.steering import Schedule, Steering
@@ -76,8 +77,9 @@ class RobotEnv(Rig, VectorEnv):
         self.picture_ages = Histogram()
         """Time from the stamp of the oldest picture in the observation to the goal that followed it, s."""
         self.episode = -1
+        self._tally = {"ended": 0, "won": 0, "takeovers": 0}
         self._damped: dict[str, int] | None = None
-        self.diagnostics = Diagnostics(self)
+        self.diagnostics, self.show_plan = Diagnostics(self), Plan(self)
         self.driver.preflight.wait_ready()
         self.pictures.check()
 
@@ -134,7 +136,9 @@ class RobotEnv(Rig, VectorEnv):
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(clock.now() - self._observed)
         decision = self.arbiter.decide(wanted, self.hold_action())
-        self._note_change("operator", decision.phase.value)
+        self._tally["takeovers"] += decision.takeover
+        if self._note_change("operator", decision.phase.value):
+            self._publish("running")
         if decision.operator is not None or self._noted.get("teleop") == "heard":
             self._note_change("teleop", "silent" if decision.operator is None else "heard")
         action = decision.action
@@ -192,6 +196,7 @@ class RobotEnv(Rig, VectorEnv):
         )  # fmt: skip
         if outcome.done:
             self.loop.resting = True
+            self._tally["ended"], self._tally["won"] = self._tally["ended"] + 1, self._tally["won"] + outcome.success
             self._announce("success" if outcome.success else "failure")
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
         flags = torch.tensor([outcome.terminated]), torch.tensor([truncated])
@@ -243,7 +248,8 @@ class RobotEnv(Rig, VectorEnv):
         self._publish(phase)
 
     def _publish(self, phase: str) -> None:
-        self.announcer.publish(Episode(self.episode, phase, self.instruction()).message())
+        control = self.arbiter.phase.value
+        self.announcer.publish(Episode(self.episode, phase, self.instruction(), control, **self._tally).message())
 
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and guard counts."""

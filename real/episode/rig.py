@@ -79,6 +79,8 @@ class Rig:
         self.loop.resting = True
         self.note = self.loop.note = self.stream.note
         self.stop_topic = StopTopic(node, self.loop)
+        if isinstance(operator, OperatorInput):
+            operator.on_mark = lambda word: self.note("mark", word)
         self.warmups: list[Callable[[], object]] = []
         """Functions called in each control period of standing up, as their first calls may take tenths of a second."""
         self.each_period: list[Callable[[], object]] = []

@@ -12,7 +12,7 @@ _WRITES = 60.0
 """Time for finetune to end its learner and write dataset, video and bundle on a busy machine, s. During this time the
 robot has already stopped."""
 _BOOL = ("true", "false")
-_DEVICES = ("none", "keyboard", "gamepad", "spacemouse", "leader", "scripted")
+_DEVICES = ("none", "keyboard", "gamepad", "spacemouse", "leader", "console", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
 _LOCKSTEP = Argument(
@@ -117,10 +117,14 @@ def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[Nod
 
 def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
-    seed = ("--seed", values["seed"]) if device == "scripted" else ()
+    command = ("teleop", device, *_options(values, "robot", "task"))
+    if device == "scripted":
+        command += ("--seed", values["seed"])
+    if device == "console":
+        command = ("console", values["robot"], *_of_viewer(values))
     return NodeProcess(
         "teleop",
-        ("teleop", device, *_options(values, "robot", "task"), *seed),
+        command,
         condition=device != "none",
         respawn=device == "gamepad",  # a radio link may drop out
         start_after="twin",
@@ -138,10 +142,14 @@ def _tell(values: Mapping[str, str]) -> NodeProcess:
 
 
 def _view(values: Mapping[str, str]) -> NodeProcess:
-    cameras = "on" if values["camera"] == "true" else "off"
-    profile = _options(values, "profile") if values.get("profile") else ()
-    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), *profile, "--cameras", cameras)
+    command = ("view", f"robot:{values['robot']}", *_of_viewer(values))
     return NodeProcess("view", command, condition=values["view"] == "true", start_after="twin")
+
+
+def _of_viewer(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options that view and console share."""
+    profile = _options(values, "profile") if values.get("profile") else ()
+    return (*_options(values, "task"), *profile, "--cameras", "on" if values["camera"] == "true" else "off")
 
 
 def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:

@@ -142,6 +142,7 @@ class FinetuneSession:
             learner.tend()
             self.policy.explore = True
             executor = ChunkExecutor(self.policy, 1)
+            executor.on_chunk = self.env.show_plan
             observation, _ = self.env.reset(seed=self.seed + self.journal.done + len(self.episodes))
             self.cameras.stale = 0
             self._pictures = self.cameras.look()

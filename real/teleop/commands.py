@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from real import clock
 from real.bus import Node, QoS, Stamped, make
 from real.bus.stamps import stamp
 from real.teleop.pads import pad_of
-from real.topics import EVENT_TOPIC, EVENTS, TEXT
+from real.topics import EVENT_TOPIC, EVENTS, MARKS, TEXT
 
 logger = logging.getLogger(__name__)
 TYPE = "sensor_msgs/msg/Joy"
@@ -185,6 +186,8 @@ class OperatorInput:
         self.events = node.subscribe(TEXT, EVENT_TOPIC, QOS, self._on_event) if node else None
         """Subscription of events, from any number of publishers; needs no device."""
         self._unknown: set[str] = set()
+        self.on_mark: Callable[[str], None] = lambda _: None
+        """Called with each event of `MARKS`, by the bus's thread."""
 
     @property
     def devices(self) -> int:
@@ -228,9 +231,11 @@ class OperatorInput:
         if word in EVENTS:
             with self._lock:
                 self._pressed.add(EVENTS[word])
+        elif word in MARKS:
+            self.on_mark(word)
         elif word not in self._unknown and len(self._unknown) < 10:
             self._unknown.add(word)
-            logger.warning("ignored %r on %s: send %s", word, EVENT_TOPIC, ", ".join(EVENTS))
+            logger.warning("ignored %r on %s: send %s", word, EVENT_TOPIC, ", ".join((*EVENTS, *MARKS)))
 
     def _once_released(self, operator: Operator, sample: Stamped) -> Operator:
         """Return the input; `held` is False until the device's sticks and triggers have been released once."""

@@ -16,10 +16,10 @@ from real.drivers.joint_states import TYPE
 from real.drivers.names import driver_names
 from real.teleop.commands import PRESSES, Operator
 from real.teleop.keyboard import Keyboard
+from real.teleop.towards import Vector, difference, towards
 from robot_rl.interface.driver import JointTopics
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.robot import RobotSpec
-from robot_rl.interface.rotation import rotation_error
 from robot_rl.util.errors import ConfigError
 
 TOPIC = "leader/joint_states"
@@ -28,10 +28,6 @@ OLD = 0.2
 """Age from which on a joint state does not count, s."""
 NEAR, ALIGNED = 0.05, 0.5
 """Largest distance, m, and angle, rad, between the tools at which the leader takes over."""
-FULL, TURN = 0.04, 0.1
-"""Motion, m, and rotation, rad, of a control period that full input commands."""
-GAIN = 0.5
-"""Share of the difference that a control period covers. The robot answers a period later: 1 would overshoot."""
 REPEAT = 1.0
 """Time after which the terminal says again why the robot does not follow, s."""
 HELP = """\
@@ -76,7 +72,7 @@ class Leader:
         presses = {name: getattr(keys, name) for name in PRESSES}
         return Operator(wants, motion, gripper if wants else 0.0, **presses, rotation=rotation)
 
-    def _towards_leader(self) -> tuple[tuple[float, float, float], tuple[float, float, float], str]:
+    def _towards_leader(self) -> tuple[Vector, Vector, str]:
         """Return motion and rotation towards the leader's tool, and why the robot does not follow it, empty if it
         does."""
         still = (0.0, 0.0, 0.0)
@@ -89,16 +85,12 @@ class Leader:
             if not np.isfinite(values).all():
                 return still, still, f"no control: the {who}'s joint state on {subscription.topic} is not complete"
             poses.append(self.kinematics.forward(torch.from_numpy(values)[None].float()))
-        (target, wanted), (position, turned) = poses
-        offset = (target - position)[0]
-        angle = rotation_error(turned, wanted)[0]
+        offset, angle = difference(poses[1], poses[0])
         if not self._follows and (offset.norm() > NEAR or angle.norm() > ALIGNED):
             return still, still, (
                 f"bring the leader to the robot: they are {100 * offset.norm():.0f} cm and {angle.norm():.1f} rad apart"
             )
-        x, y, z = (GAIN * offset / FULL).clamp(-1, 1).tolist()
-        roll, pitch, yaw = (GAIN * angle / TURN).clamp(-1, 1).tolist()
-        return (x, y, z), (roll, pitch, yaw), ""
+        return *towards(offset, angle), ""
 
     def _positions(self, subscription: Subscription, names: tuple[str, ...]) -> np.ndarray | None:
         """Return the newest positions (K,) of the named joints, NaN where the message lacks one; None if it is old."""

@@ -42,7 +42,8 @@ class Walker:
 
     def _on_episode(self, sample: Stamped) -> None:
         episode = Episode.of(sample.msg)
-        self._now = (episode.number, episode.phase, self.clock())
+        if self._now[:2] != (episode.number, episode.phase):
+            self._now = (episode.number, episode.phase, self.clock())
 
     def read(self) -> Operator:
         """Return the operator's input."""

@@ -59,15 +59,11 @@ class View:
     ros_args: opt.RosArgs = field(default_factory=list)
 
     def run(self) -> int:
-        import importlib.util
-
         import torch
 
-        from robot_rl.util.errors import ConfigError, UserError
+        from robot_rl.util.errors import ConfigError
 
-        for package in ("mujoco", "viser"):  # optional on a robot's computer
-            if importlib.util.find_spec(package) is None:
-                raise UserError(f"the view needs the package {package}: pip install -c constraints.txt -e '.[view]'")
+        require_viewer()
         torch.set_num_threads(1)
         if not self.port < 65536:
             raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
@@ -86,18 +82,12 @@ class View:
         from robot_rl.robots.profiles import with_profile
         from robot_rl.util.errors import ConfigError
         from robot_rl.view import LiveView
-        from sim.scenes import Scene
-        from sim.tasks import task_of
+        from sim.tasks import scene_of
 
         robot = with_profile(robots.get(name), self.profile)
         if self.teleop != "none":
             raise ConfigError(f"the view of a robot commands nothing: start `robot-rl teleop {self.teleop}` beside it")
-        try:
-            scene = task_of(name, self.task).scene
-        except ConfigError:
-            if self.task:
-                raise
-            scene = Scene()  # a robot without a task: draw the robot alone
+        scene = scene_of(name, self.task)
         cameras = self.cameras == "on" or (self.cameras == "auto" and robot.base is None)
         os.nice(10)  # never delay a robot's loop
         with until_signal() as wait, open_node("view", ros_args=self.ros_args) as node:
@@ -186,6 +176,17 @@ class View:
             return ChunkExecutor(expert, 1, hold_action=env.hold_action), "scripted demonstrator"
         policy = RandomPolicy(env.pipeline.actions.size, 1.0 if kind == "random" else 0.0)
         return ChunkExecutor(policy, 1, hold_action=env.hold_action), f"{kind} actions"
+
+
+def require_viewer() -> None:
+    """Raise UserError without the packages of the view, which a robot's computer may lack."""
+    import importlib.util
+
+    from robot_rl.util.errors import UserError
+
+    for package in ("mujoco", "viser"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"the view needs the package {package}: pip install -c constraints.txt -e '.[view]'")
 
 
 def _say(address: str) -> None:

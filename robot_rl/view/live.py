@@ -10,12 +10,13 @@ import numpy as np
 from real.bus import Node, Stamped, qos
 from real.drivers import open_driver
 from real.drivers.state import JointReading
-from real.topics import EPISODE_TOPIC, STATUS, TRUTH_TOPIC, Episode
+from real.topics import PLAN_TOPIC, TRUTH_TOPIC
 from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import OF_JOINTS
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView
+from robot_rl.view.session import Session
 from sim.engines.model import compile_model
 from sim.scenes import SCENE, Scene
 
@@ -25,6 +26,8 @@ OLD = 0.5
 """Age above which a state counts as old, s."""
 SHAPE = (96, 96)
 """Height and width of the placeholder before a camera's first picture, pixels."""
+PLAN, WIDTH = (28, 126, 214), 3.0
+"""Colour and line width of the policy's plan."""
 
 
 class LiveView:
@@ -35,9 +38,10 @@ class LiveView:
     """
 
     def __init__(
-        self, node: Node, robot: RobotSpec, scene: Scene, port: int = 0, cameras: bool = True,
+        self, node: Node, robot: RobotSpec, scene: Scene, port: int | None = 0, cameras: bool = True,
         odometry: str = TRUTH_TOPIC, mjcf: str = "",
     ):  # fmt: skip
+        """`port` as of `Page`."""
         self.node, self.robot = node, robot
         self.model = model = compile_model(robot, scene, mjcf)
         names = tuple(c.name for c in scene.cameras) if cameras else ()
@@ -53,12 +57,13 @@ class LiveView:
         self._objects = {thing.name: model.joint(SCENE + thing.name).qposadr[0] for thing in scene.objects}
         self._objects |= {name + OF_JOINTS: self._objects[name] + 7 for name in scene.joints}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
-        self.asked = ""
-        """Current instruction; empty while no policy runs on the robot."""
-        node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        self._plan = node.subscribe("nav_msgs/msg/Path", PLAN_TOPIC, qos.VIEWER)
+        self._planned, self._path = 0, None
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
         self.page.add_text("status")
+        self.session = Session(node)
+        self.session.add_to(self.page)
         if names:
             with self.page.folder("Cameras"):
                 for name in names:
@@ -89,7 +94,9 @@ class LiveView:
             self.drawn += 1
             rows = zip(self.robot.joint_names, reading.position, reading.velocity, strict=True)
             self.page.text("joints", table((n, f"{q:+.3f} rad", f"{v:+.2f} rad/s") for n, q, v in rows))
+            self._show_plan()
         self._show_pictures()
+        self.session.show(self.page)
         self.page.text("status", self._status(reading))
 
     def close(self) -> None:
@@ -125,11 +132,19 @@ class LiveView:
         if np.isfinite(place).all():
             self._base = place, sample.received
 
-    def _on_episode(self, sample: Stamped) -> None:
-        try:
-            self.asked = Episode.of(sample.msg).instruction
-        except ValueError:  # a message of another program
-            self.asked = ""
+    def _show_plan(self) -> None:
+        """Draw the policy's newest plan as a path of the tool; remove an old one, or one that a person replaces."""
+        sample = self._plan.latest
+        current = sample is not None and time.monotonic() - sample.received < 4 * OLD and not self.session.controlled
+        if current and sample is not None and sample.count != self._planned:
+            self._planned = sample.count
+            points = [(p.x, p.y, p.z) for p in (pose.pose.position for pose in sample.msg.poses)]
+            if len(points) > 1 and np.isfinite(points).all():
+                self._path = self.page.server.scene.add_spline_catmull_rom(
+                    "/plan", np.array(points), color=PLAN, line_width=WIDTH
+                )
+        if self._path is not None and self._path.visible != current:
+            self._path.visible = current
 
     # ---- text and pictures -------------------------------------------------------------------------------------
     def _show_pictures(self) -> None:
@@ -154,7 +169,8 @@ class LiveView:
         scene = self.driver.scene
         arrivals |= {scene.images[name].topic: scene.image_received(name) for name in self._pictures}
         now = time.monotonic()
-        rows = [("asked", self.asked)] if self.asked else []
+        asked = self.session.episode.instruction
+        rows = [("asked", asked)] if asked else []
         rows += [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]
         if now - received < OLD:
             note = "<i>live</i>"

@@ -19,21 +19,26 @@ PICTURE_RATE = 5.0
 """Maximum rate of pictures per camera, Hz; a picture is a JPEG of several kilobytes."""
 TEXT_RATE = 10.0
 """Maximum rate of text updates, Hz."""
+CHART_RATE = 1.0
+"""Maximum rate of a chart's updates, Hz."""
+COLOURS = ("#1c7ed6", "#a5d8ff", "#a5d8ff", "#e8590c")
+"""Colours of a chart's curves."""
 _STYLE = "font-size:0.8em;line-height:1.45;margin:0.4em 1em 0.4em 0.75em"
 
 
 class Page:
     """Viser server with a panel of texts and pictures, shared by all browsers that open the page."""
 
-    def __init__(self, title: str, port: int = 0):
-        """Start the server; port 0: 8080 or the next free port. Raises UserError without viser or for a used port."""
+    def __init__(self, title: str, port: int | None = 0):
+        """Start the server; port 0: 8080 or the next free port; None: any, for another server that passes it on.
+        Raises UserError without viser or for a used port."""
         try:
             import viser
         except ImportError as error:
             needed = f"the view needs the package viser ({error})"
             raise UserError(f"{needed}: pip install -c constraints.txt -e '.[view]'") from None
         with contextlib.redirect_stdout(io.StringIO()):  # hide viser's own output
-            self.server: Any = viser.ViserServer(HOST, port or PORT, title, verbose=False)
+            self.server: Any = viser.ViserServer(HOST, 0 if port is None else port or PORT, title, verbose=False)
         if port and self.server.get_port() != port:  # viser took another port
             self.close()
             raise UserError(f"port {port} is in use or not permitted; name another with --port, or leave it out")
@@ -43,6 +48,7 @@ class Page:
         self.server.gui.main_panel.dock_right()
         self._texts: dict[str, tuple[Any, float]] = {}
         self._pictures: dict[str, tuple[Any, float]] = {}
+        self._charts: dict[str, tuple[Any, float]] = {}
 
     @property
     def address(self) -> str:
@@ -73,8 +79,25 @@ class Page:
             handle.content = f'<div style="{_STYLE}" id="{name}">{content}</div>'
             self._texts[name] = handle, clock
 
+    def add_chart(self, name: str, x: str, series: tuple[str, ...]) -> None:
+        """Add a named chart of curves over x to the panel."""
+        curves = tuple({"label": s, "stroke": c, "width": 2} for s, c in zip(series, COLOURS, strict=False))
+        handle = self.server.gui.add_uplot(
+            tuple(np.zeros(0) for _ in range(len(series) + 1)), ({"label": x}, *curves), aspect=1.8,
+            scales={"x": {"time": False}}, legend={"show": True},
+        )  # fmt: skip
+        self._charts[name] = handle, -np.inf
+
+    def chart(self, name: str, data: np.ndarray) -> None:
+        """Set a named chart's columns (1 + curves, points): x, then the curves."""
+        handle = self._charts[name][0]
+        handle.data = tuple(np.ascontiguousarray(row, np.float64) for row in data)
+        self._charts[name] = handle, time.monotonic()
+
     def due(self, name: str) -> bool:
-        """Return whether PICTURE_RATE allows a new picture and a browser has the page open."""
+        """Return whether it is time for a new picture, or a chart's update, and a browser has the page open."""
+        if name in self._charts:
+            return self.watched and time.monotonic() - self._charts[name][1] >= 1 / CHART_RATE
         return self.watched and time.monotonic() - self._pictures[name][1] >= 1 / PICTURE_RATE
 
     def picture(self, name: str, picture: np.ndarray) -> None:

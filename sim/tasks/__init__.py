@@ -10,6 +10,7 @@ from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.registry import DATASET, Registry
 
 if TYPE_CHECKING:
+    from sim.scenes import Scene
     from sim.tasks.base import Task
 
 
@@ -85,3 +86,15 @@ TESTBED = "testbed:"
 def without_robot(task: str) -> bool:
     """Return whether a task has no `RobotSpec`: a Gymnasium environment of another package, a testbed, or a dataset."""
     return task.startswith((FOREIGN, TESTBED, DATASET))
+
+
+def scene_of(robot: str, name: str | None = None) -> Scene:
+    """Return the scene of a robot's task, as of `task_of`; without a name, an empty one for a robot without a task."""
+    from sim.scenes import Scene
+
+    try:
+        return task_of(robot, name).scene
+    except ConfigError:
+        if name:
+            raise
+        return Scene()

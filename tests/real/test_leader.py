@@ -14,7 +14,8 @@ from real import clock
 from real.bus import make, open_node, qos
 from real.drivers.joint_states import TYPE
 from real.teleop.commands import RELEASED, Operator
-from real.teleop.leader import FULL, NEAR, TOPIC, TURN, Leader
+from real.teleop.leader import NEAR, TOPIC, Leader
+from real.teleop.towards import FULL, TURN
 from robot_rl.cli.teleop import Teleop
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import rotation_error

@@ -209,9 +209,9 @@ def test_instruction_of_a_robot_is_shown() -> None:
 
         def shows(text: str) -> bool:  # polled: `Node.wait_for` wakes for the graph, not for messages
             end = time.monotonic() + 10
-            while view.asked != text and time.monotonic() < end:
+            while view.session.episode.instruction != text and time.monotonic() < end:
                 time.sleep(0.01)
-            return view.asked == text
+            return view.session.episode.instruction == text
 
         assert shows("lift")
         for said, wanted in ((Episode(0, "running", "drop").message(), "drop"), (status("cpu", 0, "warm", {}), "")):
