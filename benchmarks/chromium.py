@@ -29,7 +29,7 @@ class Browser:
         )  # fmt: skip
         port_file = profile / "DevToolsActivePort"
         port, path = self.until(lambda: port_file.exists() and port_file.read_text().split(), 60.0)
-        self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None)
+        self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None, ping_interval=None)
         self._count = 0
         self.said: list[str] = []
         """Errors and messages of the page's console."""
@@ -76,10 +76,11 @@ class Browser:
         """Send a touch event, touchStart or touchMove at a place of the page, or touchEnd."""
         self._call("Input.dispatchTouchEvent", type=kind, touchPoints=[dict(zip("xy", at, strict=True))] if at else [])
 
-    def key(self, kind: str, key: str) -> None:
-        """Send a key event, keyDown or keyUp."""
+    def key(self, kind: str, key: str, modifiers: int = 0) -> None:
+        """Send a key event, keyDown or keyUp; modifiers: 1 Alt, 2 Ctrl, 4 Meta, 8 Shift."""
         text = {"text": key} if kind == "keyDown" and len(key) == 1 else {}
-        self._call("Input.dispatchKeyEvent", type=kind, key=key, **text)
+        code = f"Key{key.upper()}" if len(key) == 1 else f"{key}Left"
+        self._call("Input.dispatchKeyEvent", type=kind, key=key, code=code, modifiers=modifiers, **text)
 
     def resize(self, width: int, height: int, phone: bool = False) -> None:
         """Show the page as on a screen of this size, or on a phone."""

@@ -1,10 +1,12 @@
-"""Measure the live view of a twin: scene updates that the browser receives, frames it draws, late ticks of the twin.
+"""Measure the live view of a twin: scene updates that the browser receives, frames it draws, late ticks of the twin;
+and the console: time from a key to the robot's input, and gaps in that input.
 
     python -m benchmarks.view --out benchmarks/results/view.json
 
 A twin runs in its own process: alone; for an arm, with a camera subscriber, so that the twin renders; with a view that
-no browser shows; and with a view in a headless Chromium. These cases alternate, so that machine noise affects all
-cases. The browser has no GPU, so software rendering limits drawn frames, but not received updates.
+no browser shows; with a view in a headless Chromium; and with a console there, in which a person holds a key, with and
+without its 3-D view. These cases alternate, so that machine noise affects all cases. The browser has no GPU: software
+rendering takes both cores, as it does not on a person's own computer, where the case without 3-D comes closer.
 """
 
 import argparse
@@ -27,7 +29,10 @@ from benchmarks.chromium import Browser
 
 BAR = 20.0
 """Minimum number of scene updates that the browser must receive per second."""
-CASES = ("alone", "cameras", "view", "browser")
+CASES = ("alone", "cameras", "view", "browser", "console", "console, no 3-D")
+KEY = "w"
+PRESSES = 5
+"""Number of times that a person takes over in the console."""
 TWIN = """
 import json, signal, sys, torch
 from real.bus import open_node
@@ -80,24 +85,31 @@ def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         view = browser = None
         if case != "alone":  # started first: the twin is measured beside it, not beside its start
-            command = [sys.executable, "-c", LISTENER, robot] if case == "cameras" else [*VIEW, f"robot:{robot}"]
+            command = [*VIEW[:-1], "console", robot] if "console" in case else [*VIEW, f"robot:{robot}"]
+            command = [sys.executable, "-c", LISTENER, robot] if case == "cameras" else command
             view = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
             stack.callback(end, view)
             assert view.stderr is not None
-            address = re.search(r"http://[\d.:]+", view.stderr.readline())
-            if case == "browser":
+            address = re.search(r"http://[\d.:]+(/\S+)?", view.stderr.readline())
+            if case == "browser" or "console" in case:
                 assert address is not None, "the view did not start"
                 folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
                 browser = Browser(Path(folder))
                 stack.callback(browser.close)
-                browser.open(address[0])
-                browser.until(lambda: "nothing heard" in browser.text(), 120.0)
+                inside = "document" if case == "browser" else "document.getElementById('scene').contentDocument"
+                browser.open(address[0], f"!!{inside}.querySelector('canvas')")
+                browser.until(lambda: "nothing heard" in browser.evaluate(f"{inside}.body.innerText"), 120.0)
         twin = subprocess.Popen([sys.executable, "-c", TWIN, robot], env=environment, stdout=subprocess.PIPE, text=True)
         stack.callback(end, twin)
         assert twin.stdout is not None
         twin.stdout.readline()
         if browser:
-            browser.until(lambda: "live" in browser.text(), 120.0)
+            browser.until(lambda: "live" in browser.evaluate(f"{inside}.body.innerText"), 120.0)
+        if browser and "console" in case:
+            if "no 3-D" in case:
+                browser.evaluate("document.getElementById('scene').src = 'about:blank'")
+            row |= operate(browser, robot, int(domain), seconds)
+        elif browser:
             updates: list[float] = []
             browser.on_frame = lambda message: updates.append(time.monotonic()) if moves(message) else None
             began = time.monotonic()
@@ -107,6 +119,35 @@ def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
             time.sleep(seconds)
         twin.send_signal(signal.SIGINT)
         return row | json.loads(twin.stdout.read())
+
+
+def operate(browser: Browser, robot: str, domain: int, seconds: float) -> dict[str, Any]:
+    """Take over in the console for `seconds` in all; return how long that took, and the input's gaps, ms."""
+    from real.bus import open_node
+    from real.teleop.commands import QOS, TYPE, from_joy, joy_topic
+
+    heard: list[tuple[float, bool]] = []
+    taken = []
+    with open_node("robot", domain=domain) as node:
+        node.subscribe(TYPE, joy_topic(robot), QOS, lambda s: heard.append((s.received, from_joy(s.msg).held)))
+        browser.click("Take the controls")
+        browser.until(lambda: len(heard) > 10)
+        first = len(heard)
+        for _ in range(PRESSES):
+            pressed, count = time.monotonic(), len(heard)
+            browser.key("keyDown", KEY)
+            until = pressed + seconds / PRESSES
+            while time.monotonic() < until:
+                time.sleep(0.05)
+            taken.append(next(1e3 * (at - pressed) for at, held in heard[count:] if held))
+            browser.key("keyUp", KEY)
+            if browser.evaluate("document.getElementById('keep').checked"):  # the page stood still
+                browser.click_on("keep")
+            browser.until(lambda: not heard[-1][1])
+    gaps = sorted(1e3 * (b[0] - a[0]) for a, b in zip(heard[first:], heard[first + 1 :], strict=False))
+    over = sum(gap > 100 for gap in gaps)
+    p99 = gaps[int(0.99 * len(gaps))]
+    return {"takeover_ms": taken, "gap_p99_ms": p99, "gap_max_ms": gaps[-1], "gaps_over_100_ms": over}
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -131,7 +172,9 @@ def main() -> int:
                 rows.append(measure(robot, case, args.seconds))
                 rate = rows[-1].get("updates_per_s")
                 said = f", page: {rate:.1f} updates/s, {rows[-1]['frames_drawn_per_s']:.1f} drawn/s" if rate else ""
-                print(f"{robot:6} {case:8} late {100 * rows[-1]['late_share']:.2f} %{said}", flush=True)
+                if "takeover_ms" in rows[-1]:
+                    said = f", {({k: v for k, v in rows[-1].items() if '_ms' in k})}"
+                print(f"{robot:6} {case:15} late {100 * rows[-1]['late_share']:.2f} %{said}", flush=True)
     machine = {"cores": os.cpu_count(), "platform": platform.platform(), "load_before": load}
     result = {"seconds": args.seconds, "machine": machine, "summary": summarize(rows), "runs": rows}
     if args.out:
@@ -146,7 +189,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in rows:
         found.setdefault(f"{row['robot']} {row['case']}", []).append(row)
-    keys = ("late_share", "updates_per_s", "frames_drawn_per_s")
+    keys = ("late_share", "updates_per_s", "frames_drawn_per_s", "gap_p99_ms", "gap_max_ms", "gaps_over_100_ms")
     return {
         name: {key: statistics.median(row[key] for row in group) for key in keys if key in group[0]}
         | {"lateness_p99_us": statistics.median(row["lateness_us"]["p99"] for row in group), "runs": len(group)}

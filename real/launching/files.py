@@ -121,7 +121,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
     if device == "scripted":
         command += ("--seed", values["seed"])
     if device == "console":
-        command = ("console", values["robot"], *_of_viewer(values))
+        command = ("console", values["robot"], *_of_viewer(values), "--present")
     return NodeProcess(
         "teleop",
         command,

@@ -12,9 +12,9 @@ from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt
 
 CERTIFICATE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 365 -subj /CN=robot-rl "
-    "-keyout console.key -out console.pem"
+    "-addext subjectAltName={name} -keyout console.key -out console.pem"
 )
-"""Command that makes a certificate of one's own."""
+"""Command that makes a certificate of one's own for a name, such as DNS:robot-pc or IP:192.168.1.10."""
 
 
 @dataclass
@@ -37,6 +37,9 @@ class Console:
     key: str = ""
     """Key (PEM) of the certificate; empty: in the same file."""
     profile: opt.Profile = ""
+    present: bool = False
+    """Be a device of the robot from the start, also while nobody has the controls: sessions then wait for a person. No
+    other device may be open beside it."""
     seconds: NonNegativeFloat = 0.0
     """Duration, s; 0: until Ctrl-C."""
     cameras: Literal["auto", "on", "off"] = "auto"
@@ -46,6 +49,7 @@ class Console:
 
     def run(self) -> int:
         import ipaddress
+        import socket
 
         import torch
 
@@ -63,13 +67,14 @@ class Console:
         if not self.port < 65536:
             raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
         try:
-            near = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+            at = ipaddress.ip_address(self.host)
+            near, name = at.is_loopback, f"DNS:{socket.gethostname()}" if at.is_unspecified else f"IP:{at}"
         except ValueError:
-            near = False
+            near, name = self.host == "localhost", f"DNS:{self.host}"
         if not (near or self.certificate):
             raise ConfigError(
                 f"--host {self.host} lets other computers in, which needs https: make a certificate with\n"
-                f"  {CERTIFICATE}\nand give --certificate console.pem --key console.key"
+                f"  {CERTIFICATE.format(name=name)}\nand give --certificate console.pem --key console.key"
             )
         robot = with_profile(robots.get(self.robot), self.profile)
         scene_of(self.robot, self.task)  # a wrong name is an error here, not in the viewer
@@ -85,7 +90,7 @@ class Console:
         cameras = self.cameras == "on" or (self.cameras == "auto" and robot.base is None)
         with until_signal() as wait, open_node("console", ros_args=self.ros_args) as node:
             drawn = Drawn(self.robot, self.task, self.profile, cameras, self.mjcf, tuple(self.ros_args))
-            page = Page(node, robot, drawn, host=self.host, port=self.port, tls=tls, turns=turns)
+            page = Page(node, robot, drawn, host=self.host, port=self.port, tls=tls, turns=turns, present=self.present)
             try:
                 console.print(f"console: {page.server.address}", soft_wrap=True, markup=False, highlight=False)
                 page.run(wait, self.seconds)

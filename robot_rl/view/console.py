@@ -6,6 +6,7 @@ This process passes the person's input on and does nothing else; a `Viewer` draw
 from __future__ import annotations
 
 import math
+import signal
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ from robot_rl.view.server import ConsoleServer, Refused
 from robot_rl.view.session import Session
 from robot_rl.view.viewer import FOLLOW, SEAT, Drawn, Viewer
 
+PAUSED = "paused"
+"""`Episode.control` of a robot that waits for a lost device."""
 RATE = 20.0
 """Rate of news to the pages, Hz."""
 OLD = 0.5
@@ -38,13 +41,17 @@ class Console:
 
     def __init__(
         self, node: Node, robot: RobotSpec, drawn: Drawn, *, host: str = HOST, port: int = 0,
-        tls: ssl.SSLContext | None = None, turns: bool = False, token: str = "",
+        tls: ssl.SSLContext | None = None, turns: bool = False, present: bool = False, token: str = "",
     ):  # fmt: skip
-        """`turns`: the policy turns the tool, so the gizmo does too; `port` and `tls` as of `ConsoleServer`."""
+        """`turns`: the policy turns the tool, so the gizmo does too; `port` and `tls` as of `ConsoleServer`, `present`
+        as of `Seat`."""
         self.robot, self.session = robot, Session(node)
         self.driver = open_driver(node, robot, (), (), dry_run=True)
         gizmo = Gizmo(robot, self.driver.reading, turns) if robot.tool and not robot.base else None
-        self.seat = Seat(node, robot.name, gizmo, self._follow)
+        self.seat = Seat(node, robot.name, gizmo, self._follow, self._paused, present)
+        self._running: tuple[int, str] = (-1, "")
+        """Number and phase of the episode in which the gizmo was dragged."""
+        self._lost = False
         self._voice, self._events = InstructionPublisher(node), node.publisher(TEXT, EVENT_TOPIC, QOS)
         self._shown = 0, False
         """Port of the viewer that shows the gizmo, and whether the gizmo turns."""
@@ -58,16 +65,17 @@ class Console:
     def run(self, wait: Callable[[float], Any], seconds: float = 0.0) -> None:
         """Serve until `wait`(time to the next news) returns true, for at most `seconds`; 0: no limit. UserError if the
         viewer ends."""
-        ends = clock.now() + seconds if seconds else math.inf
-        while clock.now() < ends and not wait(1 / RATE):
+        ends, ended, self._lost = clock.now() + seconds if seconds else math.inf, 0, True
+        while clock.now() < ends and not (ended := wait(1 / RATE)):
             if not self.viewer.process.is_alive():
                 raise UserError("the view of the console has ended, for the reason that it gave above")
-            self.server.call(self._seat_gizmo)
-            self.server.post(self._news())
+            self.server.call(self._update)
+        self._lost = ended == signal.SIGHUP
 
     def close(self) -> None:
-        """Leave the seat, and close server and viewer; the caller closes the node."""
-        self.server.call(self.seat.close)
+        """Leave the seat, and close server and viewer; the caller closes the node. After an error, or if the terminal
+        was closed, nothing is handed back: the robot holds."""
+        self.server.call(lambda: self.seat.close(self._lost))
         self.server.close()
         self.viewer.close()
 
@@ -90,6 +98,7 @@ class Console:
             return self._take(page, message.take)
         elif isinstance(message, Event) and message.word == "terminate":
             self._events.publish(make(TEXT, data=message.word))
+            return "" if self._events.matched else "NOT STOPPED: no session listens; press the robot's own stop"
         elif page != self.seat.holder:
             return "take the controls first"
         elif isinstance(message, Say):
@@ -131,7 +140,19 @@ class Console:
     def _on_drag(self, phase: str, position: Any, wxyz: Any) -> None:
         self.server.call(lambda: self.seat.drag(phase, position, wxyz))
 
+    def _paused(self) -> bool:
+        return self.session.episode.control == PAUSED
+
     # ---- news --------------------------------------------------------------------------------------------------
+    def _update(self) -> None:
+        """Send news, and let go of the gizmo in another phase or episode: its goal was meant for that one."""
+        episode = self.session.episode
+        if (episode.number, episode.phase) != self._running:
+            self._running = episode.number, episode.phase
+            self.seat.drop()
+        self._seat_gizmo()
+        self.server.post(self._news() | {"count": self.seat.number_news(), "latched": self.seat.latched})
+
     def _news(self) -> dict[str, Any]:
         session, reading = self.session, self.driver.reading()
         episode, age = session.episode, math.inf if reading is None else clock.now() - reading.received

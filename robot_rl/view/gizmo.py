@@ -26,11 +26,14 @@ class Gizmo:
         self.goal: Pose | None = None
         """Pose that the tool is to reach; None while the gizmo follows the tool."""
         self.dragged = False
+        """The gizmo is in the person's hand."""
         self._reading = reading
 
     def drag(self, phase: str, position: Any, wxyz: Any) -> None:
-        """Take a phase of a drag, start, update or end, and the gizmo's pose: (3,), m, and a quaternion (4,)."""
-        self.dragged = phase != "end"
+        """Take a phase of a drag, start, update or end, and the gizmo's pose: (3,), m, and a quaternion (4,).
+
+        The drag goes on until the page says that nothing is down: viser also ends a drag whose connection is lost."""
+        self.dragged |= phase != "end"
         place = torch.tensor(position, dtype=torch.float32)[None]
         self.goal = place, quat_to_matrix(torch.tensor(wxyz, dtype=torch.float32)[None])
 

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -67,7 +66,7 @@ class Handler(Protocol):
         """Return an answer for the page, or an empty string. Raises Refused."""
 
     def closed(self, page: str) -> None:
-        """A page is gone."""
+        """A page is gone; called at least once."""
 
 
 class ConsoleServer:
@@ -84,6 +83,10 @@ class ConsoleServer:
         self.host, self.viewer, self._handler, self._tls = host, viewer, handler, tls
         self.pages: dict[str, ServerConnection] = {}
         """Connections of the open pages by their names."""
+        self._keys: dict[str, str] = {}
+        """Page by the secret name of its 3-D view, which only this page knows."""
+        self._session = secrets.token_urlsafe(18)
+        """What browsers keep in a cookie; the token itself would be sent to other servers of this host."""
         self._scenes: dict[int, str] = {}
         """Page of each connection to viser, by our side's port."""
         self._stop: asyncio.Event | None = None
@@ -112,8 +115,8 @@ class ConsoleServer:
             self.loop.call_soon_threadsafe(function)
 
     def post(self, news: dict[str, Any]) -> None:
-        """Send news to all pages. Thread-safe."""
-        self.call(lambda: broadcast(self.pages.values(), json.dumps(news)))
+        """Send news to all pages; call it in the server's thread."""
+        broadcast(self.pages.values(), json.dumps(news))
 
     def close(self) -> None:
         """End all connections. Idempotent."""
@@ -149,6 +152,7 @@ class ConsoleServer:
                     self._serve, self.host, number, ssl=self._tls, process_request=self._request,
                     select_subprotocol=_viser_protocol, max_size=SCENE_LONGEST, compression=None, server_header=None,
                     ping_interval=2.0, ping_timeout=10.0, open_timeout=5.0,
+                    ssl_handshake_timeout=5.0 if self._tls else None,
                 )  # fmt: skip
             except OSError:
                 if port or number == PORT + 99:
@@ -165,12 +169,9 @@ class ConsoleServer:
 
     def _knows(self, request: Request) -> bool:
         """Return whether a request has the cookie."""
-        try:
-            cookies = SimpleCookie("; ".join(request.headers.get_all("Cookie")))
-        except CookieError:
-            return False
-        given = cookies[self._cookie].value if self._cookie in cookies else ""
-        return hmac.compare_digest(given.encode(), self.token.encode())
+        cookies = "; ".join(request.headers.get_all("Cookie")).split("; ")
+        given = next((c.partition("=")[2] for c in cookies if c.startswith(f"{self._cookie}=")), "")
+        return hmac.compare_digest(given.encode(), self._session.encode())
 
     def _request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer a request for a file; let sockets of known browsers through."""
@@ -179,14 +180,14 @@ class ConsoleServer:
             if not hmac.compare_digest(given[0].encode(), self.token.encode()):
                 return _answer(HTTPStatus.FORBIDDEN, "wrong token: open the address that robot-rl console printed\n")
             secure = "; Secure" if self._tls else ""
-            cookie = f"{self._cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/{secure}"
+            cookie = f"{self._cookie}={self._session}; HttpOnly; SameSite=Strict; Path=/{secure}"
             return _answer(HTTPStatus.FOUND, "", Location=url.path, Set_Cookie=cookie)
         if not self._knows(request):
             return _answer(HTTPStatus.FORBIDDEN, "token missing: open the address that robot-rl console printed\n")
         if request.headers.get("Upgrade", "").lower() == "websocket":
             if urlsplit(request.headers.get("Origin", "")).netloc != request.headers.get("Host"):
                 return _answer(HTTPStatus.FORBIDDEN, "this page is of another site\n")
-            if len(self.pages) >= CONNECTIONS:
+            if len(self.pages) >= CONNECTIONS or len(self._scenes) >= CONNECTIONS:
                 return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many open pages\n")
             return None
         if url.path.startswith("/scene/"):
@@ -200,17 +201,17 @@ class ConsoleServer:
         path = urlsplit(connection.request.path).path
         if path == "/socket":
             await self._serve_page(connection)
-        elif path.startswith("/scene/") and (page := path.split("/")[2]) in self.pages:
-            await self._serve_scene(connection, page)
+        elif path.startswith("/scene/") and (key := path.split("/")[2]) in self._keys:
+            await self._serve_scene(connection, self._keys[key])
         else:
             await connection.close(POLICY_VIOLATION, "no such socket")
 
     async def _serve_page(self, connection: ServerConnection) -> None:
-        page = secrets.token_hex(8)
-        self.pages[page] = connection
+        page, key = secrets.token_hex(8), secrets.token_hex(16)
+        self.pages[page], self._keys[key] = connection, page
         times: deque[float] = deque(maxlen=MOST)
         try:
-            await connection.send(json.dumps({"page": page}))
+            await connection.send(json.dumps({"page": page, "scene": key}))
             async for text in connection:
                 now = time.monotonic()
                 if len(times) == MOST and now - times[0] < 1.0:
@@ -222,17 +223,18 @@ class ConsoleServer:
                     await connection.send(json.dumps({"answer": answer}))
         except Refused as refusal:
             logger.warning("a page at %s was disconnected: it sent %s", connection.remote_address[0], refusal)
+            self._handler.closed(page)  # before the other side has answered
             await connection.close(POLICY_VIOLATION, str(refusal)[:100])
         except ConnectionClosed:
             pass
         finally:
-            del self.pages[page]
+            del self.pages[page], self._keys[key]
             self._handler.closed(page)
 
     # ---- viser -------------------------------------------------------------------------------------------------
     async def _serve_scene(self, connection: ServerConnection, page: str) -> None:
         """Pass messages between a page's viewer and viser."""
-        near = socket.create_connection((HOST, self.viewer.port))
+        near = await asyncio.to_thread(socket.create_connection, (HOST, self.viewer.port), 5.0)
         ours = near.getsockname()[1]
         self._scenes[ours] = page
         self.viewer.send(ALLOW, ours)

@@ -117,7 +117,7 @@ class Session:
         if episode.control:
             rows.append(("control", episode.control))
         if self.outcomes:
-            ended, success, low, high, recent = self._success()[:, -1]
+            ended, success, low, high, recent = self._success_of(len(self.outcomes) - 1)
             rows.append(("success", f"{success:.0%} of {ended:.0f} [{low:.2f}, {high:.2f}]"))
             rows.append((f"interventions, last {min(RECENT, int(ended))}", f"{recent:.1f} per episode"))
         if self._robot:
@@ -130,8 +130,12 @@ class Session:
 
     def _success(self) -> np.ndarray:
         """Return the chart's columns (5, episodes): episode, success with its interval, and recent interventions."""
-        rows, before = [], [(0, 0, 0), *self.outcomes]
-        for ended, won, takeovers in self.outcomes:
-            then, _, earlier = [row for row in before if row[0] <= max(0, ended - RECENT)][-1]
-            rows.append((ended, won / ended, *wilson(won, ended), (takeovers - earlier) / (ended - then)))
-        return np.array(rows).reshape(-1, 5).T
+        return np.array([self._success_of(k) for k in range(len(self.outcomes))]).reshape(-1, 5).T
+
+    def _success_of(self, index: int) -> tuple[float, ...]:
+        """Return the chart's column at an outcome."""
+        ended, won, takeovers = self.outcomes[index]
+        earlier = (row for row in reversed(self.outcomes[max(0, index - RECENT) : index]) if row[0] <= ended - RECENT)
+        then, _, before = next(earlier, (0, 0, 0) if ended <= RECENT else self.outcomes[max(0, index - RECENT)])
+        share = (takeovers - before) / max(1, ended - then)
+        return (ended, won / ended, *wilson(won, ended), share)

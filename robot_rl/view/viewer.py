@@ -157,6 +157,7 @@ class _Handle:
         port = connection.remote_address[1]
         for _ in range(100):  # the announcement may be on its way
             if port in self._allowed:
+                self._allowed.discard(port)
                 self._ports[client.client_id] = port
                 return
             await asyncio.sleep(0.01)
@@ -167,6 +168,8 @@ class _Handle:
         if self._kinematics is None:
             return
         clients = self._view.page.server.get_clients()
+        for number in [n for n in self._ports if n not in clients and n < max(clients, default=0)]:
+            del self._ports[number]
         client = next((c for n, c in clients.items() if self._seat and self._ports.get(n) == self._seat), None)
         if client is not self._client:
             self._open(client)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -25,11 +26,13 @@ pytest.importorskip("viser")
 from benchmarks.chromium import CHROMIUM, Browser
 from real import clock
 from real.bus import open_node
-from real.drivers.state import NotReady
+from real.drivers.state import JointReading, NotReady
 from real.episode.env import RobotEnv
-from real.teleop.commands import TIMEOUT, TYPE, OperatorInput, joy_topic
+from real.teleop.commands import TIMEOUT, TYPE, OperatorInput, from_joy, joy_topic
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.robots import robots
+from robot_rl.view.gizmo import Gizmo
+from robot_rl.view.seat import Input, Seat
 from robot_rl.view.server import MOST
 from sim.tasks import tasks
 
@@ -85,7 +88,7 @@ class Tab:
     def __init__(self, address: str, **headers: str):
         self.origin = address.split("/?")[0]
         cookie = cookie_of(address).split(";")[0]
-        sent = {"Cookie": cookie, "Origin": self.origin} | headers
+        self.cookie = sent = {"Cookie": cookie, "Origin": self.origin} | headers
         self.socket: ClientConnection = connect(
             self.origin.replace("http", "ws") + "/socket", additional_headers=sent, proxy=None
         )
@@ -94,6 +97,10 @@ class Tab:
 
     def send(self, message: Any) -> None:
         self.socket.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
+
+    def act(self, message: dict[str, Any]) -> None:
+        """Send an input, as a page does: with the count of the newest news."""
+        self.send(message | {"seen": self.hear("count")})
 
     def hear(self, key: str) -> Any:
         """Return the value of the next message that has this key."""
@@ -188,6 +195,8 @@ def test_other_computers_need_https(capsys: pytest.CaptureFixture[str], tmp_path
 
     assert main(["console", "panda", "--host", "0.0.0.0"]) == 2
     assert "openssl req -x509" in capsys.readouterr().err
+    assert main(["console", "panda", "--host", "192.168.1.10"]) == 2
+    assert "subjectAltName=IP:192.168.1.10" in capsys.readouterr().err
     assert main(["console", "panda", "--certificate", str(tmp_path / "none.pem")]) in (1, 2)
     assert "none.pem" in capsys.readouterr().err
 
@@ -196,11 +205,10 @@ def test_other_computers_need_https(capsys: pytest.CaptureFixture[str], tmp_path
 def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     from robot_rl.cli.seat import CERTIFICATE
 
-    subprocess.run(CERTIFICATE.split(), cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(CERTIFICATE.format(name="IP:127.0.0.1").split(), cwd=tmp_path, check=True, capture_output=True)
     files = "--certificate", str(tmp_path / "console.pem"), "--key", str(tmp_path / "console.key")
     with console("--host", "0.0.0.0", *files) as at:
         trust = ssl.create_default_context(cafile=str(tmp_path / "console.pem"))
-        trust.check_hostname = False
         here = at.replace("0.0.0.0", "127.0.0.1")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(here.split("token=")[0] + "token=x", timeout=10, context=trust)
@@ -241,15 +249,19 @@ def test_one_page_has_the_controls_and_others_only_watch(tab: Any, private_domai
     with open_node("robot") as node:
         heard = OperatorInput(node, "panda")
         assert first.take() == ""
-        first.send(REST)
+        first.act(REST)
         assert clock.wait(lambda: heard.devices == 1, 10)
-        second.send(UP)  # ignored: no seat
+        second.act(UP)  # ignored: no seat
         second.send({"type": "event", "word": "rerecord"})
         assert second.hear("answer") == "take the controls first"
-        first.send(REST)
+        first.act(REST)
         assert "has control" in second.take()
-        first.send(UP)
-        assert clock.wait(lambda: (reading := heard.read()) and reading.held, 10)
+
+        def holds() -> bool:
+            first.act(UP)
+            return bool((reading := heard.read()) and reading.held)
+
+        assert clock.wait(holds, 10)
         second.send({"type": "event", "word": "terminate"})  # whoever watches may stop the robot
         assert clock.wait(lambda: (reading := heard.read()) and reading.stop, 10)
         first.send({"type": "seat", "take": False})
@@ -267,31 +279,164 @@ def test_two_devices_never_move_one_robot(tab: Any, private_domain: int) -> None
         assert "/pad moves this robot already" in refusal
 
 
-def test_a_page_that_stood_still_moves_nothing_until_its_hands_have_rested(private_domain: int) -> None:
-    from robot_rl.view.seat import Input, Seat
+class Seated:
+    """A seat with a clock of its own, and what the robot hears of it. The tool follows the gizmo at once."""
+
+    def __init__(self, robot: Any, node: Any):
+        self.heard, self.now, self.paused = OperatorInput(robot, "panda"), 100.0, False
+        self.gizmo = Gizmo(robots.get("panda"), lambda: self.reading, turns=False)
+        home = np.array(robots.get("panda").home)
+        self.reading = JointReading(home, 0 * home, 0.04, 0.0)
+        self.seat = Seat(node, "panda", self.gizmo, paused=lambda: self.paused, clock=lambda: self.now)
+        assert self.seat.take("a") == "" and clock.wait(lambda: self.heard.devices == 1, 10)
+
+    @property
+    def samples(self) -> int:
+        latest = self.heard.subscriptions[0].latest
+        return latest.count if latest else 0
+
+    def after(self, seconds: float, message: dict[str, Any], page: str = "a") -> Any:
+        """Send an input of the page; return what the robot hears."""
+        self.now += seconds
+        seen = {"seen": self.seat.number_news()} | message
+        return self._heard(lambda: self.seat.receive(page, Input.model_validate_json(json.dumps(seen))))
+
+    def drag(self, phase: str, up: float) -> Any:
+        """Drag the gizmo to a height above the tool's, m; return what the robot hears."""
+        tool = self.gizmo.kinematics.forward(torch.from_numpy(self.reading.position)[None].float())[0][0]
+        place = (tool + torch.tensor([0.0, 0.0, up])).tolist()
+        return self._heard(lambda: self.seat.drag(phase, place, (1.0, 0.0, 0.0, 0.0)))
+
+    def _heard(self, act: Callable[[], None]) -> Any:
+        before = self.samples
+        act()
+        assert clock.wait(lambda: self.samples > before, 10)
+        return from_joy(self.heard.subscriptions[0].latest.msg)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def seated(private_domain: int) -> Iterator[Seated]:
+    with open_node("robot") as robot, open_node("console") as node:
+        made = Seated(robot, node)
+        yield made
+        made.seat.close()
+
+
+STILL = UP | {"motion": [0.0] * 6}
+NONE = (0.0, 0.0, 0.0)
+
+
+def test_a_page_that_stood_still_moves_nothing_until_its_hands_have_rested(seated: Seated) -> None:
+    assert seated.after(0.03, UP).motion == NONE, "a key that was down before counts for nothing"
+    seated.after(0.03, REST)
+    moving = seated.after(0.03, UP)
+    assert moving.held and moving.motion == (0.0, 0.0, 0.5)
+    back = seated.after(TIMEOUT + 0.2, UP)
+    assert back.held and back.motion == NONE
+    assert seated.after(0.03, STILL).held
+    assert seated.after(0.03, UP).motion == (0.0, 0.0, 0.5)
+
+
+def test_after_a_loss_only_a_person_who_took_control_hands_back(seated: Seated) -> None:
+    """Neither coming back nor taking the seat lets the policy go on."""
+    seated.after(0.03, REST)
+    assert seated.after(0.03, STILL).held
+    assert seated.after(30.0, REST).held, "it comes back after a silence, with its hands off"
+    assert seated.after(0.03, STILL).held and not seated.after(0.03, REST).held
+    seated.paused = True
+    seated.seat.leave("a", lost=True)
+    assert seated.seat.take("b") == "" and clock.wait(lambda: seated.heard.devices == 1, 10)
+    assert seated.after(0.03, REST, "b").held
+    assert seated.after(0.03, STILL, "b").held and not seated.after(0.03, REST, "b").held
+
+
+def test_input_that_comes_too_late_is_no_input(seated: Seated) -> None:
+    seated.after(0.03, REST)
+    seen = seated.seat.count
+    for _ in range(10):
+        seated.now += 0.05
+        seated.seat.number_news()
+    for wrong in (seen, 10**9, 0):
+        seated.seat.receive("a", Input.model_validate_json(json.dumps(UP | {"seen": wrong})))
+        assert not seated.seat.held
+    seated.seat.receive("a", Input.model_validate_json(json.dumps(UP | {"seen": seated.seat.count})))
+    assert seated.seat.held
+
+
+def test_the_tool_follows_the_gizmo_while_a_finger_is_down(seated: Seated) -> None:
+    seated.after(0.03, REST)
+    seated.seat.drag("start", (0.5, 0.0, 0.4), (1.0, 0.0, 0.0, 0.0))
+    assert not seated.seat.held, "the page has not said that a finger is down"
+    assert seated.after(0.03, REST | {"pointer": True}).held
+    moving = seated.drag("update", 0.1)
+    assert moving.held and moving.motion[2] == 1.0 and abs(moving.motion[0]) < 1e-3
+    seated.seat.drag("update", (math.nan, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
+    assert seated.after(0.03, REST | {"pointer": True}).motion[2] == 1.0, "what is no place changes nothing"
+    assert seated.drag("end", 0.1).held, "viser lost its connection; the finger is down"
+    let_go = seated.after(0.03, REST)
+    assert not let_go.held and let_go.motion == NONE and seated.gizmo.goal is None
+
+
+@pytest.mark.parametrize("why", ["another phase", "the page lost sight of the hands"])
+def test_the_goal_of_a_drag_is_forgotten(seated: Seated, why: str) -> None:
+    seated.after(0.03, REST)
+    seated.after(0.03, STILL | {"pointer": True})
+    seated.drag("start", 0.1)
+    kept = seated.after(0.03, STILL)
+    assert kept.held and kept.motion[2] == 1.0, "control is kept, and the gizmo stays where it was left"
+    if why == "another phase":
+        seated.seat.drop()  # as `Console` does
+    after = seated.after(0.03, STILL | {"still": why != "another phase"})
+    assert after.held and after.motion == NONE
+
+
+def test_a_viewer_that_dies_leaves_the_robot_holding(private_domain: int) -> None:
+    """The console ends, but hands nothing back to the policy."""
+    from robot_rl.util.errors import UserError
+    from robot_rl.view.console import Console
+    from robot_rl.view.viewer import Drawn
 
     with open_node("robot") as robot, open_node("console") as node:
-        heard, now = OperatorInput(robot, "panda"), [100.0]
-        seat = Seat(node, "panda", None, clock=lambda: now[0])
-        assert seat.take("a") == "" and clock.wait(lambda: heard.devices == 1, 10)
+        heard = OperatorInput(robot, "panda")
+        page = Console(node, robots.get("panda"), Drawn("panda", cameras=False))
+        runs = threading.Thread(target=lambda: errors.append(_error_of(lambda: page.run(lambda s: time.sleep(s)))))
+        errors: list[BaseException | None] = []
+        runs.start()
+        tab = Tab(page.server.address)
+        assert tab.take() == ""
 
-        def after(seconds: float, message: dict[str, Any]) -> Any:
-            now[0] += seconds
-            count = heard.subscriptions[0].latest.count if heard.subscriptions[0].latest else 0
-            seat.receive("a", Input.model_validate_json(json.dumps(message)))
-            new = lambda: (s := heard.subscriptions[0].latest) and s.count > count  # noqa: E731
-            assert clock.wait(new, 10)
-            return heard.read()
+        def holds() -> bool:
+            tab.act(STILL)
+            return bool((reading := heard.read()) and reading.held)
 
-        assert after(0.03, UP).motion == (0.0, 0.0, 0.0), "a key that was down before counts for nothing"
-        after(0.03, REST)
-        moving = after(0.03, UP)
-        assert moving.held and moving.motion == (0.0, 0.0, 0.5)
-        back = after(TIMEOUT + 0.2, UP)
-        assert back.held and back.motion == (0.0, 0.0, 0.0)
-        assert after(0.03, UP | {"motion": [0.0] * 6}).held
-        assert after(0.03, UP).motion == (0.0, 0.0, 0.5)
-        seat.close()
+        assert clock.wait(holds, 10)
+        page.viewer.process.kill()
+        runs.join(10)
+        page.close()
+        assert isinstance(errors[0], UserError) and "view" in str(errors[0])
+        assert clock.wait(lambda: (reading := heard.read()) is not None and reading.lost, 10)
+
+
+def _error_of(work: Callable[[], None]) -> BaseException | None:
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
+
+
+def test_nobody_else_opens_the_view_of_a_page(tab: Any) -> None:
+    """Its gizmo would come with it."""
+    first, second = tab(), tab()
+    assert first.take() == ""
+    cookie = second.cookie
+    other = second.origin.replace("http", "ws") + f"/scene/{first.page}/"
+    with (
+        pytest.raises(ConnectionClosed) as closed,
+        connect(other, additional_headers=cookie, subprotocols=[_viser()], proxy=None) as socket,
+    ):
+        socket.recv(timeout=10)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
 
 
 # ---- a person's path in the browser -------------------------------------------------------------------------------
@@ -360,11 +505,25 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def open_page(browser: Browser, address: str) -> None:
     browser.open(address, "!!document.getElementById('scene').contentDocument?.querySelector('canvas')")
     browser.until(lambda: "episode 0: running" in browser.text(), 60.0)
+    for kind in ("mousePressed", "mouseReleased"):  # a page gets keys after a click
+        browser.mouse(kind, 20.0, 10.0)
 
 
 def take(browser: Browser) -> None:
     browser.click("Take the controls")
     browser.until(lambda: "Leave the controls" in browser.text())
+
+
+def blank(browser: Browser) -> None:
+    """Remove the 3-D view, which without a GPU makes the page stand still."""
+    browser.evaluate("document.getElementById('scene').src = 'about:blank'")
+
+
+def handed_back(browser: Browser) -> bool:
+    """Return whether the policy acts; where the page stood still, and so kept control, clear that as a person would."""
+    if browser.evaluate("document.getElementById('keep').checked"):
+        browser.click_on("keep")
+    return "autonomous" in browser.text()
 
 
 def place(browser: Browser, point: np.ndarray) -> tuple[float, float]:
@@ -399,7 +558,7 @@ def test_a_persons_path_from_the_page_to_the_arm_and_back(session: Any, browser:
     browser.until(lambda: "you have control" in browser.text())
     browser.until(lambda: arm.tool[2] > before[2] + 0.05)
     browser.mouse("mouseReleased", u, v)
-    browser.until(lambda: "autonomous" in browser.text())
+    browser.until(lambda: handed_back(browser))
     assert arm.said("operator", "correcting") and arm.said("operator", "handing back")
     executed = [step for step in arm.steps if step.intervention]
     assert executed and all(step.executed.abs().max() <= 1 for step in executed)
@@ -436,6 +595,7 @@ def test_a_page_that_freezes_or_closes_stops_the_motion_within_100_ms(session: A
     arm, address = session
     open_page(browser, address)
     take(browser)
+    blank(browser)
     browser.key("keyDown", "r")
     browser.until(lambda: "you have control" in browser.text())
     began = len(arm.events)
@@ -455,9 +615,37 @@ def test_a_page_that_freezes_or_closes_stops_the_motion_within_100_ms(session: A
     if way == "frozen":
         browser.freeze(False)
         browser.until(lambda: "paused" in browser.text() and "Take the controls" in browser.text())
-        assert np.abs(arm.tool - held).max() < 0.005 and not arm.said("operator", "handing back", began)
         take(browser)
-        browser.until(lambda: arm.said("operator", "handing back", began))
+        browser.until(lambda: "The robot waits for you" in browser.text())
+        arm.wait_steps(5)
+        assert np.abs(arm.tool - held).max() < 0.005 and not arm.said("operator", "handing back", began)
+        blank(browser)
+        browser.key("keyDown", "h")
+        arm.wait_steps(5)
+        browser.until(lambda: handed_back(browser) and arm.said("operator", "handing back", began))
+
+
+@browses
+@pytest.mark.realtime
+@pytest.mark.parametrize("way", ["instruction box", "speed", "Ctrl"])
+def test_no_key_gets_stuck(session: Any, browser: Browser, way: str) -> None:
+    """Where the page would not hear that a key goes up, it lets go, and keeps control at rest."""
+    arm, address = session
+    open_page(browser, address)
+    take(browser)
+    blank(browser)
+    browser.key("keyDown", "r")
+    browser.until(lambda: "you have control" in browser.text())
+    if way == "Ctrl":
+        browser.key("keyDown", "Control", modifiers=2)
+    else:
+        browser.evaluate(f"document.getElementById('{'text' if way == 'instruction box' else 'speed'}').focus()")
+    browser.until(lambda: "you keep control, at rest" in browser.text())
+    arm.wait_steps(6)
+    held = arm.tool
+    arm.wait_steps(6)
+    assert np.abs(arm.tool - held).max() < 0.005
+    assert not arm.said("operator", "handing back")
 
 
 @browses
@@ -473,8 +661,8 @@ def test_the_page_fits_a_phone(session: Any, browser: Browser) -> None:
         "b.bottom > innerHeight || b.top < 0}).map(e => e.id || e.innerText)"
     )
     assert outside == []
-    box = browser.evaluate("(() => {const b = plane.getBoundingClientRect(); return [b.x + b.width / 2, b.y + 4]})()")
-    browser.evaluate("document.getElementById('scene').src = 'about:blank'")  # without a GPU it would stall the page
+    blank(browser)
+    box = browser.evaluate("(() => {const b = plane.getBoundingClientRect(); return [b.x + b.width / 2, b.y + 18]})()")
     before = arm.tool
 
     def moved() -> bool:
