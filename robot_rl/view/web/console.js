@@ -191,8 +191,9 @@ function show() {
   const who = news.control === "correcting" && mine ? "you have control" : news.control || "no session";
   $("control").textContent = news.alive ? who : "no state";
   $("control").className = `pill ${news.alive ? news.control : "stopped"}`;
-  $("phase").textContent = news.phase ? `episode ${news.number}: ${news.phase}${news.instruction ? `, "${news.instruction}"` : ""}` : "";
-  $("score").textContent = news.episodes ? `${news.won} of ${news.episodes} succeeded` : "";
+  const score = news.episodes ? `, ${news.won} of ${news.episodes} succeeded` : "";
+  const asked = news.instruction ? `, "${news.instruction}"` : "";
+  $("phase").textContent = news.phase ? `episode ${news.number}: ${news.phase}${score}${asked}` : "";
   const again = news.warning.startsWith("stopped") ? ". Once it is safe, and all has rested for half a second: Reset" : "";
   const waits = mine && news.latched ? " The robot waits for you: hold it or move it; when you let go, the policy goes on." : "";
   $("warning").textContent = news.warning + again + waits;
