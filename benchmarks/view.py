@@ -121,6 +121,13 @@ def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
         return row | json.loads(twin.stdout.read())
 
 
+def let_go(browser: Browser) -> bool:
+    """Clear the control that a page keeps after it stood still."""
+    if browser.evaluate("document.getElementById('keep').checked"):
+        browser.click_on("keep")
+    return True
+
+
 def operate(browser: Browser, robot: str, domain: int, seconds: float) -> dict[str, Any]:
     """Take over in the console for `seconds` in all; return how long that took, and the input's gaps, ms."""
     from real.bus import open_node
@@ -141,9 +148,7 @@ def operate(browser: Browser, robot: str, domain: int, seconds: float) -> dict[s
                 time.sleep(0.05)
             taken.append(next(1e3 * (at - pressed) for at, held in heard[count:] if held))
             browser.key("keyUp", KEY)
-            if browser.evaluate("document.getElementById('keep').checked"):  # the page stood still
-                browser.click_on("keep")
-            browser.until(lambda: not heard[-1][1])
+            browser.until(lambda: let_go(browser) and not heard[-1][1])
     gaps = sorted(1e3 * (b[0] - a[0]) for a, b in zip(heard[first:], heard[first + 1 :], strict=False))
     over = sum(gap > 100 for gap in gaps)
     p99 = gaps[int(0.99 * len(gaps))]

@@ -91,7 +91,8 @@ class Seat:
         self._node, self.gizmo, self._let_go, self._paused, self._now = node, gizmo, let_go, paused, clock
         self.holder = ""
         """Name of the page in the seat; empty if nobody sits."""
-        self._present, self._publisher = present, None
+        self._present = present
+        self._publisher: Publisher | None = None
         self._input, self._at = _AT_REST, -math.inf
         self._rested = False
         """Nothing was asked to move since the page took the seat or fell silent; until then nothing moves."""
@@ -108,7 +109,7 @@ class Seat:
             self._open()
 
     def _open(self) -> None:
-        self._publisher: Publisher | None = self._node.publisher(TYPE, self._devices.topic, QOS)
+        self._publisher = self._node.publisher(TYPE, self._devices.topic, QOS)
 
     def number_news(self) -> int:
         """Return the next count of news, by which the age of a page's input is told."""
