@@ -122,9 +122,11 @@ def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
 
 
 def let_go(browser: Browser) -> bool:
-    """Clear the control that a page keeps after it stood still."""
-    if browser.evaluate("document.getElementById('keep').checked"):
+    """Hand back what a page keeps after it stood still, as a person does: take it, and let go."""
+    kept = browser.evaluate("document.getElementById('keep').checked")
+    if kept or "The robot waits for you" in browser.text():
         browser.click_on("keep")
+        time.sleep(0.1)  # until the page has said so
     return True
 
 

@@ -27,6 +27,7 @@ import torch
 
 from benchmarks.chromium import Browser
 from benchmarks.franka.lift import PROGRAM, World
+from benchmarks.view import let_go
 from real.bus import open_node
 from real.drivers import open_driver
 from robot_rl.interface.kinematics import Kinematics
@@ -89,12 +90,7 @@ def walk(browser: Browser, tool: Callable[[], np.ndarray], step: Callable[[str],
     step("the tool moves")
     release()
 
-    def lets_go() -> bool:
-        if browser.evaluate("document.getElementById('keep').checked"):
-            browser.click_on("keep")
-        return "autonomous" in browser.text()
-
-    browser.until(lets_go)
+    browser.until(lambda: let_go(browser) and "autonomous" in browser.text())
     step("hand back")
     browser.click("Correction")
     browser.click("Success")
