@@ -62,10 +62,8 @@ class Console:
         from robot_rl.util.errors import ConfigError
         from sim.tasks import scene_of, task_of
 
-        require_viewer()
+        require_viewer(self.port)
         torch.set_num_threads(1)
-        if not self.port < 65536:
-            raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
         try:
             at = ipaddress.ip_address(self.host)
             near, name = at.is_loopback, f"DNS:{socket.gethostname()}" if at.is_unspecified else f"IP:{at}"

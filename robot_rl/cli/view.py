@@ -63,10 +63,8 @@ class View:
 
         from robot_rl.util.errors import ConfigError
 
-        require_viewer()
+        require_viewer(self.port)
         torch.set_num_threads(1)
-        if not self.port < 65536:
-            raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
         if self.what.startswith(LIVE):
             return self._live(self.what.removeprefix(LIVE))
         if self.profile:
@@ -178,11 +176,15 @@ class View:
         return ChunkExecutor(policy, 1, hold_action=env.hold_action), f"{kind} actions"
 
 
-def require_viewer() -> None:
-    """Raise UserError without the packages of the view, which a robot's computer may lack."""
+def require_viewer(port: int) -> None:
+    """Raise UserError without the packages of the view, which a robot's computer may lack; ConfigError for a port that
+    does not exist."""
     import importlib.util
 
-    from robot_rl.util.errors import UserError
+    from robot_rl.util.errors import ConfigError, UserError
+
+    if not port < 65536:
+        raise ConfigError(f"--port is {port}; give 1024 to 65535, or leave it out")
 
     for package in ("mujoco", "viser"):
         if importlib.util.find_spec(package) is None:

@@ -81,7 +81,7 @@ class Console:
 
     # ---- pages, in the server's thread -------------------------------------------------------------------------
     def closed(self, page: str) -> None:
-        """A page is gone."""
+        """Take the seat from a page that is gone."""
         self.seat.leave(page, lost=True)
 
     def received(self, page: str, text: str) -> str:

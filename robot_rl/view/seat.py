@@ -29,7 +29,7 @@ class _Message(BaseModel):
 
 
 class Input(_Message):
-    """What the person's hands do now; sent at 30 Hz by the page in the seat."""
+    """Input of the person's hands, sent at 30 Hz by the page in the seat."""
 
     type: Literal["input"]
     held: bool

@@ -56,17 +56,17 @@ POLICY_VIOLATION = 1008
 
 
 class Refused(Exception):  # noqa: N818
-    """What a page sent is not accepted; its connection is closed."""
+    """Raised for a message that is not accepted; the page's connection is closed."""
 
 
 class Handler(Protocol):
-    """What the console does with its pages; called in the server's thread."""
+    """Receiver of what pages send; called in the server's thread."""
 
     def received(self, page: str, text: str) -> str:
         """Return an answer for the page, or an empty string. Raises Refused."""
 
     def closed(self, page: str) -> None:
-        """A page is gone; called at least once."""
+        """Take note that a page is gone; called at least once per page."""
 
 
 class ConsoleServer:

@@ -106,7 +106,7 @@ class Session:
         if seen:
             now = time.monotonic() - self._started
             if self._times and now - self._times[-1][0] < 0.9:  # sent early, because something changed
-                _, slower, more = self._times.pop()
+                now, slower, more = self._times.pop()
                 slowest, events = max(slowest, slower), events + more
             self._times.append((now, slowest, max(0, events)))
 

@@ -39,7 +39,7 @@ STARTS = 120.0
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a viewer draws, as the options of `robot-rl console`."""
+    """Options of a viewer, as of `robot-rl console`."""
 
     robot: str
     task: str | None = None

@@ -521,6 +521,15 @@ def blank(browser: Browser) -> None:
     browser.evaluate("document.getElementById('scene').src = 'about:blank'")
 
 
+def hold_key(browser: Browser, address: str) -> None:
+    """Open the page, take the controls, and hold the key that moves the tool up."""
+    open_page(browser, address)
+    take(browser)
+    blank(browser)
+    browser.key("keyDown", "r")
+    browser.until(lambda: "you have control" in browser.text())
+
+
 def handed_back(browser: Browser) -> bool:
     """Return whether the policy acts; where the page stood still, and so kept control, clear that as a person would."""
     kept, text = browser.evaluate("document.getElementById('keep').checked"), browser.text()
@@ -597,11 +606,7 @@ def test_a_persons_path_from_the_page_to_the_arm_and_back(session: Any, browser:
 @pytest.mark.parametrize("way", ["frozen", "closed"])
 def test_a_page_that_freezes_or_closes_stops_the_motion_within_100_ms(session: Any, browser: Browser, way: str) -> None:
     arm, address = session
-    open_page(browser, address)
-    take(browser)
-    blank(browser)
-    browser.key("keyDown", "r")
-    browser.until(lambda: "you have control" in browser.text())
+    hold_key(browser, address)
     began = len(arm.events)
     gone = clock.now()
     if way == "frozen":
@@ -635,11 +640,7 @@ def test_a_page_that_freezes_or_closes_stops_the_motion_within_100_ms(session: A
 def test_no_key_gets_stuck(session: Any, browser: Browser, way: str) -> None:
     """Where the page would not hear that a key goes up, it lets go, and keeps control at rest."""
     arm, address = session
-    open_page(browser, address)
-    take(browser)
-    blank(browser)
-    browser.key("keyDown", "r")
-    browser.until(lambda: "you have control" in browser.text())
+    hold_key(browser, address)
     if way == "Ctrl":
         browser.key("keyDown", "Control", modifiers=2)
     else:
