@@ -92,6 +92,8 @@ class Page:
         """Set a named chart's columns (1 + curves, points): x, then the curves."""
         handle = self._charts[name][0]
         handle.data = tuple(np.ascontiguousarray(row, np.float64) for row in data)
+        # The chart keeps the range of x that it was made with, unless it gets a new one.
+        handle.scales = {"x": {"time": False, "range": (float(data[0, 0]), float(data[0, -1]))}}
         self._charts[name] = handle, time.monotonic()
 
     def due(self, name: str) -> bool:
