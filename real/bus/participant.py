@@ -170,7 +170,10 @@ class Participant:
 
     def endpoints(self, kind: str, dds_topic: str) -> list[builtin.DcpsEndpoint]:
         """Return the live "writers" or "readers" (`kind`) of a DDS topic, including those of this process."""
-        return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
+        # Discovery tells us of our own endpoints too, and only later that one was deleted: our nodes know at once.
+        prefix, ours = self.dds.guid.bytes[:12], {guid for e in list(self.entries) for guid in (*e.readers, *e.writers)}
+        found = [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
+        return [e for e in found if e.key.bytes[:12] != prefix or e.key.bytes in ours]
 
     def owner(self, guid: bytes) -> str:
         """Return the full name of the node that has the endpoint `guid`."""

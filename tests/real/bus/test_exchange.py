@@ -177,6 +177,16 @@ def test_other_writers_and_closed_endpoints(node: Node, peer: Any) -> None:
         mine.publish(make(FLOATS))
 
 
+def test_a_closed_publisher_of_this_process_is_no_writer(node: Node) -> None:
+    """At once, although DDS tells of it later."""
+    sub = node.subscribe(FLOATS, "commands")
+    for _ in range(20):
+        publisher = node.publisher(FLOATS, "commands", qos.COMMAND)
+        assert node.wait_for(lambda: sub.writers() == ["/arm/here"], WAIT)
+        publisher.close()
+        assert sub.writers() == []
+
+
 def test_killed_peer_disappears_after_its_lease(node: Node, peer: Any) -> None:
     peer.do(f"{IMPORT}\nnode = open_node('victim')\npub = node.publisher({STATE!r}, '/arm/state')")
     sub = node.subscribe(STATE, "state")
