@@ -57,6 +57,9 @@ _DEPLOY = (
     _OUT,
     _BAG,
 )
+_OPERATOR = Argument(
+    "operator", "steady", "teleop:=scripted: errors of an arm's operator", ("steady", "slow", "beside", "tired")
+)
 _INSTRUCTION = Argument("instruction", "", "instruction, for a policy that reads instructions")
 _THEN = Argument("then", "", "second instruction, given during each episode")
 _AFTER = Argument("after", "3", "time of the second instruction from the episode's start, s", minimum=0.1)
@@ -101,9 +104,7 @@ def in_lockstep(nodes: list[NodeProcess], values: Mapping[str, str]) -> list[Nod
     if wanted == "false" or not twin or person:
         return nodes
     followers = [node for node in nodes if node.follows and node.condition]
-    # A learner gets the time that it would get beside a real robot, and a person watches at the usual speed.
-    paced = values["view"] == "true" or any(node.name == "finetune" for node in followers)
-    speed = ("--speed", "1") if paced else ()
+    speed = ("--speed", "1") if values["view"] == "true" else ()  # a person watches at the usual speed
     names = tuple(node.ros_name or node.name for node in followers)
     changed = []
     for node in nodes:
@@ -119,7 +120,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
     command = ("teleop", device, *_options(values, "robot", "task"))
     if device == "scripted":
-        command += ("--seed", values["seed"])
+        command += ("--seed", values["seed"], *_options(values, "operator"))
     if device == "console":
         command = ("console", values["robot"], *_of_viewer(values), "--present")
     return NodeProcess(
@@ -153,7 +154,7 @@ def _of_viewer(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
-    return tuple(word for name in names if values[name] for word in _option(name, values[name]))
+    return tuple(word for name in names if values.get(name) for word in _option(name, values[name]))
 
 
 def _option(name: str, value: str) -> tuple[str, ...]:
@@ -244,7 +245,7 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _SPEED, *_HELD, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (*_DEPLOY, _OPERATOR, _SPEED, *_HELD, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": LaunchFile(
@@ -267,6 +268,7 @@ FILES = {
             *_HELD,
             _PROFILE,
             Argument("teleop", "gamepad", "device of the person who corrects", _DEVICES),
+            _OPERATOR,
             Argument("recipe", "hil-serl", "learning recipe, see `robot-rl recipes`"),
             _INSTRUCTION,
             _CLASSIFIER,

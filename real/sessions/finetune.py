@@ -14,13 +14,14 @@ import torch
 
 from policies.actor import ActorPolicy
 from policies.execution import ChunkExecutor
+from real import clock
 from real.episode.display import Display
 from real.episode.env import RobotEnv
 from real.episode.stream import StepRecord
 from real.recording.journal import Journal
 from real.recording.recorder import Recorder, RobotCameras
 from real.recording.session import VideoRecorder, uninterrupted
-from robot_rl.training.human_in_the_loop import fetch, play_episode
+from robot_rl.training.human_in_the_loop import episodes_learned, fetch, play_episode
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
@@ -133,13 +134,15 @@ class FinetuneSession:
         self.env.activate()
 
     def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
-        """Run episodes until `seconds` have passed."""
+        """Run episodes until `seconds` have passed, of the robot's time."""
         self.learner = learner
         learner.note = self.env.stream.note
-        begin = time.monotonic()
-        while time.monotonic() - begin < seconds:
-            self.adopt()
+        begin = clock.now()
+        while clock.now() - begin < seconds:
             learner.tend()
+            if clock.in_lockstep():
+                self._await(learner)
+            self.adopt()
             self.policy.explore = True
             executor = ChunkExecutor(self.policy, 1)
             executor.on_chunk = self.env.show_plan
@@ -150,7 +153,14 @@ class FinetuneSession:
             recent = self.episodes[-10:]
             won, helped = sum(e["success"] for e in recent), sum(e["takeovers"] > 0 for e in recent)
             text = f"s, {len(self.episodes)} episodes: {won}/{len(recent)} won, {helped} helped, v{self.version}"
-            progress(int(time.monotonic() - begin), int(seconds), text)
+            progress(int(clock.now() - begin), int(seconds), text)
+
+    def _await(self, learner: LearnerProcess) -> None:
+        """Wait until the learner has learned from all episodes: the result must not depend on the computer's speed."""
+        self.recorder.flush()
+        while episodes_learned(self.run.folder) < self.recorder.writer.num_episodes:
+            learner.tend()
+            time.sleep(0.02)
 
     def adopt(self) -> None:
         """Load newer weights if the learner has published any."""

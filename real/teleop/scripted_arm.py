@@ -11,7 +11,7 @@ from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator, arm_view
+from robot_rl.operators.scripted import CORRECTIONS, OperatorConfig, ScriptedOperator, arm_view
 
 
 class ArmOperator:
@@ -20,10 +20,11 @@ class ArmOperator:
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
     def __init__(
-        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = now
-    ):
+        self, node: Node, pipeline: Pipeline, demonstrator: Demonstrator, clock: Callable[[], float] = now,
+        config: OperatorConfig = CORRECTIONS, seed: int = 0,
+    ):  # fmt: skip
         self.pipeline, self.clock = pipeline, clock
-        self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0
+        self.operator, self._began = ScriptedOperator(demonstrator, config, seed), 0.0
         self._now: tuple[int, str] = (-1, "")
         """Number and phase of the episode."""
         self._watched = -1

@@ -38,6 +38,9 @@ class Teleop:
     """Robot that receives the input; for a legged robot, the operator's motion input is the velocity command."""
     rate: PositiveFloat = 30.0
     """Message rate, Hz, 20 to 50."""
+    operator: str = "steady"
+    """Scripted operator of an arm: steady, slow (0.8 s late, at 40 % of the speed), beside (always 1 cm), or tired
+    (0.025 s later after each takeover)."""
     seed: Seed = 0
     """Seed of the scripted operator."""
     path: str = ""
@@ -82,14 +85,18 @@ class Teleop:
 
         from real.teleop.scripted_arm import ArmOperator
         from robot_rl.interface.pipeline import Pipeline
+        from robot_rl.operators.scripted import PEOPLE
         from sim.tasks import task_of
 
+        if self.operator not in PEOPLE:
+            raise UnknownName("operator", self.operator, tuple(PEOPLE))
         torch.set_num_threads(1)
         task = task_of(self.robot, self.task)
         if not task.expert:
             raise UserError(f"task {task.name!r} has no scripted operator; use the keyboard or a gamepad")
         pipeline = Pipeline(task.expert_interface)
-        return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
+        demonstrator = task.make_expert(pipeline, 1, "STEADY", self.seed)
+        return ArmOperator(node, pipeline, demonstrator, config=PEOPLE[self.operator], seed=self.seed)
 
     def _check(self, legged: bool) -> int:
         from real.teleop.check import check

@@ -1,16 +1,19 @@
 """Scripted operator, who takes over from the policy by a rule and then acts as the task's demonstrator."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 Rule = Literal["stall", "miss", "value-gap", "true-gap", "random", "none"]
@@ -50,10 +53,24 @@ class OperatorConfig:
     rate: Fraction = 0.05
     """Takeover probability per step under rule random, and under rules value-gap and true-gap while the policy's
     action does not count as worse."""
+    speed: Fraction = 1.0
+    """Share of the demonstrator's motion that the operator commands."""
+    beside: NonNegativeFloat = 0.0
+    """Distance by which the operator aims beside an arm's objects, m, in a horizontal direction that is drawn once."""
+    tiring: NonNegativeFloat = 0.0
+    """Growth of the reaction with each takeover, steps."""
 
 
 CORRECTIONS = OperatorConfig("miss", patience=24, length=100)
 """Operator who corrects an arm as on the twin: at 20 Hz, takeovers of 5 s after a miss or 1.2 s without progress."""
+PEOPLE = {
+    "steady": CORRECTIONS,
+    "slow": replace(CORRECTIONS, reaction=16, speed=0.4),
+    "beside": replace(CORRECTIONS, beside=0.01),
+    "tired": replace(CORRECTIONS, tiring=0.5),
+}
+"""Operators of an arm who err as people do: 0.8 s late and at 40 % of the speed; always 1 cm beside; 0.025 s later
+after each takeover."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,10 @@ class OperatorView:
     """Function that returns whether an arm's open fingers are low beside the object."""
     true_values: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     """Function that returns the true values of the policy's action and of the best action."""
+    motion: int | None = None
+    """Number of the action's first values that move the robot; None: all do."""
+    displaced: Callable[[Tensor], Observation] | None = None
+    """Function that returns the observation with the objects moved by (2,) m; None: there are none."""
 
 
 class ScriptedOperator:
@@ -82,6 +103,13 @@ class ScriptedOperator:
             raise ValueError("rule value-gap takes a judge")
         self.demonstrator, self.config, self.judge = demonstrator, config, judge
         self.rng = torch.Generator().manual_seed(seed)
+        self.takeovers = 0
+        """Number of takeovers in all episodes."""
+        self.beside = torch.zeros(2)
+        """Direction and distance by which the operator aims beside the objects, m."""
+        if config.beside:
+            angle = 2 * math.pi * torch.rand((), generator=self.rng)
+            self.beside = config.beside * torch.stack([angle.cos(), angle.sin()])
         self.reset()
 
     def reset(self) -> None:
@@ -107,14 +135,25 @@ class ScriptedOperator:
             self.until, self.improved, self.aligned = None, None, step
         if self.until is None:
             if self.due is None and self._wants(view, step) and self.begun:
-                self.due = step + self.config.reaction
+                self.due = step + self.config.reaction + self.config.tiring * self.takeovers
             if self.due is not None and step >= self.due:
                 self.due, self.until, self.best = None, step + self.config.length, float("-inf")
+                self.takeovers += 1
                 self.demonstrator.reset(torch.arange(1))
         self.begun = True
         if self.until is None:
             return False, view.action
-        return True, self.demonstrator.act(dict(view.observation))
+        return True, self._act(view)
+
+    def _act(self, view: OperatorView) -> Tensor:
+        observation = view.observation
+        if self.config.beside:
+            if view.displaced is None:
+                raise ConfigError("operator.beside is for arms that handle objects: leave it at 0")
+            observation = view.displaced(self.beside)
+        action = self.demonstrator.act(dict(observation)).clone()
+        action[:, : view.motion] *= self.config.speed
+        return action
 
     def _wants(self, view: OperatorView, step: float) -> bool:
         """Return whether there is a reason for a takeover."""
@@ -157,5 +196,12 @@ def missing(state: RobotState, width: float) -> bool:
 def arm_view(pipeline: Pipeline, state: RobotState, action: Tensor) -> OperatorView:
     """Return an operator's view of one arm in `state`, before the policy's action (1, A)."""
     width = pipeline.robot.gripper.width if pipeline.robot.gripper else 0.0
-    observation = {"observation.state": pipeline.observer(state)}
-    return OperatorView(observation, action, lambda: progress(state), lambda: missing(state, width))
+
+    def displaced(away: Tensor) -> Observation:
+        moved = {name: pose + F.pad(away, (0, pose.shape[1] - 2)) for name, pose in state.objects.items()}
+        return {"observation.state": pipeline.observer(replace(state, objects=moved))}
+
+    return OperatorView(
+        {"observation.state": pipeline.observer(state)}, action, lambda: progress(state), lambda: missing(state, width),
+        motion=pipeline.actions.size - bool(pipeline.robot.gripper), displaced=displaced,
+    )  # fmt: skip

@@ -87,14 +87,24 @@ def play_episode(
             return observation
 
 
-def publish(folder: Path, agent: ActorCritic) -> None:
-    """Publish the averaged actor; the version of the weights is the number of critic updates.
+def publish(folder: Path, agent: ActorCritic, episodes: int = 0) -> None:
+    """Publish the averaged actor; the version of the weights is the number of critic updates. `episodes`: number of the
+    robot's episodes of which nothing is left to learn.
 
     Newer published weights are kept until a learner that restarted from an older checkpoint has caught up.
     """
-    if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
-        return
-    save_state({"version": agent.updates.critic} | acting_weights(agent), folder / WEIGHTS)
+    version = agent.updates.critic
+    if (folder / WEIGHTS).exists():
+        before = load_state(folder / WEIGHTS)
+        if (before["version"], before.get("episodes", 0)) >= (version, episodes):
+            return
+    save_state({"version": version, "episodes": episodes} | acting_weights(agent), folder / WEIGHTS)
+
+
+def episodes_learned(folder: Path) -> int:
+    """Return the number of the robot's episodes of which the learner has nothing left to learn; -1 if it has not
+    started."""
+    return int(load_state(folder / WEIGHTS).get("episodes", 0)) if (folder / WEIGHTS).exists() else -1
 
 
 def acting_weights(agent: ActorCritic) -> dict[str, Any]:
@@ -185,15 +195,20 @@ class Learner:
         if saved is not None:
             self.agent.load_state_dict(saved["agent"])
         publish(self.folder, self.agent)
+        done = 0
         while not stop():
             self.absorb()
             if not self.update():
+                if done < self.seen:
+                    self._finite(run)
+                    publish(self.folder, self.agent, self.seen)
+                    done = self.seen
                 wait(0.05)
                 continue
             count = self.agent.updates.critic
             if count % self.config.publish_every == 0:
                 values = self._finite(run)
-                publish(self.folder, self.agent)
+                publish(self.folder, self.agent, done)
                 steps, corrected = self.online.transitions, self.corrected
                 values |= {"robot/steps": steps, "robot/corrected": corrected}
                 run.log(count, values | {"robot/corrected_share": corrected / steps})
@@ -202,7 +217,7 @@ class Learner:
                 run.save(count, {"agent": self.agent.state_dict()})
         self._finite(run)
         self.absorb()
-        publish(self.folder, self.agent)
+        publish(self.folder, self.agent, done)
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
     def _finite(self, run: Run) -> dict[str, float]:

@@ -222,7 +222,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def run(s: FinetuneSession, episodes: int, learner: Any = None) -> list[str]:
         now = lambda: 1e9 if len(s.episodes) >= episodes else 0.0  # noqa: E731
-        monkeypatch.setattr(finetune, "time", SimpleNamespace(monotonic=now))
+        monkeypatch.setattr(finetune, "clock", SimpleNamespace(now=now, in_lockstep=lambda: False))
         progress: list[str] = []
         s.learn(learner or NoLearner(), 60.0, lambda done, total, text: progress.append(text))
         s.close()
