@@ -245,7 +245,10 @@ FILES = {
     "twin": LaunchFile("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": LaunchFile(
         "run a policy on an arm",
-        (*_DEPLOY, _OPERATOR, _SPEED, *_HELD, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
+        (
+            *_DEPLOY, _OPERATOR, _SPEED, *_HELD, _PROFILE, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION,
+            _PREFIX, *_COMMON,
+        ),  # fmt: skip
         _describe_arm,
     ),
     "quadruped": LaunchFile(
