@@ -95,7 +95,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     bundle = load_bundle(run / "improve")
     task = twin_of(tasks.get(bundle.interface.task))
     torch.manual_seed(seed)
-    policy = recipe.policy(bundle)
+    policy = recipe.prepared(bundle)
     before = success(task, policy, episodes)
     policy.explore = True
     simulation = Biased(task, 1, threads=1)

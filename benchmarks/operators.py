@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--recipe", default="hil-serl", help="recipe that learns")
     parser.add_argument("--sessions", type=int, default=3, help="sessions per kind, with different seeds")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of a session, minutes of the twin")
-    parser.add_argument("--episodes", type=int, default=100, help="episodes of each deployment")
+    parser.add_argument("--episodes", type=int, default=60, help="episodes of each deployment")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     options = parser.parse_args()
     private_bus()

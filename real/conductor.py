@@ -20,7 +20,7 @@ from real.bus.messages import make
 from real.bus.node import Node
 from real.bus.qos import LATCHED, QoS
 from real.lockstep import SOON, START, Lockstep
-from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEFT, Line, Sent, read
+from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEFT, WAIT, Line, Sent, read
 
 logger = logging.getLogger(__name__)
 NAMED = 5.0
@@ -116,6 +116,8 @@ class Conductor:
             here = [line.name for line in self._lines if line.name and line.name not in missing]
             others = f"; {', '.join(here)} takes part" if here else ""
             logger.warning("the robot waits for %s%s", ", ".join(missing), others)
+            for line in self._lines:
+                line.say(WAIT)
 
     def _announce(self, sent: Sent) -> None:
         time_ns = round(1e9 * self.clock.time)

@@ -14,7 +14,7 @@ from real.bus.qos import LATCHED, QoS
 from real.bus.stamps import seconds
 from real.clock import WALL
 from real.lockstep import SOON, ClockError, Lockstep
-from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEFT, Line, Sent, read
+from real.tick_line import ADDRESS, ADDRESS_TOPIC, CLOCK, CLOCK_TOPIC, JOIN, LEFT, WAIT, Line, Sent, read
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,8 @@ class TimeSource:
                 if (text := self._times.popleft()) == JOIN:
                     self.clock.begin()
                     self._waited.set()
+                elif text == WAIT:
+                    self.clock.keep_waiting()
                 else:
                     yield read(text)
 

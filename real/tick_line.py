@@ -13,6 +13,7 @@ CLOCK, CLOCK_TOPIC = "rosgraph_msgs/msg/Clock", "/clock"
 LEFT = float("inf")
 """Time with which a follower takes part no longer."""
 JOIN = "join"
+WAIT = "wait"
 Sent = Counter[str]
 """Numbers of messages that were published in a tick, by topic."""
 
@@ -20,7 +21,8 @@ Sent = Counter[str]
 class Line:
     """Connection of a follower and the conductor. It carries lines of text: a time, s, and the messages published in
     its tick, as `topic=count ...`. A follower says what it is done with. First it says its name, and to take part
-    `JOIN`, to which the conductor answers `JOIN` and the present time."""
+    `JOIN`, to which the conductor answers `JOIN` and the present time. In a tick that takes long the conductor says
+    `WAIT` now and then."""
 
     def __init__(self, connection: socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -21,7 +21,8 @@ from real.episode.stream import StepRecord
 from real.recording.journal import Journal
 from real.recording.recorder import Recorder, RobotCameras
 from real.recording.session import VideoRecorder, uninterrupted
-from robot_rl.training.human_in_the_loop import episodes_learned, fetch, play_episode
+from robot_rl.training.human_in_the_loop import play_episode
+from robot_rl.training.published import episodes_learned, fetch
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 

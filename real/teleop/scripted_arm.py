@@ -1,6 +1,7 @@
 """Scripted operator of an arm, which reads the robot's topics."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -25,8 +26,9 @@ class ArmOperator:
     ):  # fmt: skip
         self.pipeline, self.clock = pipeline, clock
         self.operator, self._began = ScriptedOperator(demonstrator, config, seed), 0.0
-        self._now: tuple[int, str] = (-1, "")
-        """Number and phase of the episode."""
+        self._now: tuple[int, str, str] = (-1, "", "")
+        """Number, phase and instruction of the episode."""
+        self._known = [each.text for each in pipeline.interface.instructions]
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
         self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
@@ -36,12 +38,13 @@ class ArmOperator:
 
     def _on_episode(self, sample: Stamped) -> None:
         episode = Episode.of(sample.msg)
-        self._now = episode.number, episode.phase
+        self._now = episode.number, episode.phase, episode.instruction
 
     def read(self) -> Operator:
         """Return the operator's input."""
-        at, state, (episode, phase) = self.clock(), self.driver.observe(self._action), self._now
-        if state is None or phase not in ("waiting", "running"):
+        at, state, (episode, phase, told) = self.clock(), self.driver.observe(self._action), self._now
+        unknown = bool(self._known) and told not in self._known
+        if state is None or unknown or phase not in ("waiting", "running"):
             self._watched = -1
             return RELEASED
         if episode != self._watched:
@@ -51,6 +54,8 @@ class ArmOperator:
             if truth.latest is not None:
                 p = truth.latest.msg.pose.position
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
+        if self._known:
+            state = replace(state, instruction=torch.tensor([[float(self._known.index(told))]]))
         step = (at - self._began) * self.pipeline.interface.controller.rate
         held, self._action = self.operator(arm_view(self.pipeline, state, self._action), step)
         twist, gripper = self.pipeline.controller.to_twist(self._action)

@@ -74,7 +74,7 @@ class Finetune(Generic[R]):
         from robot_rl.robots import robots
         from robot_rl.robots.profiles import with_profile
         from robot_rl.training.checkpoint import load_state
-        from robot_rl.training.human_in_the_loop import WEIGHTS
+        from robot_rl.training.published import WEIGHTS
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
         from robot_rl.util.errors import ConfigError, Interrupted, UserError
 
@@ -87,7 +87,7 @@ class Finetune(Generic[R]):
         bundle = load_bundle(self.bundle)
         spec = with_profile(robots.get(self.robot), self.profile)
         bundle.check_robot(spec)
-        policy = recipe.policy(bundle)
+        policy = recipe.prepared(bundle)
         classifier = load_classifier(self.classifier) if self.classifier else None
         source = self.dataset or bundle.provenance.get("dataset")
         if not source or not (Path(source) / "meta" / "info.json").exists():
@@ -116,7 +116,7 @@ class Finetune(Generic[R]):
         ):
             unloaded = baseline(spec.command_rate)
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
-            command += ["--ray", self.ray] if self.ray else []
+            command += ["--ray", self.ray] if self.ray else ["--lockstep"] if clock.in_lockstep() else []
             film = VideoRecorder(self.film, corrected_only=True)
             interface, operator = replace(bundle.interface, robot=self.robot), OperatorInput(node, spec.name)
             env = RobotEnv(node, interface, cameras=cameras, operator=operator, instruction=self.instruction,
@@ -142,7 +142,7 @@ class Finetune(Generic[R]):
             session.adopt()
             policy.explore = False
             learned = folder / "learner" / "checkpoint.safetensors"
-            critic = load_state(learned)["state"]["agent"]["critic"] if learned.exists() else bundle.critic
+            critic = load_state(learned)["state"]["agent"].get("critic", {}) if learned.exists() else bundle.critic
             result = Bundle(policy, bundle.interface, bundle.robot, provenance() | settings, critic)
             save_bundle(result, folder / "bundle")
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()

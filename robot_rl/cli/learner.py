@@ -1,7 +1,8 @@
 """Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`.
 
 `python -m robot_rl.cli.learner RUN --ray ADDRESS` runs that process on a node of a Ray cluster instead. The robot's
-process does not notice: its episodes are copied to the node, and the weights back.
+process does not notice: its episodes are copied to the node, and the weights back. With `--lockstep` the robot waits for
+the learner, which then does not yield to the robot's processes.
 """
 
 import json
@@ -18,14 +19,16 @@ def _orphaned() -> bool:
     return bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b""
 
 
-def learn(folder: Path) -> int:
-    """Learn with the settings in the run folder's config.json until SIGTERM, SIGINT or the parent's end."""
+def learn(folder: Path, yields: bool = True) -> int:
+    """Learn with the settings in the run folder's config.json until SIGTERM, SIGINT or the parent's end. `yields`: to
+    the robot's processes; in lockstep, they wait."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     from real.control.timing import yield_to_robot
 
-    yield_to_robot()
+    if yields:
+        yield_to_robot()
     import torch
 
     from policies.bundle import load_bundle
@@ -46,7 +49,7 @@ def learn(folder: Path) -> int:
 def learn_elsewhere(folder: Path, address: str) -> int:
     """Run the learner of a run folder on a node of a Ray cluster until SIGTERM, SIGINT or the parent's end."""
     from robot_rl.cluster.remote import Cluster, RemoteCommand, require_answer
-    from robot_rl.training.human_in_the_loop import WEIGHTS
+    from robot_rl.training.published import WEIGHTS
     from robot_rl.util.errors import ConfigError, UserError
 
     try:
@@ -76,4 +79,6 @@ if __name__ == "__main__":
     from robot_rl.cli.main import answer
 
     run, *options = sys.argv[1:]
-    sys.exit(answer(lambda: learn_elsewhere(Path(run), options[1]) if options else learn(Path(run))))
+    if "--ray" in options:
+        sys.exit(answer(lambda: learn_elsewhere(Path(run), options[options.index("--ray") + 1])))
+    sys.exit(answer(lambda: learn(Path(run), yields="--lockstep" not in options)))

@@ -175,33 +175,47 @@ class ScriptedOperator:
         return bool(torch.rand((), generator=self.rng) < chance)
 
 
-def offset(state: RobotState) -> Tensor:
-    """Return the vector (3,) from the tool of one arm to its first object, m."""
-    return next(iter(state.objects.values()))[0, :3] - state.tool_position[0]
+def offset(state: RobotState, name: str = "") -> Tensor:
+    """Return the vector (3,) from the tool of one arm to an object, m; by default to its first."""
+    return state.objects[name or next(iter(state.objects))][0, :3] - state.tool_position[0]
 
 
-def progress(state: RobotState) -> float:
-    """Return the progress of one arm in lifting its first object, m."""
-    height = next(iter(state.objects.values()))[0, 2]
-    return float(3 * height - offset(state).norm())
+def progress(state: RobotState, test: str = "") -> float:
+    """Return the progress of one arm towards a success test of the tabletop, m; by default, in lifting its first
+    object."""
+    verb, name, *rest = test.split(":") if test else ("lifted", next(iter(state.objects)))
+    x, y, height = state.objects[name][0, :3].tolist()
+    near = -float(offset(state, name).norm())
+    if verb == "reached":
+        return near
+    if verb == "beyond":
+        return near + (3 * y if float(rest[0]) > 0 else -3 * y)
+    if verb in ("beside", "inside"):
+        there = state.objects[rest[0]][0].tolist()
+        return near + 3 * height - 3 * math.hypot(x - there[0], y - there[1])
+    return near + 3 * height
 
 
-def missing(state: RobotState, width: float) -> bool:
-    """Return whether an arm's open fingers are low beside its first object. `width`: distance between the fingers of
-    the open gripper, m."""
-    away, opening = offset(state), float(state.gripper_width) / width if width else 0.0
+def missing(state: RobotState, width: float, name: str = "") -> bool:
+    """Return whether an arm's open fingers are low beside an object, by default its first. `width`: distance between
+    the fingers of the open gripper, m."""
+    away, opening = offset(state, name), float(state.gripper_width) / width if width else 0.0
     return float(away[:2].norm()) > BESIDE and float(away[2]) > -ABOVE and opening > 0.6
 
 
 def arm_view(pipeline: Pipeline, state: RobotState, action: Tensor) -> OperatorView:
     """Return an operator's view of one arm in `state`, before the policy's action (1, A)."""
     width = pipeline.robot.gripper.width if pipeline.robot.gripper else 0.0
+    told = pipeline.interface.instructions
+    test = told[int(state.instruction)].success if told else ""
+    name = test.split(":")[1] if test else ""
 
     def displaced(away: Tensor) -> Observation:
         moved = {name: pose + F.pad(away, (0, pose.shape[1] - 2)) for name, pose in state.objects.items()}
         return {"observation.state": pipeline.observer(replace(state, objects=moved))}
 
     return OperatorView(
-        {"observation.state": pipeline.observer(state)}, action, lambda: progress(state), lambda: missing(state, width),
+        {"observation.state": pipeline.observer(state)}, action, lambda: progress(state, test),
+        lambda: missing(state, width, name),
         motion=pipeline.actions.size - bool(pipeline.robot.gripper), displaced=displaced,
     )  # fmt: skip

@@ -23,7 +23,8 @@ from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
 from robot_rl.rewards import SuccessReward, TakeoverReward
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, practise
+from robot_rl.training.human_in_the_loop import practise
+from robot_rl.training.learner import HumanInTheLoopConfig, OffPolicyLearner
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.util.errors import ConfigError
 
@@ -47,7 +48,7 @@ class CorrectedRecipe(Recipe):
         base: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
         return (*base, "demonstrations", "environment") if self.training.demo_share else (*base, "environment")
 
-    def policy(self, bundle: Bundle) -> ActorPolicy:
+    def prepared(self, bundle: Bundle) -> ActorPolicy:
         """Return the bundle's policy, prepared for learning; ConfigError if the policy or the bundle's critics do not
         fit this recipe."""
         if self._continues_critics(bundle):
@@ -67,7 +68,7 @@ class CorrectedRecipe(Recipe):
     def from_bundle(self, bundle: Bundle, seed: int, device: str = "cpu") -> ActorCritic:
         """Return an agent on `device` that continues with a bundle's policy and critics."""
         torch.manual_seed(seed)
-        agent = self._agent(self.policy(bundle).to(device), seed)
+        agent = self._agent(self.prepared(bundle).to(device), seed)
         if self._continues_critics(bundle):
             try:
                 agent.critic.load_state_dict(bundle.critic)
@@ -78,18 +79,18 @@ class CorrectedRecipe(Recipe):
             agent.target.load_state_dict(bundle.critic)
         return agent
 
-    def learner(self, bundle: Bundle, dataset: Dataset | Path, folder: Path, seed: int) -> Learner:
+    def learner(self, bundle: Bundle, dataset: Dataset | Path, folder: Path, seed: int) -> OffPolicyLearner:
         """Return the learner that the learner process runs, with demonstrations from `dataset`."""
         info = EnvInfo.of(Pipeline(bundle.interface))
         return self._learner(self.from_bundle(bundle, seed), info, load_episodes(dataset, info), folder, seed)
 
     def _learner(
         self, agent: ActorCritic, info: EnvInfo, episodes: list[dict[str, Tensor]], folder: Path, seed: int
-    ) -> Learner:
+    ) -> OffPolicyLearner:
         check_gripper(agent.policy, info.actions.names)
         rng, episodes = torch.Generator().manual_seed(seed), [self.reward.relabel(e) for e in episodes]
         demos = demo_replay(agent, episodes, rng, self.training.capacity)
-        return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
+        return OffPolicyLearner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
 
     def _starts_from(self, job: Job) -> bool:
         """Return whether learning starts from the job's base. For an operator of rule value-gap, the base is only the

@@ -13,7 +13,7 @@ from typing import ClassVar
 from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.corrected import CorrectedRecipe
 from robot_rl.rewards import TakeoverReward
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig
+from robot_rl.training.learner import HumanInTheLoopConfig
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from robot_rl.data.replay import Sampling
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.training.human_in_the_loop import corrections, publish
+from robot_rl.training.learner import corrections
 from robot_rl.training.off_policy import demo_replay
+from robot_rl.training.published import publish
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
@@ -301,8 +302,7 @@ def test_newer_weights_load_and_sessions_resume(session: Any, play: Any, out: Pa
     newer = residual(SIZE, 4, std=None, zero_init=False)
 
     def learn(call: int) -> None:
-        updates = SimpleNamespace(critic=call)
-        publish(out, SimpleNamespace(updates=updates, average=newer.actor, policy=newer))
+        publish(out, SimpleNamespace(average=newer.actor, policy=newer), call)
 
     play(s, 3, NoLearner(learn))
     assert [e["policy_version"] for e in s.episodes] == [-1, 1, 2], "published in episode k, used from k + 1 on"

@@ -94,6 +94,11 @@ class Cloning:
             torch._foreach_copy_(self.parameters, self.average)
         self.policy.eval()
 
+    def averaged(self) -> dict[str, Tensor]:
+        """Return the averaged weights by the names of the policy's parameters."""
+        average = {id(parameter): value for parameter, value in zip(self.parameters, self.average, strict=True)}
+        return {name: average[id(p)] for name, p in self.policy.named_parameters() if id(p) in average}
+
     def value_state(self) -> dict[str, Tensor]:
         """Return {}, since cloning has no critics."""
         return {}

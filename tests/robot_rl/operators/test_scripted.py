@@ -13,12 +13,23 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.operators.intervention import InterventionWrapper, judge_of
-from robot_rl.operators.scripted import ABOVE, BESIDE, OperatorConfig, OperatorView, ScriptedOperator, missing, progress
+from robot_rl.operators.scripted import (
+    ABOVE,
+    BESIDE,
+    OperatorConfig,
+    OperatorView,
+    ScriptedOperator,
+    arm_view,
+    missing,
+    progress,
+)
 from robot_rl.recipes.job import Job
 from robot_rl.util.errors import ConfigError, UnknownName
 from sim.make import describe, make
+from sim.tasks import tasks
 
 HANDS = torch.tensor([[0.5, -0.5]])
 
@@ -79,6 +90,65 @@ def test_open_fingers_low_beside_the_object_are_corrected(state_at: Any) -> None
     assert not took_over(BESIDE - 0.002, low, 0.08), "above the object"
     assert not took_over(BESIDE + 0.002, low + 0.02, 0.08), "still high"
     assert not took_over(BESIDE + 0.002, low, 0.02), "fingers closed"
+
+
+def test_an_operator_who_tires_reacts_later_after_each_takeover() -> None:
+    held = watched(OperatorConfig(patience=4, length=3, tiring=2), [0.0] * 40)
+    starts = [k for k in range(1, 40) if held[k] and not held[k - 1]]
+    pauses = [b - a - 3 for a, b in zip(starts, starts[1:], strict=False)]
+    assert pauses[:3] == [4 + 2, 4 + 4, 4 + 6]
+
+
+@pytest.mark.parametrize("beside", [0.0, 0.01])
+def test_a_slow_operator_moves_less_and_one_beside_always_misses_alike(state_at: Any, beside: float) -> None:
+    """Demonstrator without noise: its motion is the way to the object, in units of the largest action."""
+    pipeline = Pipeline(tasks.get("panda-lift").interface)
+    cube = torch.tensor([[0.5, 0.1, 0.02, 1.0, 0.0, 0.0, 0.0]])
+    state, size = state_at(torch.zeros(1, 7), objects={"cube": cube}), pipeline.actions.size
+
+    class Follower(Hands):
+        def act(self, observation: dict[str, Tensor]) -> Tensor:
+            seen.append(observation["observation.state"])
+            return torch.full((1, size), 0.5)
+
+    moved = []
+    for seed in (0, 0, 1):
+        seen: list[Tensor] = []
+        config = OperatorConfig("random", rate=1.0, length=10, speed=0.4, beside=beside)
+        operator = ScriptedOperator(Follower(), config, seed)
+        for step in range(3):
+            held, action = operator(arm_view(pipeline, state, torch.zeros(1, size)), step)
+        assert held and action[0, :-1].tolist() == pytest.approx([0.2] * (size - 1)) and float(action[0, -1]) == 0.5
+        true = pipeline.observer(state)
+        away = pipeline.observer.spec.to_physical(seen[-1]) - pipeline.observer.spec.to_physical(true)
+        moved.append(away[0])
+        assert float(away.norm()) == pytest.approx(beside, abs=1e-5)
+    assert torch.equal(moved[0], moved[1]) and torch.equal(moved[0], moved[2]) == (beside == 0.0)
+
+
+def test_progress_and_misses_are_of_the_instructed_object(state_at: Any) -> None:
+    state = state_at(torch.zeros(1, 7), gripper_width=torch.tensor([[0.08]]))
+    tool = state.tool_position[0]
+
+    def at(*away: float) -> Tensor:
+        return torch.tensor([[*(tool + torch.tensor(away)).tolist(), 1.0, 0.0, 0.0, 0.0]])
+
+    near, far = at(0.0, 0.0, -0.01), at(0.1, 0.0, -0.01)
+    state = replace(state, objects={"red": near, "blue": far, "tray": far})
+    assert missing(state, 0.08, "blue") and not missing(state, 0.08, "red")
+    for test in ("reached:{}:0.03", "lifted:{}:0.1", "beyond:{}:0.2", "inside:{}:tray:0.05"):
+        red, blue = (progress(state, test.format(name)) for name in ("red", "blue"))
+        assert red != blue and (red > blue) == (not test.startswith("inside"))
+    pushed = replace(state, objects=state.objects | {"red": at(0.0, 0.05, -0.01)})
+    for side, better in (("0.2", True), ("-0.2", False)):
+        assert (progress(pushed, f"beyond:red:{side}") > progress(state, f"beyond:red:{side}")) is better
+
+
+def test_aiming_beside_is_for_arms_with_objects() -> None:
+    operator = ScriptedOperator(Hands(), OperatorConfig("random", rate=1.0, beside=0.01), 0)
+    operator(OperatorView({}, HANDS, lambda: 0.0), 0)
+    with pytest.raises(ConfigError, match="leave it at 0"):
+        operator(OperatorView({}, HANDS, lambda: 0.0), 1)
 
 
 def test_takeovers_are_random_at_the_rate_or_below_the_value_gap_after_the_first_step() -> None:

@@ -21,7 +21,8 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
 from robot_rl.rewards import TakeoverReward
 from robot_rl.training import human_in_the_loop
-from robot_rl.training.human_in_the_loop import DaggerConfig, HumanInTheLoopConfig, Learner, practise
+from robot_rl.training.human_in_the_loop import DaggerConfig, practise
+from robot_rl.training.learner import HumanInTheLoopConfig, OffPolicyLearner
 from robot_rl.training.run import Run, read_metrics
 from robot_rl.training.supervised import SupervisedConfig
 from sim.make import describe, make
@@ -43,11 +44,13 @@ def job(data: Path, run: Run | None) -> Job:
     return Job(describe(PUSH), lambda count: make(PUSH, count), run, 0, data, None, lambda *_: None)
 
 
-def trained(recipe: CorrectedRecipe, data: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Learner, int]:
+def trained(
+    recipe: CorrectedRecipe, data: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> tuple[OffPolicyLearner, int]:
     """Train; return the learner and its initial number of demonstrated steps."""
     kept: list[Any] = []
 
-    def watch(env: Any, learner: Learner, *rest: Any) -> None:
+    def watch(env: Any, learner: OffPolicyLearner, *rest: Any) -> None:
         kept.extend([learner, learner.demos.size])
         practise(env, learner, *rest)
 
@@ -56,7 +59,7 @@ def trained(recipe: CorrectedRecipe, data: Path, run: Run, monkeypatch: pytest.M
     return kept[0], kept[1]
 
 
-def stored(learner: Learner, name: str) -> Tensor:
+def stored(learner: OffPolicyLearner, name: str) -> Tensor:
     """Return a column of the online replay, one row per step."""
     return learner.online.columns[name][0, learner.online.flags["starts"][0]]
 

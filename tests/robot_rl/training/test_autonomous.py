@@ -23,7 +23,8 @@ from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
 from robot_rl.training.autonomous import AutonomousConfig, Practice, Proposer, ProposerConfig, improve_alone
 from robot_rl.training.goals import GoalConfig, Goals, in_hindsight, regions
-from robot_rl.training.human_in_the_loop import EpisodeRecord, HumanInTheLoopConfig, Learner, play_episode, practise
+from robot_rl.training.human_in_the_loop import EpisodeRecord, play_episode, practise
+from robot_rl.training.learner import HumanInTheLoopConfig, OffPolicyLearner
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.run import Run, read_metrics
 from robot_rl.util.errors import ConfigError, UnknownName
@@ -270,11 +271,11 @@ def test_operator_observes_true_object_poses(env: InterventionWrapper) -> None:
     assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, measured), "measured with an error"
 
 
-def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
+def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> OffPolicyLearner:
     often = {"updates_per_step": 0.2, "critic_only": 50, "checkpoint_every": 50}
     config = HumanInTheLoopConfig(batch=16, capacity=2000, steps=steps, **often)
     demos = demo_replay(agent, [demonstration], torch.Generator().manual_seed(0), config.capacity)
-    return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
+    return OffPolicyLearner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 
 
 def test_practice_learns_and_resumes(env: Any, residual: Build, agent: Build, run: Build, tmp_path: Any) -> None:

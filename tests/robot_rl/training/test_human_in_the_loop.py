@@ -29,10 +29,11 @@ from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state
-from robot_rl.training.human_in_the_loop import WEIGHTS, HumanInTheLoopConfig, Learner, corrections, fetch
-from robot_rl.training.human_in_the_loop import publish as publish_agent
+from robot_rl.training.learner import HumanInTheLoopConfig, OffPolicyLearner, corrections
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import demo_replay
+from robot_rl.training.published import WEIGHTS, fetch
+from robot_rl.training.published import publish as publish_agent
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
 from sim.tasks import tasks
@@ -69,7 +70,7 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
 
 @pytest.fixture
 def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
-    def build(config: HumanInTheLoopConfig = TINY, name: str = "session", seed: int = 0) -> Learner:
+    def build(config: HumanInTheLoopConfig = TINY, name: str = "session", seed: int = 0) -> OffPolicyLearner:
         record(tmp_path / f"demos-{name}", [False] * 40)
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None)
@@ -77,14 +78,14 @@ def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
         made = agent(policy, seed=seed)
         demos = demo_replay(made, load_episodes(tmp_path / f"demos-{name}", EnvInfo.of(PIPELINE)), rng, config.capacity)
         (tmp_path / name).mkdir()
-        return Learner(made, EnvInfo.of(PIPELINE), demos, config, tmp_path / name, seed)
+        return OffPolicyLearner(made, EnvInfo.of(PIPELINE), demos, config, tmp_path / name, seed)
 
     return build
 
 
 def publish(folder: Path, policy: Any, version: int) -> None:
     """Publish a policy's actor, as a learner does with its averaged actor."""
-    publish_agent(folder, SimpleNamespace(updates=SimpleNamespace(critic=version), average=policy.actor, policy=policy))
+    publish_agent(folder, SimpleNamespace(average=policy.actor, policy=policy), version)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
@@ -383,4 +384,4 @@ def test_recipe_starts_from_policy_and_critics_of_the_bundle(bundle: Path, tmp_p
     assert same(dict(two.agent.target.state_dict()), dict(one.agent.critic.state_dict()))
     assert same(dict(two.agent.policy.actor.state_dict()), dict(policy.actor.state_dict()))
     with pytest.raises(ConfigError, match="--agent.critics 2"):
-        HilSerl(replace(recipe.agent, critics=5)).policy(improved)
+        HilSerl(replace(recipe.agent, critics=5)).prepared(improved)
