@@ -1,8 +1,8 @@
 """Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`.
 
 `python -m robot_rl.cli.learner RUN --ray ADDRESS` runs that process on a node of a Ray cluster instead. The robot's
-process does not notice: its episodes are copied to the node, and the weights back. With `--lockstep` the robot waits for
-the learner, which then does not yield to the robot's processes.
+process does not notice: its episodes are copied to the node, and the weights back. With `--lockstep` the robot waits
+for the learner, which then does not yield to the robot's processes.
 """
 
 import json

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from real.control.timing import Ticker
 from real.drivers import open_driver
 from real.drivers.state import NotReady
 from real.lockstep import START, ClockError, Lockstep
+from real.tick_line import ADDRESS, ADDRESS_TOPIC, JOIN, WAIT, Line
 from real.twin.composed import composed_twin
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
@@ -187,6 +189,40 @@ def test_clock_that_repeats_one_time_stands_still(
     with pytest.raises(ClockError, match="stood still"):
         clock.sleep(1.0)
     over.set()
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_follower_waits_as_long_as_the_conductor_says_that_it_waits(
+    private_domain: int, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    """A session may learn for a minute between two episodes; a conductor that says nothing has gone."""
+    monkeypatch.setattr(lockstep, "STANDS", 1.0)
+
+    def conduct() -> None:
+        line = Line(server.accept()[0])
+        line.say_time(START, Counter())
+        while JOIN not in line.hear():
+            pass
+        line.say(JOIN)
+        line.say_time(START, Counter())
+        for _ in range(30 if patient else 0):
+            line.say(WAIT)
+            time.sleep(0.1)
+        if patient:
+            line.say_time(START + 1.0, Counter())
+        over.wait(10)
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server, open_node("simulator") as simulator:
+        address = simulator.publisher(ADDRESS, ADDRESS_TOPIC, qos.LATCHED)
+        address.publish(make(ADDRESS, data="{}:{}".format(*server.getsockname())))
+        threading.Thread(target=conduct, daemon=True).start()
+        with open_node("policy", ros_args=["--ros-args", "-p", "use_sim_time:=true"]):
+            clock.join()
+            with nullcontext() if patient else pytest.raises(ClockError, match="stood still"):
+                clock.sleep(1.0)
+            over.set()
+    clock.use(clock.WALL)
 
 
 def test_robot_without_a_clock_is_named_before_anything_moves(private_domain: int) -> None:
