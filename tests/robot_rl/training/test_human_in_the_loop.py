@@ -18,21 +18,23 @@ from hypothesis import strategies as st
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.bundle import Bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.networks.encoder import EncoderConfig
 from policies.networks.gaussian import GaussianConfig
-from robot_rl.data import DatasetWriter
-from robot_rl.data.recording import features, load_episodes
+from robot_rl.data import Dataset, DatasetWriter
+from robot_rl.data.recording import episodes_of, features, load_episodes
+from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.recipes.hg_dagger import HGDAgger
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state
-from robot_rl.training.learner import HumanInTheLoopConfig, OffPolicyLearner, corrections
+from robot_rl.training.learner import CloningSessionConfig, HumanInTheLoopConfig, OffPolicyLearner, corrections
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import demo_replay
-from robot_rl.training.published import WEIGHTS, fetch
+from robot_rl.training.published import WEIGHTS, episodes_learned, fetch
 from robot_rl.training.published import publish as publish_agent
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import ConfigError
@@ -289,6 +291,43 @@ def start(bundle: Path, tmp_path: Path) -> Iterator[Build]:
 
 def version(folder: Path) -> int:
     return load_state(folder / WEIGHTS)["version"] if (folder / WEIGHTS).exists() else -1
+
+
+def test_a_cloned_policy_learns_from_corrections_alone(bundle: Path, tmp_path: Path, run: Build) -> None:
+    """It goes on from its own weights; the actions of an episode without corrections are not cloned."""
+    session = CloningSessionConfig(batch=32, demo_share=0.5, updates_per_step=2.0, lr=3e-3, publish_every=50)
+    recipe = HGDAgger(session=session)
+    loaded = load_bundle(bundle / "bundle")
+    one = recipe.learner(loaded, bundle / "demos", tmp_path, 0)
+    record(tmp_path / "dataset", [False] * 60, seed=5)
+    enough = Enough()
+    with run("learner", resume=True) as folder:
+        one.run(folder, enough.stop, enough.wait)
+    assert one.version == 0 and episodes_learned(tmp_path) == 1, "nothing to learn, and the robot may go on"
+    record(tmp_path / "dataset", [False] * 10 + [True] * 40, seed=6)
+    episode = episodes_of(Dataset(tmp_path / "dataset"), one.info, 1, successes=False)
+    taught = Demonstrations.of(corrections(episode[0]))
+
+    def loss() -> float:
+        rng, rows = torch.Generator().manual_seed(3), taught.rows(one.agent.policy.horizon)
+        batch = taught.sample(256, rows, rng)
+        with torch.no_grad():
+            return float(one.agent.policy.loss(batch, batch["action"], rng).mean())
+
+    before, enough = loss(), Enough()
+    with run("learner", resume=True) as folder:
+        one.run(folder, enough.stop, enough.wait)
+    assert one.version == 220 and one.corrected == 40 and episodes_learned(tmp_path) == 2
+    one.agent.finish()
+    assert loss() < 0.8 * before
+    robot = load_bundle(bundle / "bundle").policy
+    assert fetch(tmp_path, robot, -1) == 220  # type: ignore[arg-type]
+    assert all(torch.equal(value, robot.state_dict()[name]) for name, value in one.agent.averaged().items())
+
+
+def test_a_policy_without_a_loss_is_not_cloned(residual: Build) -> None:
+    with pytest.raises(ConfigError, match="use hil-serl"):
+        HGDAgger().prepared(Bundle(residual(SIZE, 4), LIFT, PIPELINE.robot.fingerprint()))
 
 
 @PATIENT
