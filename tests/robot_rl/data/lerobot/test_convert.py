@@ -95,6 +95,19 @@ def test_conversion_keeps_numbers_and_videos(version: str, features: Build, epis
     assert verify(tmp_path / "new") == []
 
 
+def test_what_lerobot_recorded_and_read_is_read_alike(tmp_path: Path) -> None:
+    """LeRobot 0.3.3 wrote the v2.1 dataset, with a video and with pictures in the table, and read each frame
+    (`read.npz`; its pictures decoded with PyAV)."""
+    theirs = Path(__file__).parent / "from_lerobot_0_3_3"
+    convert(theirs, tmp_path / "new")
+    data, read = Dataset(tmp_path / "new"), np.load(theirs / "read.npz")
+    assert verify(data.root) == [] and (data.num_episodes, data.num_frames) == (2, 11)
+    for key in data.features:
+        ours = data.frames(key, range(11)) if key in data.cameras else data.column(key)
+        assert np.array_equal(ours.numpy().reshape(read[key].shape), read[key]), key
+    assert [data.tasks[k] for k in data.column("task_index").flatten().tolist()] == read["tasks"].tolist()
+
+
 def test_a_converted_dataset_can_be_appended(features: Any, episode: Any, tmp_path: Path, capsys: Any) -> None:
     old = write_old(tmp_path / "old", "v2.1", features, episode)
     assert main(["dataset", "convert", str(old), str(tmp_path / "new"), "--json"]) == 0
