@@ -1,12 +1,14 @@
-"""Show a gamepad's events and the commands that would result, and make a map file. Nothing is sent to a robot."""
+"""Show a device's input and the commands that would result, and make a gamepad's map file. Nothing is sent."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from real.teleop.commands import PRESSES, Operator
 from real.teleop.gamepad import Controls
 from real.teleop.joystick import AXIS, BUTTON, FULL, INITIAL, Joystick
 from real.teleop.layout import MAP_FILE, TRIGGERS, USES, Source, layout_of
+from real.teleop.stream import Device, Finished
 from robot_rl.util.errors import ConfigError
 
 PERIOD = 0.05
@@ -62,6 +64,17 @@ def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -
         if command != before and controls.layout:
             say(f"    -> {command}")
         before = command
+
+
+def watch(device: Device, wait: Wait, say: Say) -> None:
+    """Print each change of what a device would command, until `wait(seconds)` returns a true value or it ends."""
+    say("nothing is sent, q or Ctrl-C ends")
+    before = ""
+    with suppress(Finished):
+        while not wait(PERIOD):
+            if (command := _command(device.read())) != before:
+                say(f"    -> {command}")
+            before = command
 
 
 def _command(operator: Operator) -> str:

@@ -49,7 +49,7 @@ class Teleop:
     map: str = ""
     """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; known gamepads need no such file."""
     check: bool = False
-    """Show the gamepad's input and the resulting commands, but send nothing; create the --map file if absent."""
+    """Show the device's input and the resulting commands, but send nothing; create a gamepad's --map file if absent."""
     ros_args: RosArgs = field(default_factory=list)
 
     def run(self) -> int:
@@ -60,12 +60,14 @@ class Teleop:
         if self.device == "none":
             _say("no device, nothing to publish")
             return 0
-        if self.device != "gamepad" and (self.check or self.map):
-            raise ConfigError(f"--check and --map are for a gamepad, not for {self.device}")
+        if self.device != "gamepad" and self.map:
+            raise ConfigError(f"--map is for a gamepad, not for {self.device}")
+        if self.device == "scripted" and self.check:
+            raise ConfigError("--check is for devices of a person, not for scripted")
         from robot_rl.robots import robots
 
         robot = robots.get(self.robot)
-        if self.check:
+        if self.check and self.device == "gamepad":
             return self._check(robot.base is not None)
         return self._scripted(robot) if self.device == "scripted" else self._publish(robot)
 
@@ -110,6 +112,7 @@ class Teleop:
     def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
         from real.teleop import open_device, stream, until_signal
+        from real.teleop.check import watch
         from real.teleop.leader import TOPIC, Leader
 
         legged = robot.base is not None
@@ -121,7 +124,10 @@ class Teleop:
                     if self.device == "leader":
                         device = Leader(node, robot, device, _say, self.path or TOPIC)
                     _say(device.help)
-                    stream(node, device, robot.name, self.rate, wait, _say)
+                    if self.check:
+                        watch(device, wait, _say)
+                    else:
+                        stream(node, device, robot.name, self.rate, wait, _say)
             except BusError as error:
                 raise UserError(str(error)) from error
         return 0

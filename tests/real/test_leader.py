@@ -128,5 +128,5 @@ def test_fingers_and_keys_move_the_gripper(desk: Desk) -> None:
 def test_robot_without_tool_is_refused(nodes: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="go2"):
         Leader(nodes("teleop"), robots.get("go2"), SimpleNamespace(), print)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="--check and --map are for a gamepad"):
-        Teleop("leader", check=True).run()
+    with pytest.raises(ConfigError, match="--map is for a gamepad"):
+        Teleop("leader", map="pad.txt").run()

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from real.bus import Node, QoS, Stamped, decode, encode, make, open_node
 from real.bus.names import check_name
 from real.teleop import AXES, BUTTONS, RELEASED, Finished, Keyboard, Operator, OperatorInput, stream, until_signal
+from real.teleop.check import watch
 from real.teleop.commands import QOS, TYPE, from_joy, joy_topic, to_joy
 from robot_rl.cli.main import main
 from robot_rl.cli.teleop import Teleop
@@ -293,6 +294,24 @@ def test_quitting_returns_the_last_input_first(keys: Keys) -> None:
     assert keys.read(b"xq") == Operator(stop=True)
     with pytest.raises(Finished):
         keys.read()
+
+
+def test_check_shows_what_would_be_commanded_and_ends_with_the_device(keys: Keys) -> None:
+    said: list[str] = []
+    pressed = iter([b"", b"w", b"", b"x", b"q", b""])  # x is pressed 1 s later
+
+    def wait(seconds: float) -> bool:
+        keys.now += 1.0 if (key := next(pressed)) == b"x" else 0.0
+        if key:
+            os.write(keys.master, key)
+            select.select([keys.slave], [], [], WAIT)
+        return False
+
+    watch(keys.keyboard, wait, said.append)
+    assert "nothing is sent" in said[0]
+    assert [line.strip() for line in said[1:]] == [
+        "-> no control: nothing", "-> control: motion +1.00 +0.00 +0.00", "-> no control: stop",
+    ]  # fmt: skip
 
 
 def test_terminal_is_restored_after_an_exception_and_earlier_input_dropped(terminal: tuple[int, int]) -> None:
