@@ -24,7 +24,7 @@ from policies.execution import ChunkExecutor
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate
 from robot_rl.operators.intervention import InterventionWrapper
-from robot_rl.operators.scripted import CORRECTIONS, ScriptedOperator
+from robot_rl.operators.scripted import PEOPLE, ScriptedOperator
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.human_in_the_loop import EpisodeRecord, play_episode
 from robot_rl.training.run import learning_floats, provenance, write_json
@@ -90,7 +90,9 @@ def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
     return float(np.mean(won))
 
 
-def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, seed: int) -> dict[str, Any]:
+def study(
+    run: Path, recipe: HilSerl, kind: str, gain: float, steps: int, episodes: int, seed: int
+) -> dict[str, Any]:
     """Correct the policy of one run; return success before and after training, and the share of corrected episodes."""
     bundle = load_bundle(run / "improve")
     task = twin_of(tasks.get(bundle.interface.task))
@@ -104,7 +106,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     skill = dataclasses.replace(experts.STEADY, gain=gain)
     pipeline = simulation.pipeline
     expert = getattr(experts, name)(pipeline.observer.spec, pipeline.controller, 1, skill, seed)
-    env = InterventionWrapper(simulation, ScriptedOperator(expert, CORRECTIONS, seed))
+    env = InterventionWrapper(simulation, ScriptedOperator(expert, PEOPLE[kind], seed))
     observation, _ = env.reset(seed=TRAINING + 1000 * seed)
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +127,8 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     after, quarter = success(task, policy, episodes), max(1, len(helped) // 4)
     results = {"before": before, "after": after, "interval": wilson(round(after * episodes), episodes)}
     corrected = {"first_quarter": float(np.mean(helped[:quarter])), "last_quarter": float(np.mean(helped[-quarter:]))}
-    return results | {"operator": seed, "gain": gain, "steps": done, "episodes": len(helped), "corrected": corrected}
+    results |= {"operator": seed, "kind": kind, "gain": gain, "steps": done}
+    return results | {"episodes": len(helped), "corrected": corrected}
 
 
 def main() -> int:
@@ -136,6 +139,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2100, help="corrected steps: three minutes less the resets")
     parser.add_argument("--episodes", type=int, default=200, help="episodes counted before and after")
     parser.add_argument("--operators", type=int, default=1, help="seeds of the operator")
+    parser.add_argument("--kind", default="steady", choices=list(PEOPLE), help="errors of the operator")
+    parser.add_argument("--imitation_filter", action="store_true", help="clone only corrections of higher value")
     parser.add_argument("--gain", type=float, default=1.0, help="the operator's share of the way in one action")
     parser.add_argument("--imitation", type=float, default=default.imitation, help="weight of the corrections")
     parser.add_argument("--l2", type=float, default=default.l2, help="weight of the pull to the starting actor")
@@ -144,12 +149,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    settings = {name: getattr(a, name) for name in ("imitation", "l2", "n_step", "ema_decay")}
+    settings = {name: getattr(a, name) for name in ("imitation", "imitation_filter", "l2", "n_step", "ema_decay")}
     recipe = HilSerl(agent=dataclasses.replace(default, **settings))
     rows = []
     for run in a.runs:
         for seed in range(a.operators):
-            rows.append(study(run, recipe, a.gain, a.steps, a.episodes, seed))
+            rows.append(study(run, recipe, a.kind, a.gain, a.steps, a.episodes, seed))
             sys.stdout.write(json.dumps(rows[-1]) + "\n")
     write_json(a.out, {"agent": settings, "rows": rows, "provenance": provenance()})
     return 0

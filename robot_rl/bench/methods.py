@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import robot_rl
 from real.launching.child import die_with
@@ -141,22 +142,30 @@ class Runner:
         with open(step.log, "ab" if kept and before == line else "wb") as log:
             log.write(f"{line}\n".encode())
             log.flush()
-            with self.lock:
-                if self.stopped.is_set():
-                    return "stopped"
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "robot_rl.cli.main", *step.words], cwd=ROOT,
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0,
-                    env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=die_with(os.getpid(), signal.SIGKILL),
-                )  # fmt: skip
-                self.running.add(process)
-            code = process.wait()
-            with self.lock:
-                self.running.discard(process)
+            code = self.execute(step, log)
         if code == 0 and step.done():
             return ""
         lines = step.log.read_text(errors="replace").strip().splitlines()[-3:]
         return f"status {code}: {' / '.join(lines)}".replace(str(self.work), "WORK")
+
+    def execute(self, step: Step, log: IO[bytes]) -> int:
+        """Run a step's command, with its output in `log`; return the exit status."""
+        with self.lock:
+            if self.stopped.is_set():
+                return 128 + signal.SIGTERM
+            process = subprocess.Popen(
+                [sys.executable, "-m", "robot_rl.cli.main", *step.words], cwd=ROOT,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0,
+                env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=die_with(os.getpid(), signal.SIGKILL),
+            )  # fmt: skip
+            self.running.add(process)
+        code = process.wait()
+        with self.lock:
+            self.running.discard(process)
+        return code
+
+    def close(self) -> None:
+        """Let go of what runs the steps."""
 
     def stop(self) -> None:
         """End the running steps with SIGTERM, on which they save their work; start no further step."""

@@ -41,11 +41,11 @@ class LocalCluster:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[LocalCluster]:
-    pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux too: stay on the loopback address
+        pytest.importorskip("ray")  # reads them at its import
         cluster = LocalCluster()
         yield cluster
         cluster.cluster.shutdown()

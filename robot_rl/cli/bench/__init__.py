@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robot_rl.cli.options import Json
+from robot_rl.cli.options import Json, Ray
 from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ class Methods:
     work: Path = Path("runs/methods")
     """Folder of the runs, their logs and results.json."""
     jobs: PositiveInt = 1
-    """Number of seeds to train in parallel, one core each."""
+    """Number of seeds to train in parallel, one core each; with --ray all are."""
+    ray: Ray = ""
     episodes: PositiveInt = 200
     """Evaluation episodes per seed: held-out episodes with --publish, else development episodes."""
     publish: bool = False
@@ -209,7 +210,10 @@ class Peers(Methods):
 
     def run(self) -> int:
         from robot_rl.bench.peers import PEERS, require
+        from robot_rl.util.errors import ConfigError
 
+        if self.ray:
+            raise ConfigError("--ray is for bench methods: the peers are in environments of this computer")
         if not self.table:
             require(name for name in self.only or PEERS.checks if name in PEERS.checks)
         return run_series(self, PEERS)
@@ -217,6 +221,7 @@ class Peers(Methods):
 
 def run_series(command: Methods, series: Series) -> int:
     """Run the checks of a series that a command names; show and keep their records."""
+    from robot_rl.bench.cluster import ClusterRunner
     from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
     from robot_rl.bench.results import check_size, judge, merge, publish, require_commit, write_table
     from robot_rl.cli.console import bar, show
@@ -236,14 +241,15 @@ def run_series(command: Methods, series: Series) -> int:
         require_commit()
         check_size(names, command.seeds, command.episodes, series.published)
     work = command.work.resolve()
-    runner, seeds = Runner(work), range(command.seeds)
+    seeds, jobs = range(command.seeds), command.seeds if command.ray else command.jobs
+    runner = ClusterRunner(work, command.ray) if command.ray else Runner(work)
     records: dict[str, Any] = {}
     try:
         with interrupted_by_signals():
             for name in names:
                 check = series.checks[name]
                 with bar(f"bench {len(records) + 1}/{len(names)}") as update:
-                    todo = name, check, runner, seeds, command.episodes, command.jobs
+                    todo = name, check, runner, seeds, command.episodes, jobs
                     errors = run_check(*todo, update, command.publish)
                 records[name] = judge(name, check, work, seeds, errors)
                 merge(work / "results.json", {name: records[name]})
@@ -257,6 +263,8 @@ def run_series(command: Methods, series: Series) -> int:
     except KeyboardInterrupt as error:
         said = f"stopped; what had finished is in {work}: the same command goes on"
         raise Interrupted(said, error.args[0]) from None
+    finally:
+        runner.close()
     shown = records if command.json else {name: _line(record) for name, record in records.items()}
     show(shown, command.json, "checks")
     return int(any(record["verdict"] == "error" for record in records.values()))

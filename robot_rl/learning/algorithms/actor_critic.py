@@ -89,6 +89,9 @@ class ActorCriticConfig:
     residual."""
     imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
+    imitation_filter: bool = False
+    """Clone only corrections that the critics value above the actor's own action (Nair et al. 2018, "Overcoming
+    Exploration in Reinforcement Learning with Demonstrations", arXiv 1709.10089, eq. 5)."""
     actor_delay: PositiveInt = 2
     """Number of critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1
@@ -320,11 +323,20 @@ class ActorCritic:
             moved = u if self.start is None else u - self.start.mean(features)
             loss = c.l2 * moved.square().sum(-1) - q
         loss = loss.mean()
-        if c.imitation and (distance := imitation_loss(policy, policy.actor.mean(features), batch)) is not None:
-            loss = loss + c.imitation * distance.mean()
+        mean = policy.actor.mean(features) if c.imitation else u
+        if c.imitation and (distance := imitation_loss(policy, mean, batch)) is not None:
+            kept = self._corrects(batch, seen, mean) if c.imitation_filter else 1.0
+            loss = loss + c.imitation * (kept * distance).mean()
         if c.entropy:
             loss = loss + self._entropy_cost(log_prob).mean()
         return loss, log_prob, {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
+
+    @torch.no_grad()
+    def _corrects(self, batch: Batch, seen: Tensor, mean: Tensor) -> Tensor:
+        """Return whether (B,) the critics value the executed action above the actor's output `mean`."""
+        executed = self.policy.invert(batch["action"], batch)
+        assert executed is not None, "imitation_loss is None then"
+        return self._actor_value(batch, seen, executed) > self._actor_value(batch, seen, mean)
 
     def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
         c, policy = self.config, self.policy

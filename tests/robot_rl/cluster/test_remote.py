@@ -1,15 +1,21 @@
 """`--ray`: seeds on a Ray cluster of two nodes of this computer, one of which is killed."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from robot_rl.bench.checks import EXPERT, Arm, Check
+from robot_rl.bench.checks.check import flags
+from robot_rl.bench.cluster import ClusterRunner
+from robot_rl.bench.methods import Runner, run_check
 from robot_rl.cli.main import main
 from robot_rl.cli.seeds import _others
 from robot_rl.training.run import read_metrics
@@ -58,6 +64,23 @@ def test_seeds_survive_a_killed_node_and_equal_those_of_one_computer(ray: Any, d
         assert [row["bc/loss"] for row in read_metrics(far)] == [row["bc/loss"] for row in read_metrics(near)]
         assert str(demos) in (far / "config.json").read_text(), "paths are those of this computer"
         assert "/robot-rl-" not in (far / "config.json").read_text()
+
+
+def test_checks_on_a_cluster_equal_those_of_one_computer(ray: Any, tmp_path: Path) -> None:
+    few = flags("--policy.hidden 16 --training.updates 40 --training.checkpoint-every 20")
+    check = Check(
+        "A flow is cloned.", "testbed:fork", Arm("flow-bc", few), Arm("bc", few), data=flags("--episodes 4"),
+        second=Arm(EXPERT, flags("--skill WEAK")),
+    )  # fmt: skip
+    with closing(ClusterRunner(tmp_path / "far", ray.address)) as far, closing(Runner(tmp_path / "near")) as near:
+        for runner in (far, near):
+            assert run_check("fork", check, runner, range(2), 4, 2, lambda *_: None) == {}
+    for seed in ("seed-0", "seed-1"):
+        for arm in ("method", "control", "second"):
+            runs = [tmp_path / name / "fork" / arm / seed for name in ("far", "near")]
+            results = [json.loads((run / "evaluation.json").read_text()) for run in runs]
+            assert results[0]["per_episode"] == results[1]["per_episode"]
+            assert arm == "second" or weights(runs[0]) == weights(runs[1])
 
 
 def test_ctrl_c_brings_the_checkpoints_back(ray: Any, demos: Path, tmp_path: Path) -> None:
