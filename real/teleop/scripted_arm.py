@@ -14,6 +14,11 @@ from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.operators.scripted import CORRECTIONS, OperatorConfig, ScriptedOperator, arm_view
 
+STILL = 0.0005
+"""Motion of the tool between two readings, m, below which it stands still."""
+HARDER, HARDEST = 1.1, 5.0
+"""Factor of the next motion after one that did not move the tool, and largest product of these factors."""
+
 
 class ArmOperator:
     """Teleop device whose input comes from a `ScriptedOperator`."""
@@ -31,6 +36,7 @@ class ArmOperator:
         self._known = [each.text for each in pipeline.interface.instructions]
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
+        self._tool, self._push = torch.zeros(3), 1.0
         self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
         self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         pose = "geometry_msgs/msg/PoseStamped"
@@ -57,7 +63,13 @@ class ArmOperator:
         if self._known:
             state = replace(state, instruction=torch.tensor([[float(self._known.index(told))]]))
         step = (at - self._began) * self.pipeline.interface.controller.rate
-        held, self._action = self.operator(arm_view(self.pipeline, state, self._action), step)
+        view = arm_view(self.pipeline, state, self._action)
+        held, self._action = self.operator(view, step)
+        if held:  # an arm with friction stands still a little before its goal: a person then pushes harder
+            still = float((state.tool_position[0] - self._tool).norm()) < STILL
+            self._push = min(HARDEST, HARDER * self._push) if still else 1.0
+            self._action[:, : view.motion] = (self._push * self._action[:, : view.motion]).clamp(-1, 1)
+        self._tool = state.tool_position[0].clone()
         twist, gripper = self.pipeline.controller.to_twist(self._action)
         x, y, z, roll, pitch, yaw = twist[0].tolist()
         return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
