@@ -16,6 +16,8 @@ from robot_rl.operators.scripted import CORRECTIONS, OperatorConfig, ScriptedOpe
 
 STILL = 0.0005
 """Motion of the tool between two readings, m, below which it stands still."""
+HOLD = 6
+"""Number of readings in a row in which the task's test holds for the true poses before the operator marks success."""
 HARDER, HARDEST = 1.1, 5.0
 """Factor of the next motion after one that did not move the tool, and largest product of these factors."""
 
@@ -36,7 +38,7 @@ class ArmOperator:
         self._known = [each.text for each in pipeline.interface.instructions]
         self._watched = -1
         self._action = torch.zeros(1, pipeline.actions.size)
-        self._tool, self._push = torch.zeros(3), 1.0
+        self._tool, self._push, self._won = torch.zeros(3), 1.0, 0
         self.driver = open_driver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
         self._episodes = node.subscribe(STATUS, EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         pose = "geometry_msgs/msg/PoseStamped"
@@ -51,7 +53,7 @@ class ArmOperator:
         at, state, (episode, phase, told) = self.clock(), self.driver.observe(self._action), self._now
         unknown = bool(self._known) and told not in self._known
         if state is None or unknown or phase not in ("waiting", "running"):
-            self._watched = -1
+            self._watched, self._won = -1, 0
             return RELEASED
         if episode != self._watched:
             self._watched, self._began = episode, at
@@ -63,6 +65,8 @@ class ArmOperator:
         if self._known:
             state = replace(state, instruction=torch.tensor([[float(self._known.index(told))]]))
         step = (at - self._began) * self.pipeline.interface.controller.rate
+        test = self.pipeline.success
+        self._won = self._won + 1 if test is not None and bool(test(state)) else 0
         view = arm_view(self.pipeline, state, self._action)
         held, self._action = self.operator(view, step)
         if held:  # an arm with friction stands still a little before its goal: a person then pushes harder
@@ -72,7 +76,8 @@ class ArmOperator:
         self._tool = state.tool_position[0].clone()
         twist, gripper = self.pipeline.controller.to_twist(self._action)
         x, y, z, roll, pitch, yaw = twist[0].tolist()
-        return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
+        success = self._won >= HOLD
+        return Operator(held, (x, y, z), float(gripper), success, rotation=(roll, pitch, yaw))
 
     def close(self) -> None:
         """Unsubscribe from the episode topic."""
