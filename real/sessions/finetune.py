@@ -140,10 +140,10 @@ class FinetuneSession:
         learner.note = self.env.stream.note
         begin = clock.now()
         while clock.now() - begin < seconds:
-            learner.tend()
             if clock.in_lockstep():
                 self._await(learner)
             self.adopt()
+            learner.tend()
             self.policy.explore = True
             executor = ChunkExecutor(self.policy, 1)
             executor.on_chunk = self.env.show_plan
