@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from real.bus import Node, open_node, qos
+from real.bus import Node, make, open_node, qos
 from real.episode import standing
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
@@ -18,6 +18,7 @@ from real.teleop.scripted_arm import ArmOperator
 from real.teleop.scripted_walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
 from real.topics import EPISODE_TOPIC, STATUS, Episode
 from robot_rl.interface.pipeline import COMMAND_RAMP, Pipeline
+from robot_rl.operators.scripted import OperatorConfig
 from sim.tasks import tasks
 
 LIFT = tasks.get("panda-lift")
@@ -123,3 +124,23 @@ def test_stalled_policy_is_corrected_towards_the_object(robot: Any, robot_env: B
             offset = env.state.objects["cube"][0, :3] - env.state.tool_position[0]
             first = env.pipeline.kinematics.forward(torch.from_numpy(begin).float()[None])[0][0]
             assert offset.norm() < (env.state.objects["cube"][0, :3] - first).norm() - 0.05
+
+
+def test_operator_pushes_harder_while_the_arm_stands_and_marks_success(
+    robot: Any, node: Node, eventually: Build
+) -> None:
+    """Friction holds an arm a little before its goal; success is judged by the true pose, not the tracker's."""
+    pipeline = Pipeline(LIFT.interface)
+    with open_node("operator") as mine:
+        demonstrator = LIFT.make_expert(pipeline, 1, "STEADY", 0)
+        always = OperatorConfig("random", rate=1.0, length=10_000, speed=0.2)
+        with closing(ArmOperator(mine, pipeline, demonstrator, config=always)) as operator:
+            announcer = node.publisher(STATUS, EPISODE_TOPIC, qos.LATCHED)
+            announcer.publish(Episode(0, "running").message())
+            eventually(lambda: operator.read().held)
+            sizes = [max(map(abs, operator.read().motion)) for _ in range(40)]
+            assert max(sizes[-5:]) > 2 * max(sizes[:3]) and max(sizes) <= 1.0
+            assert not operator.read().success
+            truth = node.publisher("geometry_msgs/msg/PoseStamped", "twin/cube/pose", qos.SENSOR)
+            high = make(truth.type_name, pose={"position": {"x": 0.45, "y": 0.0, "z": 0.3}})
+            eventually(lambda: truth.publish(high) and operator.read().success)
