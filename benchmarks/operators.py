@@ -8,7 +8,8 @@ RUN is a folder of `robot-rl demo`: its policy is corrected, its demonstrations 
 `robot-rl launch finetune … teleop:=scripted operator:=KIND` in lockstep; then the policy is deployed on the twin for
 held-out episodes without an operator. Stages that are done are not repeated; processes may share --work if they have
 different --kinds. Passed, for each kind: the lower bound of success over all sessions is above --floor and above the
-upper bound before, and the operator took over less often in the last third of the sessions than in the first.
+upper bound before, and, with a --floor, the operator took over less often in the last third of the sessions than in the
+first.
 """
 
 import argparse
@@ -86,7 +87,7 @@ class Study:
         first, last = (sum(each[k] for each in thirds) / len(thirds) for k in (0, 2))
         better = now["success_low"] > max(o.floor, before["success_high"])
         row = {"before": before, "after": now, "sessions": [counted([each]) for each in after]}
-        row |= {"takeovers_per_episode": thirds, "fewer_takeovers": last < first, "passed": better and last < first}
+        row |= {"takeovers_per_episode": thirds, "fewer_takeovers": last < first, "passed": better and (last < first or not o.floor)}
         sys.stderr.write(f"{kind}: {json.dumps(row)}\n")
         return row
 
