@@ -87,7 +87,8 @@ class Study:
         first, last = (sum(each[k] for each in thirds) / len(thirds) for k in (0, 2))
         better = now["success_low"] > max(o.floor, before["success_high"])
         row = {"before": before, "after": now, "sessions": [counted([each]) for each in after]}
-        row |= {"takeovers_per_episode": thirds, "fewer_takeovers": last < first, "passed": better and (last < first or not o.floor)}
+        row |= {"takeovers_per_episode": thirds, "fewer_takeovers": last < first}
+        row["passed"] = better and (last < first or not o.floor)
         sys.stderr.write(f"{kind}: {json.dumps(row)}\n")
         return row
 
