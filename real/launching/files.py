@@ -120,7 +120,8 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
     command = ("teleop", device, *_options(values, "robot", "task"))
     if device == "scripted":
-        command += ("--seed", values["seed"], *_options(values, "operator"))
+        errs = _options(values, "operator") if "operator" in values else ()  # only where a policy is corrected
+        command += ("--seed", values["seed"], *errs)
     if device == "console":
         command = ("console", values["robot"], *_of_viewer(values), "--present")
     return NodeProcess(
@@ -154,7 +155,7 @@ def _of_viewer(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
-    return tuple(word for name in names if values.get(name) for word in _option(name, values[name]))
+    return tuple(word for name in names if values[name] for word in _option(name, values[name]))
 
 
 def _option(name: str, value: str) -> tuple[str, ...]:

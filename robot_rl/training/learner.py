@@ -224,8 +224,10 @@ class CloningLearner(Learner):
     ):  # fmt: skip
         super().__init__(info, config, folder, seed)
         self.agent, self.demos = agent, Demonstrations.of(demos, agent.device)
+        self.demo_rows = self.demos.rows(agent.policy.horizon)
         self.taken: list[dict[str, Tensor]] = []
-        self.corrections: Demonstrations | None = None
+        self.corrections: tuple[Demonstrations, Tensor] | None = None
+        """Corrections and the rows of their chunks."""
         self._steps = 0
 
     @property
@@ -242,16 +244,17 @@ class CloningLearner(Learner):
         self.corrected += int(episode["intervention"].sum())
         if parts := corrections(episode):
             self.taken += parts
-            self.corrections = Demonstrations.of(self.taken, self.agent.device)
+            data = Demonstrations.of(self.taken, self.agent.device)
+            self.corrections = data, data.rows(self.agent.policy.horizon)
 
     def update(self) -> bool:
-        c, horizon = self.config, self.agent.policy.horizon
+        c = self.config
         if self.corrections is None or self.version >= c.updates_per_step * self._steps:
             return False
         half = int(c.batch * c.demo_share)
         drawn = [
-            data.sample(count, data.rows(horizon), self.rng)
-            for data, count in ((self.corrections, c.batch - half), (self.demos, half))
+            data.sample(count, rows, self.rng)
+            for (data, rows), count in ((self.corrections, c.batch - half), ((self.demos, self.demo_rows), half))
             if count
         ]
         self.agent.policy.train()
