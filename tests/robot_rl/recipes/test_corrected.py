@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from policies.actor import GaussianPolicy
+from policies.base import Size
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.cli.main import main
-from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes import corrected
@@ -200,3 +203,20 @@ def test_train_command_with_scripted_operator_and_with_a_judge(data: Path, tmp_p
     assert main([*words, "--out", str(tmp_path / "two")]) == 2, "a judge is required"
     assert main([*words, "--base", str(tmp_path / "one"), "--out", str(tmp_path / "two")]) == 0
     assert read_metrics(tmp_path / "two")[-1]["train/corrected_share"] > 0
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_the_filter_clones_only_corrections_of_higher_value(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
+    """The values say that larger actions are better: a correction to 0.5 is cloned, one to -0.5 not."""
+    config = ActorCriticConfig(hidden=(8,), imitation=1.0, imitation_filter=filters, actor_lr=1e-2)
+    torch.manual_seed(0)
+    agent = ActorCritic(GaussianPolicy(Size(2, 2), GaussianConfig(hidden=(16,))), config)
+    seen, person = torch.eye(2), torch.tensor([[0.5, 0.5], [-0.5, -0.5]])
+    batch = {"observation.state": seen, "action": person, "intervention": torch.ones(2, dtype=torch.bool)}
+    monkeypatch.setattr(agent, "_actor_value", lambda batch, seen, u: u.detach().sum(-1))
+    for _ in range(300):
+        agent._update_actor(batch)
+    with torch.no_grad():
+        better, worse = agent.policy.actor.mean(agent.policy.actor_features(batch))
+    assert (better - 0.5).abs().max() < 0.1
+    assert bool(((worse + 0.5).abs() < 0.1).all()) is not filters
