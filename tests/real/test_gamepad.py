@@ -320,8 +320,11 @@ def test_check_opens_no_node(pad: Any, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "nothing is sent" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [{"check": True}, {"map": "pads.txt"}])
-def test_check_and_map_need_a_gamepad(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="gamepad") as error:
-        Teleop("keyboard", **options).run()
+@pytest.mark.parametrize(
+    "device, options, message",
+    [("keyboard", {"map": "pads.txt"}, "for a gamepad, not for keyboard"), ("scripted", {"check": True}, "a person")],
+)
+def test_options_of_other_devices_are_refused(device: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        Teleop(device, **options).run()
     assert error.value.code == 2
