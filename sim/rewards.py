@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -52,8 +52,9 @@ class Reward:
 
 def total(rewards: tuple[Reward, ...], transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the reward (n,) of the control period, and the contribution (n,) of every term by name."""
-    parts = torch.stack([r.term(transition).float() * (r.weight * transition.period) for r in rewards])
-    return parts.sum(0), dict(zip((r.name for r in rewards), parts, strict=True))
+    parts = [r.term(transition).float() * (r.weight * transition.period) for r in rewards]
+    # One by one, since the order of `sum` depends on n.
+    return reduce(torch.add, parts), dict(zip((r.name for r in rewards), parts, strict=True))
 
 
 # ---- legged robots with a velocity command (vx, vy, yaw rate) --------------------------------------------------------

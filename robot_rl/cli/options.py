@@ -58,8 +58,9 @@ Bag = Annotated[
 ]  # fmt: skip
 Ray = Annotated[
     str,
-    arg(help="Ray cluster on whose nodes to learn: HOST:6379 from one of its nodes, or ray://HOST:10001 from outside."),
-]
+    arg(help="Ray cluster on whose nodes to learn or simulate: HOST:6379 from one of its nodes, or ray://HOST:10001 "
+        "from outside."),
+]  # fmt: skip
 Classifier = Annotated[
     Path | None,
     arg(help="Success classifier that judges episodes by camera images instead of the task's own test, so that objects "

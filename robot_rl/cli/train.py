@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
@@ -29,7 +29,7 @@ HELD_OUT = 0.1
 """Fraction of a dataset's episodes that is held out if training has only the dataset and no task."""
 _SIMULATION = (
     "engine", "without", "randomization", "range", "instructions", "changes", "choose", "curriculum", "levels", "mjcf",
-    "episode_steps",
+    "episode_steps", "workers",
 )  # fmt: skip
 
 
@@ -100,6 +100,8 @@ class Train(Generic[R]):
     episode_steps: opt.EpisodeSteps = None
     env_python: opt.EnvPython = None
     ray: opt.Ray = ""
+    workers: NonNegativeInt = 0
+    """Rollout workers on the nodes of --ray, one CPU each, that simulate the environments of this run; 0: none."""
     json: opt.Json = False
     words: opt.Suppress[list[str]] = field(default_factory=list)
 
@@ -122,7 +124,7 @@ class Train(Generic[R]):
         """Raise ConfigError if several processes of torchrun cannot train the recipe together with these options."""
         if not self.config.data_parallel:  # type: ignore[attr-defined]
             raise ConfigError(f"recipe {self.recipe} learns in one process; start it without torchrun")
-        for option in ("seeds", "curriculum"):
+        for option in ("seeds", "curriculum", "workers"):
             if getattr(self, option):
                 raise ConfigError(f"--{option} is for one process; leave it out, or start without torchrun")
 
@@ -137,8 +139,13 @@ class Train(Generic[R]):
         seeds = seed_list(self.seeds) if self.seeds else []
         if seeds and self.seed:
             raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
-        if self.ray and not seeds:
-            raise ConfigError("--ray trains several seeds at once: name them with --seeds, for example 0..4")
+        if self.workers and not self.ray:
+            raise ConfigError(f"--workers {self.workers}: name the Ray cluster of the workers with --ray")
+        if self.ray and bool(seeds) == bool(self.workers):
+            raise ConfigError(
+                "--ray trains several seeds at once, --seeds 0..4, or one seed with rollout workers, --workers 4: give "
+                "one of the two"
+            )
         self._name_task()
         self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
         self._check_paid()
@@ -155,13 +162,14 @@ class Train(Generic[R]):
             from robot_rl.cli.seeds import train_seeds
 
             return train_seeds(self, folder, seeds, without)
-        result = self.train(ranks.from_first(folder), self.seed, without)
+        with self._simulated() as simulate:
+            result = self.train(ranks.from_first(folder), self.seed, without, simulate)
         if not ranks.rank():
             show(result, self.json, self.recipe)
         return 0
 
-    def train(self, folder: Path, seed: int, without: Sequence[str]) -> dict[str, Any]:
-        """Train one seed in a run folder; return the result to show."""
+    def train(self, folder: Path, seed: int, without: Sequence[str], simulate: Any = None) -> dict[str, Any]:
+        """Train one seed in a run folder; return the result to show. `simulate`: see `open_job`."""
         import torch
 
         from policies.bundle import save_bundle
@@ -187,7 +195,8 @@ class Train(Generic[R]):
         config = self.read_as(before, config)
         settings = {name: value for name, value in config.items() if name != "config"}
         began = inputs_before(before, settings)
-        job = open_job(settings, None, progress, None if ranks.rank() else folder / "diverged", began)
+        diverged = None if ranks.rank() else folder / "diverged"
+        job = open_job(settings, None, progress, diverged, began, simulate=simulate)
         job.check(recipe.needs, recipe.may_use)
         inputs = began or job.inputs
         config, settings = config | {"inputs": inputs}, settings | {"inputs": inputs}
@@ -233,11 +242,30 @@ class Train(Generic[R]):
             settings |= {"ranges": read_ranges(self.randomization, self.range)}
             files = {"classifier": self.classifier, "reward": self.reward}
             settings |= {name: str(path.resolve()) if path else "" for name, path in files.items()}
+        settings |= {"workers": self.workers} if self.workers else {}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}
         settings |= {"threads": self.threads or learner_threads(recipe.sim_idle_during_update)}
         return settings | {"config": asdict(recipe)}
+
+    @contextmanager
+    def _simulated(self) -> Iterator[Any]:
+        """Yield a function that builds environments on the rollout workers; None without workers. ConfigError for
+        options that need the simulation in this process."""
+        if not self.workers:
+            yield None
+            return
+        from robot_rl.cluster.remote import Cluster
+        from robot_rl.cluster.workers import on_workers
+
+        if hasattr(self.config, "operator"):
+            raise ConfigError(f"the operator of recipe {self.recipe} watches one simulation here; leave out --workers")
+        for option in ("classifier", "mjcf"):
+            if getattr(self, option):
+                raise ConfigError(f"--{option} needs the simulation on this computer; leave out --workers")
+        with closing(Cluster(self.ray)) as cluster:
+            yield on_workers(cluster, self.workers)
 
     def read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         """Return the settings `config`; dataset options that were not given are those of the earlier run `before`."""

@@ -166,7 +166,7 @@ class Job:
 
 def open_job(
     settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None,
-    began: Inputs | None = None, check: Sequence[str] = INPUTS,
+    began: Inputs | None = None, check: Sequence[str] = INPUTS, simulate: Callable[..., Any] | None = None,
 ) -> Job:  # fmt: skip
     """Return the job for a run's settings, as `robot-rl train` writes them to config.json.
 
@@ -174,9 +174,13 @@ def open_job(
         diverged: folder in which episodes whose physics diverge are stored.
         began: inputs with which a resumed run began; episodes added to the dataset since then are not used.
         check: names of the inputs that must be unchanged since the run began.
+        simulate: function that builds the environments; None: `sim.make.make`.
     """
     from sim.engines import engines
-    from sim.make import describe, make
+    from sim.make import describe
+    from sim.make import make as make_here
+
+    make = simulate or make_here
 
     task, python = settings["task"], settings.get("env_python")
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}

@@ -41,6 +41,8 @@ class Engine(ABC):
     """Function from an environment's index to its randomized appearance; None: all environments look alike."""
     geom_sizes: np.ndarray | None = None
     """Sizes (n, ngeom, 3) of the geoms, m; None: all environments have the sizes of the model."""
+    threads: int = 0
+    """Threads of physics and of batches of pictures on the CPU; 0: one per core."""
     takes_device: ClassVar[bool] = False
     """Whether the engine can run on a GPU; False: the engine runs on the CPU only."""
     device: torch.device
@@ -201,7 +203,7 @@ class Engine(ABC):
     def render_batch(
         self, ids: np.ndarray, camera: str, height: int, width: int, qpos: np.ndarray | None = None
     ) -> np.ndarray:
-        """Render environments `ids` (k,) on all cores; return RGB images (k, height, width, 3) uint8, fast quality.
+        """Render environments `ids` (k,) on `threads` threads; return RGB images (k, height, width, 3) uint8, fast.
         `qpos` (k, nq): positions to draw instead of the present ones."""
         sizes, looks = self.geom_sizes, None if self.look is None else [self.look(int(i)) for i in ids]
         sizes = None if sizes is None else sizes[ids]
@@ -226,7 +228,7 @@ class Engine(ABC):
     def _renderers(self) -> Renderers:
         from sim.rendering.render import Renderers
 
-        return Renderers(self.model, self.scene)
+        return Renderers(self.model, self.scene, self.threads)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

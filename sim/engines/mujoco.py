@@ -35,7 +35,7 @@ class MujocoEngine(Engine):
     ):
         self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
-        self._threads = threads
+        self.threads = threads
         joints = [model.joint(name) for name in robot.joint_names]
         self._v = np.array([j.dofadr[0] for j in joints])
         self._at, self._speed_at = _span(self._joint_qpos), _span(self._v)
@@ -53,7 +53,7 @@ class MujocoEngine(Engine):
     def _allocate(self) -> None:
         """Create n simulations with nominal parameters."""
         model, num_envs = self.model, self.num_envs
-        self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
+        self.batch = batch.Batch(model, nsim=num_envs, nthread=self.threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
         self._forces, self._sensed = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}

@@ -70,9 +70,11 @@ class Renderers:
     Pictures are then wrong, or the process crashes.
     """
 
-    def __init__(self, model: mujoco.MjModel, scene: Scene):
-        self._size = os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._size, "render", _begin, (copy.copy(model), scene))
+    def __init__(self, model: mujoco.MjModel, scene: Scene, threads: int = 0):
+        """`threads`: threads of one batch; 0: one per core."""
+        cores = os.cpu_count() or 1
+        self._size = threads or cores
+        self._pool = ThreadPoolExecutor(cores, "render", _begin, (copy.copy(model), scene))
 
     def frame(
         self, qpos: np.ndarray, camera: str, height: int, width: int, quality: str, sizes: np.ndarray | None,
@@ -93,7 +95,7 @@ class Renderers:
         self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
         looks: Sequence[Appearance] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return "fast" frames (k, height, width, 3) uint8 at joint positions (k, nq), rendered on all cores."""
+        """Return "fast" frames (k, height, width, 3) uint8 at joint positions (k, nq), drawn on `threads` threads."""
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
 
         def draw(rows: np.ndarray) -> None:
