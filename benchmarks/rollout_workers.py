@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "rollout_workers.json"
 TASKS = {"panda-lift": 32, "go2-velocity": 512, "panda-lift-cameras": 32}
 """Number of environments by task."""
 RUNS = {
-    "sac, panda-lift": "panda-lift --recipe sac --training.steps 5000",
+    "sac, panda-lift": "panda-lift --recipe sac --training.num-envs 32 --training.steps 5000",
     "ppo, go2-velocity": "go2-velocity --recipe ppo --training.steps 245760",
 }
 """Training runs, in words of `robot-rl train`."""
@@ -47,9 +47,10 @@ def train(words: str, address: str) -> float:
     """Return the seconds of a training run after its first line of metrics, on workers of the cluster at `address` if
     that is not empty."""
     more = ["--ray", address, "--workers", "2"] if address else []
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
         status = robot_rl(["train", *words.split(), "--out", f"{folder}/run", *more])
-        assert status == 0, words
+        assert status == 0, said.getvalue()
         rows = read_metrics(Path(folder) / "run")
     return rows[-1]["seconds"] - rows[0]["seconds"]
 

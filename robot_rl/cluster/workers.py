@@ -23,8 +23,11 @@ from robot_rl.util.errors import ConfigError, UserError
 from sim.make import make
 
 logger = logging.getLogger(__name__)
-SAVE_EVERY = 200
+SAVE_EVERY = 400
 """Calls between two saved states of a worker."""
+DIRECT = {"RAY_max_direct_call_object_size": str(2**26)}
+"""Setting of Ray in workers: results up to this size, bytes, come straight to the learner, not by the object stores of
+two nodes."""
 SHARED = (
     "info", "privileged_size", "mirror", "rate", "disturbance", "terrain", "true_spec", "nominal_values", "simulation",
 )  # fmt: skip
@@ -36,7 +39,7 @@ GATHERED = ("pinned", "tiles")
 ROWS = ("step", "request_images", "set_levels", "disturb")
 """Methods whose argument has a row per environment."""
 UNANSWERED = ROWS[1:]
-"""Methods whose end is not waited for."""
+"""Methods without a result: they are called with the next one."""
 METHODS = (
     *ROWS, "reset", "hold_action", "set_ranges", "pin", "set_instruction_weights", "instruction_positions",
     "state_dict", "load_state_dict",
@@ -60,17 +63,14 @@ class Worker:
         others = (*PRESENT, *GATHERED, *METHODS, "divergences")
         return shared | {"has": [name for name in others if hasattr(self.env, name)]}
 
-    def call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Return the result of a method, or the value of another attribute."""
-        found = getattr(self.env, name)
-        result = found(*arguments, **keywords) if callable(found) else found
-        return result if name == "state_dict" else packed(result)
-
-    def repeat(self, state: Any, calls: Sequence[Call]) -> Any:
-        """Restore a state, None: that of new environments, and repeat calls; return the result of the last one."""
+    def call(self, calls: Sequence[Call], state: Any = None) -> Any:
+        """Call methods, or read other attributes, and return the result of the last one; first restore a state."""
         if state is not None:
             self.env.load_state_dict(state)
-        return [self.call(*each) for each in calls][-1]
+        for name, arguments, keywords in calls:
+            found = getattr(self.env, name)
+            result = found(*arguments, **keywords) if callable(found) else found
+        return result if name == "state_dict" else packed(result)
 
 
 class Part:
@@ -78,12 +78,18 @@ class Part:
 
     def __init__(self, cluster: Cluster, gpus: float, task: str, count: int, *arguments: Any, **simulation: Any):
         self.ray, self.task = cluster.ray, task
-        self.kind = self.ray.remote(Worker).options(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")
+        self.kind = self.ray.remote(Worker).options(
+            num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD", runtime_env={"env_vars": DIRECT}
+        )
         self.made = (version("robot-rl"), task, count, *arguments), simulation
         self.state: Any = None
         """Saved state; None: that of new environments."""
         self.calls: list[Call] = []
-        """Calls since the saved state."""
+        """Calls since the saved state that the worker has got."""
+        self.queue: list[Call] = []
+        """Calls that it gets with the next one."""
+        self.saving: tuple[Any, int] | None = None
+        """Next saved state, which is on its way, and the number of `calls` before it."""
         self._start()
 
     def _start(self) -> None:
@@ -101,9 +107,12 @@ class Part:
         return facts
 
     def send(self, name: str, *arguments: Any, **keywords: Any) -> None:
-        """Begin a call; `receive` returns the result of the last one."""
-        self.calls.append((name, arguments, keywords))
-        self.pending = self.actor.call.remote(name, arguments, keywords)
+        """Begin a call; `receive` returns its result, unless it has none."""
+        self.queue.append((name, arguments, keywords))
+        if name not in UNANSWERED:
+            self.pending = self.actor.call.remote(self.queue)
+            self.calls += self.queue
+            self.queue = []
 
     def receive(self) -> Any:
         """Return the result of the last call. Raise the worker's error, or UserError if the worker is lost and its
@@ -112,9 +121,12 @@ class Part:
         while True:
             try:
                 result = self.ray.get(self.pending)
-                if self.saves and len(self.calls) >= SAVE_EVERY:
-                    self.state = self.ray.get(self.actor.call.remote("state_dict", (), {}))
-                    self.calls = []
+                if self.saving is not None:
+                    sent, before = self.saving
+                    self.state, self.saving = self.ray.get(sent), None
+                    del self.calls[:before]
+                elif self.saves and len(self.calls) >= SAVE_EVERY:
+                    self.saving = self.actor.call.remote([("state_dict", (), {})]), len(self.calls)
                 return result
             except errors.RayTaskError as error:
                 raise error.cause from None
@@ -125,7 +137,7 @@ class Part:
             logger.warning("a worker was lost (%s); another takes over as soon as a node has room", said)
             self.close()
             self._start()
-            self.pending = self.actor.repeat.remote(self.state, self.calls)
+            self.pending, self.saving = self.actor.call.remote(self.calls, self.state), None
 
     def close(self) -> None:
         """End the worker."""
