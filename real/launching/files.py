@@ -120,7 +120,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
     command = ("teleop", device, *_options(values, "robot", "task"))
     if device == "scripted":
-        errs = _options(values, "operator") if "operator" in values else ()  # only where a policy is corrected
+        errs = _options(values, "operator") if "operator" in values else ()  # not where a policy is deployed
         command += ("--seed", values["seed"], *errs)
     if device == "console":
         command = ("console", values["robot"], *_of_viewer(values), "--present")
@@ -294,6 +294,7 @@ FILES = {
             *_HELD,
             _PROFILE,
             Argument("teleop", "keyboard", "device of the person who moves the robot", _DEVICES),
+            _OPERATOR,
             replace(_INSTRUCTION, description="instruction to demonstrate, in a task with instructions"),
             Argument("episodes", "20", "final number of demonstrations in the dataset", minimum=1),
             Argument("seconds", "30", "time limit of an episode, s; 0: the task's", minimum=0.0),
