@@ -237,6 +237,8 @@ def display(interface: Interface, seconds: float) -> Iterator[Any]:
 
     Yield the update function, which takes the recording's `Progress`.
     """
+    from real import clock
+
     for text in (f"{interface.task}: {interface.instruction}", *KEYS):
         console.print(text, soft_wrap=True, markup=False)
     limit = f" of {seconds:g} s" if seconds else " s"
@@ -247,7 +249,7 @@ def display(interface: Interface, seconds: float) -> Iterator[Any]:
         text = Text(f"episode {number} of {progress.episodes}  ")
         text.append(WORDS.get(progress.phase, progress.phase), STYLES.get(progress.phase, ""))
         if progress.phase == "running":
-            text.append(f" {time.monotonic() - progress.began:4.1f}{limit}")
+            text.append(f" {clock.now() - progress.began:4.1f}{limit}")
         counts = f"   saved {progress.new}, failed {progress.failures}, discarded {progress.discarded}"
         text.append(counts, "dim")
         return text.append(f"   {progress.instruction}", "bold") if progress.instruction else text

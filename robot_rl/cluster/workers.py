@@ -95,14 +95,16 @@ class Part:
     def _start(self) -> None:
         arguments, simulation = self.made
         self.actor = self.kind.remote()
-        self.pending = self.actor.begin.remote(*arguments, **simulation)
+        self.pending = [self.actor.begin.remote(*arguments, **simulation)]
 
     def facts(self) -> dict[str, Any]:
         """Return what the worker said of its environments."""
         try:
-            facts: dict[str, Any] = self.ray.get(self.pending)
+            facts: dict[str, Any] = self.ray.get(self.pending[0])
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except self.ray.exceptions.RayError as error:
+            raise UserError(f"a worker was lost as it began: {str(error).splitlines()[0]}") from None
         self.saves = "state_dict" in facts["has"]
         return facts
 
@@ -110,7 +112,7 @@ class Part:
         """Begin a call; `receive` returns its result, unless it has none."""
         self.queue.append((name, arguments, keywords))
         if name not in UNANSWERED:
-            self.pending = self.actor.call.remote(self.queue)
+            self.pending = [self.actor.call.remote(self.queue)]
             self.calls += self.queue
             self.queue = []
 
@@ -120,7 +122,7 @@ class Part:
         errors = self.ray.exceptions
         while True:
             try:
-                result = self.ray.get(self.pending)
+                result = self.ray.get(self.pending)[-1]
                 if self.saving is not None:
                     sent, before = self.saving
                     self.state, self.saving = self.ray.get(sent), None
@@ -137,7 +139,8 @@ class Part:
             logger.warning("a worker was lost (%s); another takes over as soon as a node has room", said)
             self.close()
             self._start()
-            self.pending, self.saving = self.actor.call.remote(self.calls, self.state), None
+            self.pending.append(self.actor.call.remote(self.calls, self.state))
+            self.saving = None
 
     def close(self) -> None:
         """End the worker."""
