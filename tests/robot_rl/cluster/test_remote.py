@@ -104,11 +104,6 @@ def test_no_cluster(words: list[str], said: str, demos: Path, tmp_path: Path, ca
     assert said in capfd.readouterr().err
 
 
-def test_ray_without_seeds_is_refused(capfd: Any) -> None:
-    assert main(["train", "testbed:fork", "--recipe", "sac", "--ray", "127.0.0.1:1"]) == 2
-    assert "name them with --seeds" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "kept"),
     [
