@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "robot": ("robot_rl.cli.robot:Robot", "hold a Franka arm through its own protocol, behind the twin's topics"),
     "drive": ("robot_rl.cli.drive:Drive", "drive a robot that walks by itself, as a Go2 in sport mode, by cmd_vel"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
+    "replay": ("robot_rl.cli.replay:Replay", "watch a recorded session in the browser"),
     "console": ("robot_rl.cli.seat:Console", "watch and move a robot or its twin in the browser"),
     "guard": ("robot_rl.cli.twin:Guard", "check a legged robot's motor commands and forward them"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot or its twin"),

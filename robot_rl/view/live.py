@@ -39,9 +39,9 @@ class LiveView:
 
     def __init__(
         self, node: Node, robot: RobotSpec, scene: Scene, port: int | None = 0, cameras: bool = True,
-        odometry: str = TRUTH_TOPIC, mjcf: str = "",
+        odometry: str = TRUTH_TOPIC, mjcf: str = "", recorded: bool = False,
     ):  # fmt: skip
-        """`port` as of `Page`."""
+        """`port` as of `Page`. `recorded`: the messages are a recording's, so their ages are not shown."""
         self.node, self.robot = node, robot
         self.model = model = compile_model(robot, scene, mjcf)
         names = tuple(c.name for c in scene.cameras) if cameras else ()
@@ -61,9 +61,12 @@ class LiveView:
         self._planned, self._path = 0, None
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
-        self.page.add_text("status")
-        self.session = Session(node)
-        self.session.add_to(self.page)
+        self.recorded, self.session = recorded, Session(node)
+        if recorded:  # it may go to any time
+            self.driver.state.jumps.speed[:] = np.inf
+        else:
+            self.page.add_text("status")
+            self.session.add_to(self.page)
         if names:
             with self.page.folder("Cameras"):
                 for name in names:
@@ -96,8 +99,9 @@ class LiveView:
             self.page.text("joints", table((n, f"{q:+.3f} rad", f"{v:+.2f} rad/s") for n, q, v in rows))
             self._show_plan()
         self._show_pictures()
-        self.session.show(self.page)
-        self.page.text("status", self._status(reading))
+        if not self.recorded:
+            self.session.show(self.page)
+            self.page.text("status", self._status(reading))
 
     def close(self) -> None:
         """Close the page; the caller closes the node."""

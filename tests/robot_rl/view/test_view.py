@@ -322,14 +322,6 @@ class Topics:
         self.cube.publish(self.make("geometry_msgs/msg/PoseStamped", pose=pose))
 
 
-@pytest.fixture
-def domain(monkeypatch: pytest.MonkeyPatch) -> int:
-    number = 100 + os.getpid() % 100
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    return number
-
-
 @browses
 @pytest.mark.usefixtures("domain")
 def test_robot_is_drawn_from_its_topics_and_gets_no_commands(browser: Browser) -> None:
