@@ -99,7 +99,10 @@ class Cluster:
         try:
             self.ray.init(address, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"cannot join the Ray cluster at {address}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(
+                f"cannot join the Ray cluster at {address}: {str(error).splitlines()[0]}; if it asks for a token, as "
+                "`ray start` says, set RAY_AUTH_MODE=token here too, with the same ~/.ray/auth_token"
+            ) from None
 
     def close(self) -> None:
         self.ray.shutdown()
