@@ -237,12 +237,11 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         if "environment" in may:
-            names = ("instructions", "changes", "choose", "curriculum", "levels", "episode_steps")
+            names = ("instructions", "changes", "choose", "curriculum", "levels", "episode_steps", "workers")
             settings |= {name: getattr(self, name) for name in names}
             settings |= {"ranges": read_ranges(self.randomization, self.range)}
             files = {"classifier": self.classifier, "reward": self.reward}
             settings |= {name: str(path.resolve()) if path else "" for name, path in files.items()}
-        settings |= {"workers": self.workers} if self.workers else {}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}

@@ -1,6 +1,6 @@
 """`train --workers`: environments on a Ray cluster of two nodes of this computer, one of which is killed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from robot_rl.util.errors import ConfigError, UserError
 from sim.make import make
 
 pytestmark = pytest.mark.timeout(600)
-Same = Callable[[Any, Any], bool]
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_groups_are_not_split(cluster: Cluster) -> None:
     ],
 )  # fmt: skip
 def test_training_survives_a_killed_worker_and_equals_that_of_one_computer(
-    ray: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     step, stepped = WorkerEnv.step, 0
 
@@ -147,6 +146,8 @@ def test_training_survives_a_killed_worker_and_equals_that_of_one_computer(
         for name in ("near", "far")
     ]
     assert rows[0] == rows[1]
+    assert main([*shared, "--out", str(tmp_path / "far"), "--resume"]) == 2, "its environments are saved in two parts"
+    assert "workers was 2" in " ".join(capfd.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
