@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 import tty
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -61,7 +62,7 @@ XBOX = (
 """Layout of the gamepad, as in SDL's database."""
 
 
-class Hand:
+class Hand(ABC):
     """A device and the person at it, who is asked at 30 Hz what the hand does: `held`, and a direction up or down."""
 
     def __init__(self, folder: Path, node: Any):
@@ -71,10 +72,11 @@ class Hand:
         self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
 
+    @abstractmethod
     def start(self) -> subprocess.Popen[bytes]:
         """Prepare the device, and start its process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move(self, before: bool) -> None:
         """Do what the hand does now; `before`: whether it held the device last time."""
 

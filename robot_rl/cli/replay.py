@@ -11,8 +11,6 @@ import tyro
 
 from robot_rl.util.limits import NonNegativeInt
 
-_SPEEDS = {"1/10": 0.1, "1/4": 0.25, "1": 1.0, "2": 2.0}
-
 
 @dataclass
 class Replay:
@@ -27,7 +25,7 @@ class Replay:
     """Robot of the bag; default: that of the run folder that holds the bag."""
     task: str | None = None
     """Task whose objects are shown; default: the robot's first."""
-    speed: Literal["1/10", "1/4", "1", "2"] = "1"
+    speed: Literal["1/10", "1/4", "1/2", "1", "2"] = "1"
     """Initial speed; 1 is real time."""
     port: NonNegativeInt = 0
     """Port of the page; 0: 8080 or the next free port."""
@@ -36,7 +34,7 @@ class Replay:
         import os
 
         from robot_rl.cli.view import require_viewer
-        from robot_rl.view.replay import NAMESPACE, read
+        from robot_rl.view.replay import NAMESPACE, SPEEDS, read
         from robot_rl.view.replay import Replay as Player
 
         require_viewer(self.port)
@@ -54,7 +52,8 @@ class Replay:
             view = LiveView(node, robot, scene, self.port, cameras=False, recorded=True)
             try:
                 _say(view.page.address)
-                Player(bag, view, rows, _SPEEDS[self.speed]).run(wait)
+                speeds = dict(zip(("1/10", "1/4", "1/2", "1", "2"), SPEEDS.values(), strict=True))
+                Player(bag, view, rows, speeds[self.speed]).run(wait)
             finally:
                 view.close()
         return 0

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -9,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from real.bus import Node, Publisher, qos
+from real.bus.messages import decode
 from real.recording.session_bag import EVENTS, STEPS
 from robot_rl.util.errors import UserError, require
 from robot_rl.view.live import RATE, LiveView
 from robot_rl.view.page import table
+from robot_rl.view.simulation import SPEEDS as SIMULATED
 
 NAMESPACE = "/replay"
 """Namespace of the replayed messages: no robot listens there."""
-SPEEDS = {"1/10 of real time": 0.1, "1/4 of real time": 0.25, "real time": 1.0, "2 x real time": 2.0}
+SPEEDS = {name: speed for name, speed in SIMULATED.items() if speed < math.inf}
 """Speed by its name on the page."""
 SHOWN = 5
 """Number of events that the page shows."""
@@ -54,7 +57,7 @@ class Replay:
         self.next = 0
         """Index of the next message."""
         self.paused = False
-        self._publishers: dict[str, Publisher | None] = {}
+        self._publishers: dict[str, Publisher] = {}
         self._events: list[str] = []
         self._step: dict[str, Any] = {}
         page, gui = view.page, view.page.server.gui
@@ -108,7 +111,7 @@ class Replay:
     def _send(self, row: Row) -> None:
         _, topic, kind, raw = row
         if topic in (EVENTS, STEPS):
-            content = json.loads(self._text(kind, raw))
+            content = json.loads(decode(raw, kind).data)
             if topic == STEPS:
                 self._step = content
             else:
@@ -116,13 +119,7 @@ class Replay:
             return
         if topic not in self._publishers:
             self._publishers[topic] = self.node.publisher(kind, topic.lstrip("/"), qos.LATCHED)
-        if publisher := self._publishers[topic]:
-            publisher.publish(raw)
-
-    def _text(self, kind: str, raw: bytes) -> str:
-        from real.bus.messages import decode
-
-        return str(decode(raw, kind).data)
+        self._publishers[topic].publish(raw)
 
     def _said(self) -> str:
         """Return the page's text about the moment."""
